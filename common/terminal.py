@@ -9,17 +9,17 @@ import typer
 from lipt.common.text import escaped, escaped_json, printable, printable_lines
 
 
-def say(line: str, *, err: bool = False) -> None:
+def print_line(line: str, *, err: bool = False) -> None:
     """Print a line for a person, to standard error if `err`."""
     typer.echo(printable(line), err=err)
 
 
-def say_json(document: str) -> None:
+def print_json_text(document: str) -> None:
     """Print a complete JSON document for a script."""
     typer.echo(escaped_json(document))
 
 
-def say_document(text: str) -> None:
+def print_document(text: str) -> None:
     typer.echo(escaped(text, keep="\n"), nl=False)
 
 
@@ -34,7 +34,7 @@ def _show(asked: bool) -> None:  # noqa: FBT001 - as typer calls it
     if asked:
         from importlib.metadata import version  # noqa: PLC0415 - takes 30 ms
 
-        say(f"lipt {version('lipt')}")
+        print_line(f"lipt {version('lipt')}")
         raise typer.Exit
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from lipt.common.config.flags import ConfigFile, PrintConfig, exit_on_error, service_app, with_flags
 from lipt.common.config.settings import example_file
-from lipt.common.terminal import Version, say_document
+from lipt.common.terminal import Version, print_document
 from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
 
 app = service_app()
@@ -36,7 +36,7 @@ def coordinator(
 ) -> None:
     """Hold a data set, run the pipeline over workers, and serve subsets."""
     if print_config:
-        say_document(example_file("run.example.toml"))
+        print_document(example_file("run.example.toml"))
         return
     with exit_on_error("lipt-coordinator"):
         _serve(config, flags)
@@ -55,9 +55,9 @@ def _serve(config: Path | None, flags: dict[str, Any]) -> None:
     settings = with_own_modules(load_settings(CoordinatorSettings, config=config, flags=flags))
     configure_logging(settings.log_level, settings.log_format)
     wait_passively()
-    say = logging.getLogger(__name__).info
+    logger = logging.getLogger(__name__)
     # Logged now: importing PyTorch takes seconds, then the data is read.
-    say(
+    logger.info(
         "lipt-coordinator is starting, to serve %s on %s; state in %s",
         settings.dataset.source,
         settings.listen,

@@ -42,7 +42,7 @@ def state_readings(store: RunStore, dispatcher: Dispatcher, compute: ComputeQueu
     waits: dict[str, list[float]] = {HEAVY: [], LIGHT: []}
     for job in compute.computations():
         if not job.computing:
-            waits[job.lane].append(job.seconds)
+            waits[job.queue].append(job.seconds)
     return {
         instruments.RUNS: {
             (it.value,): by_state[it] for it in RunState if it is not RunState.UNKNOWN
@@ -53,9 +53,9 @@ def state_readings(store: RunStore, dispatcher: Dispatcher, compute: ComputeQueu
         instruments.WORKERS: {(): len(dispatcher.alive())},
         instruments.WORKERS_WAITING: {(): dispatcher.num_waiting()},
         instruments.LEASES: {(): dispatcher.leases.num_learners()},
-        instruments.QUEUE: {(lane,): len(seconds) for lane, seconds in waits.items()},
+        instruments.QUEUE: {(queue,): len(seconds) for queue, seconds in waits.items()},
         instruments.QUEUE_OLDEST: {
-            (lane,): max(seconds, default=0.0) for lane, seconds in waits.items()
+            (queue,): max(seconds, default=0.0) for queue, seconds in waits.items()
         },
         **_of_the_newest_soup(store),
     }
@@ -90,8 +90,10 @@ def machine_readings(compute: ComputeQueue, directory: Path) -> Readings:
     with suppress(StateError):  # no figure if the disk cannot be read
         free = {(): free_bytes(directory)}
     return {
-        instruments.COMPUTE_RESIDENT: {(lane,): found.now_bytes for lane, found in memory.items()},
-        instruments.COMPUTE_PEAK: {(lane,): found.peak_bytes for lane, found in memory.items()},
+        instruments.COMPUTE_RESIDENT: {
+            (queue,): found.now_bytes for queue, found in memory.items()
+        },
+        instruments.COMPUTE_PEAK: {(queue,): found.peak_bytes for queue, found in memory.items()},
         instruments.COMPUTE_LIMIT: {(): compute.memory_limit_bytes},
         instruments.STORAGE_FREE: free,
     }

@@ -256,7 +256,7 @@ def _servicers(app: App, stopping: asyncio.Event, sessions: Sessions) -> tuple[o
         BlobService(app.blobs, uploads, of_workers=of_workers, meters=app.meters),
         DiagnosisService(app.answers),
         info,
-        RunService(app.store, app.requests, app.answers, stopping, dispatcher.why_waiting),
+        RunService(app.store, app.requests, app.answers, stopping, dispatcher.waiting_reason),
         SubsetService(app.answers),
         WorkerService(dispatcher, app.intake, stopping),
     )

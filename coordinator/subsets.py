@@ -344,7 +344,7 @@ class Answers:
                     break
             selection.note(num_examples=selected.num_examples, digest=selected.digest)
         # Warm-up time is counted apart: a warm-up serves all later selections.
-        seconds = monotonic() - started - selected.warming_seconds
+        seconds = monotonic() - started - selected.spent_warm_up_seconds
         self.meters.observe(SELECTION, seconds, job.strategy)
         subset = SubsetRecord(
             key=key,
@@ -463,7 +463,7 @@ def manifest_of(
     run: RunRecord, job: SelectSubset, selected: Selected, data: DataDescription
 ) -> dict[str, object]:
     # All selections with a warm-up share it, so its seconds stand apart.
-    costs = {"selection_seconds": selected.seconds - selected.warming_seconds}
+    costs = {"selection_seconds": selected.seconds - selected.spent_warm_up_seconds}
     if selected.warm_up_seconds is not None:
         costs["warm_up_seconds"] = selected.warm_up_seconds
     origin = origin_of(run, run.fingerprint, data)

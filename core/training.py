@@ -183,7 +183,7 @@ def initialize(
 
 
 @dataclass(frozen=True)
-class Warmed(KeptValue):
+class WarmUpState(KeptValue):
     """The state of a warm-up after some steps, on the CPU; without momentum at its end."""
 
     weights: Weights
@@ -206,10 +206,10 @@ def warm_up(
     seed: int,
     device: torch.device,
     cpu_threads: int,
-    begun: Warmed | None = None,
+    begun: WarmUpState | None = None,
     on_progress: Callable[[int, int], None] = lambda _done, _total: None,
-    on_epoch: Callable[[Warmed], object] = lambda _: None,
-) -> Warmed:
+    on_epoch: Callable[[WarmUpState], object] = lambda _: None,
+) -> WarmUpState:
     """Train a model on all data for some epochs: the ordinary warm-up that LiPT replaces.
 
     A cosine from 0.1 to 0 over all steps; images get a `mild_augmentation` (Paul et al. 2021,
@@ -255,5 +255,5 @@ def warm_up(
             if step < num_steps:
                 seconds = before + monotonic() - started
                 weights, momentum = copy_to_cpu(model.state_dict()), copy_to_cpu(sgd.momentum())
-                on_epoch(Warmed(weights, momentum, step, seconds))
-    return Warmed(copy_to_cpu(model.state_dict()), {}, step, before + monotonic() - started)
+                on_epoch(WarmUpState(weights, momentum, step, seconds))
+    return WarmUpState(copy_to_cpu(model.state_dict()), {}, step, before + monotonic() - started)

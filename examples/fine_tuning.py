@@ -31,7 +31,7 @@ with Client(os.environ.get("LIPT_COORDINATOR", "127.0.0.1:50051")) as client:
     run = client.wait(run.run_id)
     subset = client.subset(run.run_id, fraction=0.1, proxy="ridge:initial")
     weights = load(client.weights(run.run_id))
-print(run.note)
+print(run.initialization_note)
 
 network = model(num_classes=10)
 network.load_state_dict(weights)

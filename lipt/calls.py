@@ -177,7 +177,7 @@ def compare(
         test: held-out data, in the same form as `data`.
         strategies: names of strategies.
         fractions: shares of the data.
-        baselines: some of `uniform`, `uniform_per_class`, `redrawn` and `everything`; None for all.
+        baselines: of `uniform`, `uniform_per_class`, `resampled` and `everything`; None for all.
         seeds: number of repetitions of the whole pipeline.
         recipe: of every training, such as {"steps": 300}; None for the paper's, which is long.
         proxy: proxy model; None for each strategy's default.
@@ -223,7 +223,7 @@ def compare(
             out=Path(out) if out is not None else Path(folder) / "trials.jsonl",
             device=device,
             allowed_modules=(MODULE, *modules_of(plan.model)),
-            say=lambda line: show(ProgressView(line, 0, 0)),
+            print_line=lambda line: show(ProgressView(line, 0, 0)),
             pretrain=pretrain,
             choose=Pretrained.select,
         )

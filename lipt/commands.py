@@ -63,7 +63,7 @@ def plan(
     from lipt.core.stages.question import SubsetQuery
     from lipt.plan import Estimate, estimate, lines_of
     from lipt.pretraining import Pretrained
-    from lipt.trainer.cli.display.output import Say, print_result, run_with_progress
+    from lipt.trainer.cli.display.output import PrintLine, print_result, run_with_progress
 
     flags = {"learners.num_learners": num_learners}
     run = shared.collect_overrides(flags, settings, config)
@@ -73,10 +73,10 @@ def plan(
     query = SubsetQuery("", strategy, fraction, budget, balanced, options, None, proxy=proxy or "")
     where: Any = {"device": device, "allow_modules": shared.modules_of(allow_module, data, model)}
 
-    def work(tell: Say) -> Estimate:
-        tell(f"opening {data}")
+    def work(report: PrintLine) -> Estimate:
+        report(f"opening {data}")
         opened = Pretrained(data, model, run=run, image_size=image_size, progress=False, **where)
-        return estimate(opened, query, num_workers=workers, timed=measure, tell=tell, **where)
+        return estimate(opened, query, num_workers=workers, timed=measure, report=report, **where)
 
     found = run_with_progress(work)
     print_result(found, lines_of(found), as_json=json)

@@ -67,7 +67,7 @@ class Estimate:
     """Upper bound of the cost of a run and a subset; `seconds` by stage are empty if untimed."""
 
     subject: str
-    fitted: str
+    lowered_defaults: str
     refused: tuple[str, ...]
     stages: tuple[Stage, ...]
     bytes_to_workers: int
@@ -86,12 +86,12 @@ def estimate(
     allow_modules: Sequence[str] = (),
     num_workers: int = 1,
     timed: bool = True,
-    tell: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
 ) -> Estimate:
     """Estimate the cost of a run and a subset; nothing is trained.
 
     `num_workers` train in parallel, each on cores like this machine's. `timed` runs one batch of
-    each kind of work, but never for a refused run. `tell` receives lines of progress.
+    each kind of work, but never for a refused run. `report` receives lines of progress.
     """
     config, dataset, clock = opened.config, opened.data, list[float]()
     workspace = InMemory(
@@ -109,7 +109,7 @@ def estimate(
     width = find_head(network)[1].in_features
     subset, signals_bytes = count_subset(question, data, figures, width, size)
     stages = (*run_stages(config, plan, num_workers, this_machine().num_cores), subset)
-    rates = time_images(workspace, config, inputs, clock, tell) if timed and not refused else {}
+    rates = time_images(workspace, config, inputs, clock, report) if timed and not refused else {}
     seconds = {
         stage.name: stage.images * rates[stage.work] / stage.at_once
         for stage in stages
@@ -123,7 +123,7 @@ def estimate(
     return Estimate(
         f"{dataset.source}: {data.num_examples:,} examples of {data.inputs}, {config.model}, "
         f"{question.budget:,} by {question.strategy}",
-        opened.fitted,
+        opened.lowered_defaults,
         tuple(map(str, refused)),
         stages,
         # A worker downloads theta* once, and a shard per learner.
@@ -199,20 +199,20 @@ def time_images(
     config: RunConfig,
     inputs: InputFormat,
     clock: list[float],
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> dict[str, float]:
     """Return seconds per image of each kind of work; learner steps append times to `clock`."""
     dataset, model = workspace.dataset, workspace.new_model(config)
     some, state = _spread(dataset, workspace.batch_size), copy_to_cpu(model.state_dict())
     ids = _spread(dataset, STEP_IMAGES)
-    tell("timing a batch of training")
+    report("timing a batch of training")
     steps = {"num_minibatches": 1, "num_steps": 2, "batch_size": len(ids), "num_snapshots": 0}
     learners = config.learners.model_copy(update=steps)
     short = config.model_copy(update={"learners": learners})
     clock.clear()
     one_learner(workspace, short, inputs, state, 0, ids, config.pruning.density_max)
     training = (clock[1] - clock[0]) / len(ids)
-    tell("timing a batch of evaluation")
+    report("timing a batch of evaluation")
     evaluator = Evaluator(
         model=model,
         inputs=inputs,
@@ -226,7 +226,7 @@ def time_images(
     )
     with pinned_kernels(1):
         evaluation = _second_time(lambda: evaluator(state))
-    tell("timing a batch of scoring")
+    report("timing a batch of scoring")
     batches = workspace.batches(inputs, "timing", some=some)
     with pinned_kernels(config.evaluation_threads):
         scoring = _second_time(lambda: compute_signals(model, batches))
@@ -250,7 +250,7 @@ def lines_of(found: Estimate) -> list[str]:
         *(found.subject, ""),
         *table_lines(("stage", "process", "seconds", "memory", "images"), rows),
         "",
-        *([f"Fitted to the data: {found.fitted}"] if found.fitted else []),
+        *([f"Fitted to the data: {found.lowered_defaults}"] if found.lowered_defaults else []),
         f"To workers {to}, from workers at most {back}.",
         f"On disk at most {run} of the run, and {signals} of signals.",
         seconds if found.seconds else "Nothing was timed.",

@@ -70,8 +70,8 @@ class Pretrained:
     """A data set and a model, trained as far as needed; arguments as in `pretrain`.
 
     A strategy that needs only labels, columns or patches trains no learner. `theta_p`, `learners`
-    and `soup` train them. `config` is the run's whole configuration, and `fitted` lists defaults
-    that were lowered to fit the data.
+    and `soup` train them. `config` is the run's whole configuration;
+    `lowered_defaults` lists defaults that were lowered to fit the data.
     """
 
     @checked
@@ -108,7 +108,7 @@ class Pretrained:
             self._begins_with = pack(copy_to_cpu(model.state_dict()))
             digest = hashlib.sha256(self._begins_with).hexdigest()
             settings["initialization"] = {"weights_sha256": digest}
-        self.config, self.fitted = _fitted(self.data, merge(settings, dict(run or {})))
+        self.config, self.lowered_defaults = _fitted(self.data, merge(settings, dict(run or {})))
         self._progress = progress
         self._show: Callable[[ProgressView], None] = lambda _: None
         self._trained: dict[Training, Trained] = {}
@@ -233,9 +233,9 @@ class Pretrained:
         question, chosen = choose(trained, query)
         examples = chosen.examples
         costs = {"selection_seconds": monotonic() - started}
-        if chosen.warmed is not None:
-            costs["selection_seconds"] -= chosen.warmed.spent_seconds
-            costs["warm_up_seconds"] = chosen.warmed.seconds
+        if chosen.warm_up is not None:
+            costs["selection_seconds"] -= chosen.warm_up.spent_seconds
+            costs["warm_up_seconds"] = chosen.warm_up.seconds
         manifest = {
             "run_config": self.config.model_dump(mode="json"),
             "data": {

@@ -10,7 +10,7 @@ from html import escape
 from time import monotonic
 from typing import Any
 
-from lipt.common.terminal import say
+from lipt.common.terminal import print_line
 from lipt.common.text import printable
 from lipt.trainer.views import ProgressView
 
@@ -77,6 +77,6 @@ def _in_lines(silence_seconds: float) -> Show:
         nonlocal said
         if monotonic() - said >= silence_seconds:
             said = monotonic()
-            say(f"lipt: {_text(progress)}", err=True)
+            print_line(f"lipt: {_text(progress)}", err=True)
 
     return show

@@ -68,7 +68,7 @@ def _files(folder: Path, pattern: str = "*") -> set[str]:
     return {str(path.relative_to(folder)) for path in paths}
 
 
-def test_sdist_has_all_that_is_tracked_but_the_forge_s_own(built: Built) -> None:
+def test_the_sdist_has_all_tracked_files_but_ci_files(built: Built) -> None:
     listed = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -91,7 +91,7 @@ def test_wheel_has_every_module_and_typing_marker_and_nothing_beside_them(built:
     assert {path.name for path in built.wheel.iterdir()} == {"lipt", dist_info}
 
 
-def test_wheel_has_the_example_files_and_not_what_writes_them(built: Built) -> None:
+def test_the_wheel_has_the_example_files_without_their_generator(built: Built) -> None:
     kept = {path.name: path.read_text("utf-8") for path in (ROOT / "deploy").glob("*.toml")}
     installed = built.wheel / "lipt" / "deploy"
     assert {path.name: path.read_text("utf-8") for path in installed.iterdir()} == kept
@@ -113,7 +113,7 @@ def test_installed_command_prints_its_example_file(built: Built, package: str, n
     assert (done.stdout, done.stderr) == ((ROOT / "deploy" / name).read_text("utf-8"), "")
 
 
-def test_wheel_is_by_who_is_to_be_cited(built: Built) -> None:
+def test_the_wheel_s_author_is_the_citation_s(built: Built) -> None:
     cited = (ROOT / "CITATION.cff").read_text("utf-8")
     authors = re.findall(r"^  - name: (.*)$", cited, re.MULTILINE)
     (path,) = built.wheel.glob("*.dist-info/METADATA")

@@ -26,7 +26,7 @@ from tests.pretended import OtherDeviceError, Pretended
     ],
     ids=["item", "bool", "tolist", "cpu", "nonzero", "mask", "indices", "tensor", "to"],
 )
-def test_what_the_cpu_waits_for_is_counted(wait: Callable[[Tensor], object], name: str) -> None:
+def test_waits_for_the_device_are_counted(wait: Callable[[Tensor], object], name: str) -> None:
     with Pretended() as there:
         values = torch.arange(3.0, device=there.device)
         assert there.waits == {}

@@ -25,12 +25,12 @@ def replacing(path: Path, *, mode: int | None = None) -> Iterator[Path]:
         yield temporary
         with temporary.open("rb+") as written:
             os.fsync(written.fileno())
-        place(temporary, path, mode=mode)
+        rename_finished(temporary, path, mode=mode)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def place(temporary: Path, path: Path, *, mode: int | None = None) -> None:
+def rename_finished(temporary: Path, path: Path, *, mode: int | None = None) -> None:
     """Rename a finished temporary file, with permissions `mode` or a user's default ones."""
     temporary.chmod(0o666 & ~_umask() if mode is None else mode)
     temporary.replace(path)

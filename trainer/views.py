@@ -188,8 +188,9 @@ class CostsView:
 class RunView:
     """A run at one revision; runs in a listing lack their learners.
 
-    `waiting` is why no connected worker can train its learners, `fitted` lists defaults that were
-    lowered to fit the data, and `note` says which weights were used with a new head.
+    waiting_reason: why no connected worker can train its queued learners.
+    lowered_defaults: defaults that were lowered to fit the data.
+    initialization_note: which weights were used with a new head.
     """
 
     run_id: str
@@ -207,9 +208,9 @@ class RunView:
     costs: CostsView | None
     initial_weights: BlobView | None
     pretrained_weights: BlobView | None
-    waiting: str = ""
-    fitted: str = ""
-    note: str = ""
+    waiting_reason: str = ""
+    lowered_defaults: str = ""
+    initialization_note: str = ""
 
     @property
     def ended(self) -> bool:
@@ -344,7 +345,7 @@ class WorkerView:
     device: str
     versions: Mapping[str, str]
     assignment: str
-    seconds_since_heard: float
+    seconds_since_last_call: float
     idle_reason: str = ""
     certificate_expires_at: datetime | None = None
 

@@ -101,7 +101,7 @@ class Agent:
         is_repeated = self._logged_error is type(error)
         settings = self._settings
         files = TlsFiles(settings.tls_cert, settings.tls_key, settings.tls_ca)
-        why = files.why_closed(str(error)) if settings.tls_ca else ""
+        why = files.closing_hint(str(error)) if settings.tls_ca else ""
         reason = (
             f"{error} {why}{' ' if why else ''}Trying again until {settings.coordinator} answers."
         )

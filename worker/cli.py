@@ -7,7 +7,7 @@ from typing import Any
 
 from lipt.common.config.flags import ConfigFile, PrintConfig, exit_on_error, service_app, with_flags
 from lipt.common.config.settings import example_file
-from lipt.common.terminal import Version, say_document
+from lipt.common.terminal import Version, print_document
 from lipt.worker.settings import WorkerSettings
 
 app = service_app()
@@ -29,7 +29,7 @@ def worker(
 ) -> None:
     """Train learners for a coordinator until a signal, or a limit of the settings."""
     if print_config:
-        say_document(example_file("worker.example.toml"))
+        print_document(example_file("worker.example.toml"))
         return
     with exit_on_error("lipt-worker"):
         _work(config, flags)
@@ -64,10 +64,10 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
     from lipt.worker.client import CoordinatorClient
     from lipt.worker.instruments import SECONDS, WORKER
 
-    say = logging.getLogger(__name__)
+    logger = logging.getLogger(__name__)
     tls = TlsFiles.from_options(settings.tls_cert, settings.tls_key, settings.tls_ca)
     if tls is not None and (soon := tls.expires_soon()):
-        say.warning("%s", soon)
+        logger.warning("%s", soon)
     token = TokenSource.from_options(settings.token_file, settings.token)
     listen, insecure = settings.metrics_listen, settings.insecure
     if listen is not None:
@@ -88,12 +88,12 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
                 *(listen, tls, worker.events, worker.meters, WORKER),
                 lambda: {SECONDS: phases.seconds()},
             )
-            say.info("metrics on %s/metrics", stack.enter_context(metrics))
+            logger.info("metrics on %s/metrics", stack.enter_context(metrics))
         agent = Agent(worker)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: agent.stop())
         agent.run()
-    say.info("stopped")
+    logger.info("stopped")
     # A released learner may still be in a kernel, and gRPC may wait for a hanging coordinator. The
     # process must not wait for either.
     logging.shutdown()

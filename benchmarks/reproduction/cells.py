@@ -14,9 +14,9 @@ from typing import Any
 from lipt.common.config.run_config import PRESETS, merge
 from lipt.trainer.main_training import Recipe
 
-EVERYTHING, REDRAWN, RANDOM, AUTO = "everything", "redrawn", "uniform_per_class", "auto"
+EVERYTHING, RESAMPLED, RANDOM, AUTO = "everything", "resampled", "uniform_per_class", "auto"
 # Those that need no coordinator.
-_OWN = (EVERYTHING, REDRAWN)
+_OWN = (EVERYTHING, RESAMPLED)
 LIPT = "lipt"
 # Table 1's: looks at the test set take as long as training itself.
 _RACING = (0.1, 1.0)
@@ -26,7 +26,7 @@ _RACING = (0.1, 1.0)
 class Cell:
     """One training.
 
-    strategy: of the coordinator, or `everything`, or `redrawn`.
+    strategy: of the coordinator, or `everything`, or `resampled`.
     fraction: of the data that an epoch has; of `everything` the one whose steps it has.
     pretraining: as the strategies' option has it; empty where the strategy looks at no model.
     run: what is unlike the scale's run, as "section.field=value", sorted, with spaces between.

@@ -14,7 +14,7 @@ from benchmarks.reproduction.cells import (
     EVERYTHING,
     LIPT,
     RANDOM,
-    REDRAWN,
+    RESAMPLED,
     Cell,
     Claim,
     Row,
@@ -190,7 +190,7 @@ def _table(
     ]
     baselines = (
         Row("class-balanced random", cell(RANDOM)),
-        Row("random, resampled every epoch", cell(REDRAWN)),
+        Row("random, resampled every epoch", cell(RESAMPLED)),
         Row("`auto`", cell(AUTO)),
         Row(
             "everything, equal steps",
@@ -215,7 +215,7 @@ def _to_a_target(scale: Scale) -> Table:
         ),
         Row("GraNd with LiPT, chosen again", cell("grand", LIPT, every)),
         Row("class-balanced random", cell(RANDOM)),
-        Row("random, resampled every epoch", cell(REDRAWN)),
+        Row("random, resampled every epoch", cell(RESAMPLED)),
         Row("`auto`", cell(AUTO)),
     )
     return Table(

@@ -24,7 +24,7 @@ from benchmarks.reproduction.cells import (
     EVERYTHING,
     FIELDS,
     LIPT,
-    REDRAWN,
+    RESAMPLED,
     Cell,
     Scale,
     name_of,
@@ -177,9 +177,9 @@ def train(cell: Cell, bench: Bench) -> Result:
     budget = budget_from_fraction(cell.fraction, len(data))
     if cell.strategy == EVERYTHING:
         return _fit(cell, bench, None, None)
-    if cell.strategy == REDRAWN:
-        redrawn = RepeatedRandom(data, budget, cell.seed)
-        return _fit(cell, bench, redrawn.subset, redrawn)
+    if cell.strategy == RESAMPLED:
+        resampled = RepeatedRandom(data, budget, cell.seed)
+        return _fit(cell, bench, resampled.subset, resampled)
     run = service.run(cell)
     subset = service.subset(cell, run)
     costs = costs_of(cell, run, subset)

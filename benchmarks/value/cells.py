@@ -22,9 +22,9 @@ _STEPS_OF_20K = 2500
 BASELINE = "uniform_per_class"
 RANDOM = ("uniform", BASELINE)
 # Those that only the bench can make: they need no service.
-OWN = ("oracle", "everything", "redrawn")
+OWN = ("oracle", "everything", "resampled")
 STRATEGIES = (
-    *("uniform_per_class", "auto", "oracle", "everything", "redrawn"),
+    *("uniform_per_class", "auto", "oracle", "everything", "resampled"),
     *("facility_location", "ccs", "craig", "dual", "uniform"),
 )
 # Chosen without labels, which only those that are chosen are then given.
@@ -32,7 +32,7 @@ UNLABELLED = ("facility_location:unlabelled", "stratified:unlabelled", "zcore:un
 # Trained on with soft labels, as much of them as the manifest recommends.
 SOFT = ("uniform_per_class:soft", "auto:soft", "everything:soft")
 # What decides whether a subset is worth its price.
-DECIDING = ("uniform_per_class", "auto", "everything", "redrawn", *SOFT)
+DECIDING = ("uniform_per_class", "auto", "everything", "resampled", *SOFT)
 PROXIES = ("auto", "soup", "ridge:learners", "ridge:patches")
 
 

@@ -173,5 +173,5 @@ class _Trainer:
         rows_K = ids_K + served.first
         recipe = recipe.model_copy(update={"drop_last": True})
         drawn = budget_from_fraction(cell.fraction, len(images))
-        num_drawn = drawn if cell.strategy == "redrawn" else None
+        num_drawn = drawn if cell.strategy == "resampled" else None
         return Training(model, rows_K, targets_KC, served.mean_C, served.std_C, recipe, num_drawn)

@@ -30,7 +30,7 @@ two seeds and is wide with few.
 - `auto` is the default strategy, with `training=short` where main training is short. *:soft* trains
   on the subset's soft labels with the recommended alpha; their gain is not the choice's merit.
 - *Oracle* knows which labels are right and which images are originals. *Everything* trains on all
-  rows for as many steps, `redrawn` on a random subset that is resampled every epoch.
+  rows for as many steps, `resampled` on a random subset that is resampled every epoch.
 - "Wrong labels" and "copies" (near-duplicates) are shares of the subset.
 
 | setting | the data |

@@ -66,7 +66,7 @@ def as_dataset(images: Images, source: str) -> Dataset:
 
 def own_subset(cell: Cell, dirty: Dirty, dataset: Dataset) -> Subset | None:
     """The subset of a cell that needs no service; None stands for all rows."""
-    if cell.strategy in ("everything", "redrawn"):
+    if cell.strategy in ("everything", "resampled"):
         return None
     budget = budget_from_fraction(cell.fraction, len(dataset))
     seed = derive_seed(cell.seed, "selection")
@@ -96,10 +96,10 @@ def train(
 ) -> Result:
     """Train on the subset, on one thread."""
     torch.set_num_threads(1)
-    redrawn = None
-    if cell.strategy == "redrawn":
+    resampled = None
+    if cell.strategy == "resampled":
         budget = budget_from_fraction(cell.fraction, len(dataset))
-        redrawn = RepeatedRandom(dataset, budget, cell.seed)
+        resampled = RepeatedRandom(dataset, budget, cell.seed)
     trained = fit(
         cell.model,
         dataset,
@@ -110,7 +110,7 @@ def train(
         ),
         schedule=_SCHEDULE,
         device="cpu",
-        reselect=redrawn,
+        reselect=resampled,
     )
     return described(
         subset,

@@ -212,7 +212,7 @@ class TlsFiles:
             _require_valid(ca, longest, now)
         return TlsContents(*(None if pem is None else pem.content for pem in (cert, key, ca)))
 
-    def why_closed(self, details: str) -> str:
+    def closing_hint(self, details: str) -> str:
         """Why a coordinator may have closed a client's connection, or ""."""
         if _CLOSED not in details:
             return ""

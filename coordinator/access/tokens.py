@@ -162,7 +162,7 @@ class Tokens:
             raise UnauthenticatedError(
                 f"the token that the call shows is none of this coordinator's. {HOW_TO_GET_ONE}"
             )
-        if over := self._why_over(record):
+        if over := self._expiry_reason(record):
             raise UnauthenticatedError(f"{_name(record)} {over}. {HOW_TO_GET_ONE}")
         return Caller(
             key=f"{_TOKEN_KEY}:{record.token_id}",
@@ -178,9 +178,9 @@ class Tokens:
         if kind != _TOKEN_KEY:
             return True
         record = self._records.get(token_id)
-        return record is not None and not self._why_over(record)
+        return record is not None and not self._expiry_reason(record)
 
-    def _why_over(self, record: TokenRecord) -> str:
+    def _expiry_reason(self, record: TokenRecord) -> str:
         """Why a token is no longer valid; empty if it is."""
         if record.revoked_at is not None:
             return f"was revoked on {_day(record.revoked_at)}"

@@ -55,7 +55,7 @@ _NOTHING_YET = Progressed()
 class Computation:
     """A job in status messages: `seconds` running or queued; no `run` for the data alone."""
 
-    lane: str
+    queue: str
     job: str
     run: str
     num_callers: int
@@ -200,7 +200,7 @@ class ComputeQueue:
         now = self._clock()
         return tuple(
             Computation(
-                lane=executor.name,
+                queue=executor.name,
                 job=name_of(entry.job),
                 run=entry.options.run,
                 num_callers=0 if entry.options.callers is None else len(entry.options.callers()),

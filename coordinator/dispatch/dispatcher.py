@@ -56,7 +56,7 @@ class Demand:
 
     num_queued: int = 0
     num_leased: int = 0
-    num_coming: int = 0
+    num_upcoming: int = 0
     num_ranges: int = 0
 
 
@@ -104,41 +104,41 @@ class Dispatcher:
     def num_waiting(self) -> int:
         return len(self._polls)
 
-    def seconds_since_heard(self, worker: WorkerRecord) -> float:
+    def seconds_since_last_call(self, worker: WorkerRecord) -> float:
         """Seconds since the worker's last call; 0 while it waits for work."""
         waits = worker.worker_id in self._polls
-        return 0.0 if waits else self.workers.seconds_since_heard(worker)
+        return 0.0 if waits else self.workers.seconds_since_last_call(worker)
 
     def held_by(self, worker_id: str) -> Held | None:
         key = self.leases.held_by(worker_id)
         return None if key is None else self._learner(key)
 
-    def why_idle(self, worker: WorkerRecord) -> str:
+    def idle_reason(self, worker: WorkerRecord) -> str:
         if worker.worker_id in self.leases.holders():
             return ""
-        return policy.why_idle(worker, self._waiting_learners())
+        return policy.idle_reason(worker, self._waiting_learners())
 
-    def why_waiting(self, run: RunRecord) -> str:
+    def waiting_reason(self, run: RunRecord) -> str:
         waiting = policy.QueuedLearners(run, self.leases.queued(run.run_id))
         # Most runs have no queued learner, and there may be thousands of workers to check.
         if not waiting.indices:
             return ""
-        return policy.why_waiting(waiting, alive=self.alive(), silent=self._silent)
+        return policy.waiting_reason(waiting, alive=self.alive(), silent=self._silent)
 
     def demand(self) -> Demand:
         learners: Counter[LearnerState] = Counter()
-        num_coming = 0
+        num_upcoming = 0
         for run in self._store.live():
             if self._store.held(run.run_id):
                 continue
             if run.state is RunState.TRAINING:
                 learners += run.count()
             elif run.state in _BEFORE_TRAINING:
-                num_coming += run.config.learners.num_learners
+                num_upcoming += run.config.learners.num_learners
         return Demand(
             learners[LearnerState.QUEUED],
             learners[LearnerState.LEASED],
-            num_coming,
+            num_upcoming,
             self.scans.num_wanted,
         )
 
@@ -230,7 +230,7 @@ class Dispatcher:
 
     def _has_news(self, worker: WorkerRecord) -> bool:
         """Log a new idle reason, and return whether the worker should get it at once."""
-        reason = policy.why_idle(worker, self._waiting_learners())
+        reason = policy.idle_reason(worker, self._waiting_learners())
         news = self.workers.note_idle(worker.worker_id, reason)
         if news:
             logger.warning("worker %s is idle: it %s", worker.name, reason)

@@ -104,13 +104,13 @@ def _is_tried(run: RunRecord, reserved: Collection[AssignmentKey]) -> bool:
     return is_leased or any(key.run_id == run.run_id for key in reserved)
 
 
-def why_idle(worker: WorkerRecord, waiting: Iterable[QueuedLearners]) -> str:
+def idle_reason(worker: WorkerRecord, waiting: Iterable[QueuedLearners]) -> str:
     """Why a free worker gets none of the queued learners, as a clause; or empty."""
-    reasons = [_why_not(worker, of_run) for of_run in waiting if of_run.indices]
+    reasons = [_refusal_reason(worker, of_run) for of_run in waiting if of_run.indices]
     return reasons[0] if reasons and all(reasons) else ""
 
 
-def _why_not(worker: WorkerRecord, waiting: QueuedLearners) -> str:
+def _refusal_reason(worker: WorkerRecord, waiting: QueuedLearners) -> str:
     run = waiting.run
     if refusal := worker.refusal(run):
         return f"cannot train run {run.name}: it does not {refusal}"
@@ -122,15 +122,15 @@ def _why_not(worker: WorkerRecord, waiting: QueuedLearners) -> str:
     )
 
 
-def why_waiting(
+def waiting_reason(
     waiting: QueuedLearners, *, alive: Collection[WorkerRecord], silent: Collection[str] = ()
 ) -> str:
     """Why no worker trains a run's queued learners, as a clause; empty if one can."""
-    if suspects := why_quarantined(waiting, silent):
+    if suspects := quarantine_reason(waiting, silent):
         return suspects
     run = waiting.run
     if able := [worker for worker in alive if worker.can_run(run)]:
-        return _why_unconfirmed(run, waiting.learners(), able)
+        return _unconfirmed_reason(run, waiting.learners(), able)
     if not alive:
         return ""
     first = min(alive, key=lambda worker: worker.name)
@@ -138,7 +138,7 @@ def why_waiting(
     return f"worker {first.name} does not {first.refusal(run)}{others}"
 
 
-def why_quarantined(waiting: QueuedLearners, silent: Collection[str]) -> str:
+def quarantine_reason(waiting: QueuedLearners, silent: Collection[str]) -> str:
     """A clause on a run's quarantined learners; empty without one."""
     for ends, indices in (
         (consecutive_ends_of_run(waiting.run, silent), waiting.indices),
@@ -164,7 +164,7 @@ def new_quarantine(run: RunRecord, index: int, silent: Collection[str]) -> str:
         key=len,
     )
     begins = len(ends) == MAX_SILENT_ENDS
-    return why_quarantined(QueuedLearners(run, [index]), silent) if begins else ""
+    return quarantine_reason(QueuedLearners(run, [index]), silent) if begins else ""
 
 
 def choose_learner(
@@ -205,7 +205,7 @@ def may_confirm(
     )
 
 
-def _why_unconfirmed(
+def _unconfirmed_reason(
     run: RunRecord, waiting: Iterable[LearnerRecord], able: Collection[WorkerRecord]
 ) -> str:
     """Why no two `able` workers can confirm a run's queued learners; empty if two can."""

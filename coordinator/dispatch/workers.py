@@ -195,7 +195,7 @@ class WorkerRegistry:
             if worker.worker_id in present or worker.heard_at >= since
         )
 
-    def seconds_since_heard(self, worker: WorkerRecord) -> float:
+    def seconds_since_last_call(self, worker: WorkerRecord) -> float:
         return self._clock() - worker.heard_at
 
     def seconds_since_joined(self, worker: WorkerRecord) -> float:

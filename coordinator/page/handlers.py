@@ -254,7 +254,7 @@ def examined(
         "classes": classes,
         "weights": {"min": low, "max": high, "weighted": low < high},
         "chosen": chosen,
-        "left_out": _drawn(subset, rest),
+        "not_chosen": _drawn(subset, rest),
     }
 
 

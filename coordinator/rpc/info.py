@@ -126,12 +126,12 @@ class InfoService(info_pb2_grpc.InfoServiceServicer):
                 # The record of an ended run is read only when it is sent.
                 live = None if summary.state.ended else self.store.record(summary.run_id)
                 # Its wait reason may change while its revision stays.
-                waiting = "" if live is None else self.dispatcher.why_waiting(live)
+                waiting = "" if live is None else self.dispatcher.waiting_reason(live)
                 standing = (self.store.revision(summary.run_id), waiting)
                 if sent.get(summary.run_id) != standing:
                     sent[summary.run_id] = standing
                     run = live or self.store.record(summary.run_id)
-                    changed.append(run_view(self.store, run, waiting=waiting))
+                    changed.append(run_view(self.store, run, waiting_reason=waiting))
         return changed
 
     def _worker(self, worker: WorkerRecord) -> pb.WorkerInfo:
@@ -143,8 +143,8 @@ class InfoService(info_pb2_grpc.InfoServiceServicer):
             pb.WorkerInfo,
             worker,
             assignment=str(scored) if scored else learner,
-            seconds_since_heard=self.dispatcher.seconds_since_heard(worker),
-            idle_reason=self.dispatcher.why_idle(worker),
+            seconds_since_last_call=self.dispatcher.seconds_since_last_call(worker),
+            idle_reason=self.dispatcher.idle_reason(worker),
             joined_at=joined_at,
             certificate_expires_at=worker.binding.caller.expires_at,
         )
@@ -159,7 +159,7 @@ def _essence(answer: pb.WatchServiceResponse) -> bytes:
         num_runs=answer.num_runs,
     )
     for worker in kept.workers:
-        worker.ClearField("seconds_since_heard")
+        worker.ClearField("seconds_since_last_call")
         worker.ClearField("joined_at")
     for computation in kept.computations:
         computation.ClearField("seconds")

@@ -67,9 +67,9 @@ def protocol_version() -> worker_pb2.ProtocolVersion:
 
 
 def run_view(
-    store: RunStore, run: RunRecord, *, waiting: str = "", learners: bool = True
+    store: RunStore, run: RunRecord, *, waiting_reason: str = "", learners: bool = True
 ) -> run_pb2.Run:
-    """A run with its learners' progress; `waiting` is why its learners wait."""
+    """A run with its learners' progress; `waiting_reason` is why its learners wait."""
     return message_of(
         run_pb2.Run,
         run,
@@ -79,7 +79,7 @@ def run_view(
         message=_message(store.held(run.run_id), run),
         progress=run_pb2.Progress(**asdict(store.activity(run.run_id))),
         costs=run_pb2.Costs(**run.all_costs),
-        waiting=waiting,
+        waiting_reason=waiting_reason,
         learners=[
             _learner(store, learner, store.progress(run.run_id, learner.index), run)
             for learner in (run.learners if learners else ())

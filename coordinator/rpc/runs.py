@@ -40,7 +40,7 @@ class RunService(run_pb2_grpc.RunServiceServicer):
     requests: RunRequests
     answers: Answers
     stopping: asyncio.Event
-    why_waiting: Callable[[RunRecord], str]
+    waiting_reason: Callable[[RunRecord], str]
 
     async def CreateRun(
         self, request: pb.CreateRunRequest, context: Context
@@ -111,4 +111,4 @@ class RunService(run_pb2_grpc.RunServiceServicer):
         return pb.GetWeightsResponse(weights=blob_to_proto(name))
 
     def _view(self, run: RunRecord, *, learners: bool = True) -> pb.Run:
-        return run_view(self.store, run, waiting=self.why_waiting(run), learners=learners)
+        return run_view(self.store, run, waiting_reason=self.waiting_reason(run), learners=learners)

@@ -83,7 +83,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         )
         if granted is None:
             worker = self.dispatcher.workers.note_call(request.worker_id)
-            return pb.AcquireAssignmentResponse(idle_reason=self.dispatcher.why_idle(worker))
+            return pb.AcquireAssignmentResponse(idle_reason=self.dispatcher.idle_reason(worker))
         if isinstance(granted, RangeGrant):
             self._log_about(request.worker_id, granted.key)
             return pb.AcquireAssignmentResponse(assignment=self._range(granted))
@@ -152,7 +152,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         known, dispatcher = None, self.dispatcher
         if request.HasField("known"):
             had = request.known
-            known = Demand(had.num_queued, had.num_leased, had.num_coming, had.num_ranges)
+            known = Demand(had.num_queued, had.num_leased, had.num_upcoming, had.num_ranges)
         found = await unless(
             self.stopping, dispatcher.wait_for_demand(known, wait_seconds=wait_seconds)
         )

@@ -47,7 +47,7 @@ def find_ready(
     run = find_named(store, name)
     if run.state is not RunState.READY:
         raise not_ready(store, run)
-    if data is not None and (reason := why_held(run, data, or_else=or_else)):
+    if data is not None and (reason := hold_reason(run, data, or_else=or_else)):
         raise OtherDataError(reason)
     return run
 
@@ -69,7 +69,7 @@ def how_far(run: RunRecord, activity: str) -> str:
     return f"run {run.name} is {run.state}{where}. Follow it with: lipt run watch {run.name}"
 
 
-def why_held(run: RunRecord | RunSummary, data: DataDescription, *, or_else: str = "") -> str:
+def hold_reason(run: RunRecord | RunSummary, data: DataDescription, *, or_else: str = "") -> str:
     """Why a run is held, and the remedy (then `or_else`); empty if its data is served."""
     found = data.fingerprint
     if found != run.fingerprint:
@@ -90,7 +90,7 @@ def why_held(run: RunRecord | RunSummary, data: DataDescription, *, or_else: str
 
 def hold_runs_of_other_data(store: RunStore, data: DataDescription, events: Events) -> None:
     for run in store.runs():
-        if reason := why_held(run, data):
+        if reason := hold_reason(run, data):
             store.hold(run.run_id, reason)
             if not run.state.ended:
                 record_held(run, reason, events)

@@ -77,8 +77,8 @@ class RunRequests:
                         fingerprint=self.data.fingerprint,
                         num_classes=self.data.target.num_outputs,
                         other_target=self.data.other_target,
-                        fitted=fitted.changes,
-                        note=note,
+                        lowered_defaults=fitted.changes,
+                        initialization_note=note,
                         traceparent=traceparent,
                     )
                     await self.store.add(run)

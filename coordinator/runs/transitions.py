@@ -63,7 +63,7 @@ def decide_closing(run: RunRecord, *, now: float) -> ClosingDecision:
         # Their own accounts differ in little but a number, and would fill a page.
         return ClosingDecision(Closing.FAIL, divergence_message(accounts, len(run.learners)))
     few = f"{closes}, min_learners is {settings.min_learners}."
-    return ClosingDecision(Closing.FAIL, f"{few} {_why_missing(missing)}{remedy}")
+    return ClosingDecision(Closing.FAIL, f"{few} {_missing_learners(missing)}{remedy}")
 
 
 def with_deadline_running(run: RunRecord, *, now: float) -> RunRecord:
@@ -77,7 +77,7 @@ def with_deadline_running(run: RunRecord, *, now: float) -> RunRecord:
     return run if started <= now else run.changed(training_started_at=now)
 
 
-def _why_missing(missing: Iterable[LearnerRecord]) -> str:
+def _missing_learners(missing: Iterable[LearnerRecord]) -> str:
     names = (
         f"learner {learner.index} ({': '.join(filter(None, (learner.state, learner.account)))})"
         for learner in missing

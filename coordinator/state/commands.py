@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from platformdirs import user_state_path
 
-from lipt.common.terminal import say
+from lipt.common.terminal import print_line
 from lipt.common.text import format_bytes
 
 app = typer.Typer(
@@ -39,8 +39,8 @@ def check(state_dir: StateDir) -> None:
 
     checked = check_state(state_dir)
     for line in checked.problems:
-        say(line)
-    say(
+        print_line(line)
+    print_line(
         f"{state_dir}: {checked.num_runs} runs, {checked.num_subsets} subsets, "
         f"{checked.num_diagnoses} diagnoses and "
         f"{checked.num_blobs} blobs ({format_bytes(checked.num_bytes)}), "
@@ -69,7 +69,7 @@ def gc(
         state_dir, min_age_seconds=3600 * min_age_hours, now=time(), dry_run=dry_run
     )
     files = (*collected.blobs, *collected.parts)
-    say(
+    print_line(
         f"{'would remove' if dry_run else 'removed'} {len(files)} files "
         f"({format_bytes(sum(file.size_bytes for file in files))}), spared {collected.num_spared} "
         f"younger than {min_age_hours:g} h"
@@ -87,7 +87,7 @@ def backup(
     from lipt.coordinator.state.maintenance import back_up
 
     made = back_up(state_dir, destination)
-    say(
+    print_line(
         f"{destination}: {made.num_runs} runs and {made.num_blobs} blobs "
         f"({format_bytes(made.num_bytes)}), verified. "
         f"Check it with: lipt state check --state-dir {destination}"

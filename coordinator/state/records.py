@@ -132,12 +132,12 @@ class RunRecord(_Record):
     # Set if the outputs are not classes.
     other_target: OtherTarget | None = None
     # A sentence on defaults that were lowered so that the shards fit the data.
-    fitted: str = ""
+    lowered_defaults: str = ""
     state: RunState = RunState.PENDING
     ended_at: float | None = None
     message: str = ""
     # The source of a new head's other weights, in one sentence.
-    note: str = ""
+    initialization_note: str = ""
     # None until theta* is made.
     inputs: InputFormat | None = None
     initial_weights: BlobName | None = None

@@ -108,7 +108,7 @@ class Learnability:
     sizes: list[int]
     accuracies: list[float]
     suggested_fraction: float
-    why: str
+    reason: str
 
 
 def learning_curve(
@@ -189,17 +189,17 @@ class Findings:
     def by_id(self, id_mapping: IdMapping, labels_N: Tensor) -> Findings:
         """The findings by id, including excluded examples, instead of positions."""
         errors, duplicates = self.label_errors, self.duplicates
-        left_out = torch.tensor(id_mapping.excluded, dtype=torch.int64)
+        excluded = torch.tensor(id_mapping.excluded, dtype=torch.int64)
         return replace(
             self,
             label_errors=replace(
                 errors,
                 quality_N=id_mapping.by_id(errors.quality_N, errors.quality_N.max()),
-                suggested_N=id_mapping.by_id(errors.suggested_N, labels_N[left_out]),
+                suggested_N=id_mapping.by_id(errors.suggested_N, labels_N[excluded]),
                 suspects_N=id_mapping.by_id(errors.suspects_N, 0),
             ),
             duplicates=replace(
-                duplicates, kept_N=id_mapping.by_id(id_mapping.ids(duplicates.kept_N), left_out)
+                duplicates, kept_N=id_mapping.by_id(id_mapping.ids(duplicates.kept_N), excluded)
             ),
             outliers=replace(self.outliers, scores_N=id_mapping.by_id(self.outliers.scores_N, 1.0)),
         )

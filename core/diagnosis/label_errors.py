@@ -10,7 +10,7 @@ each predicted class, where most disagreement is noise. The head's own error gro
 from zero at the surest: a line fitted to disagreement over the root of the rank, read at rank 0,
 removes it. A line over the rank itself ends higher: the interval reaches from the lower end of one
 to the upper end of the other. The estimate fails for a class that is mostly relabelled to one
-other. A second head excludes the lowest-quality labels of each class (`label_trust`).
+other. A second head excludes the lowest-quality labels of each class (`label_confidence`).
 
 Shapes: N examples, B of a block, S of them the surest, C classes or strata.
 Source: Northcutt et al. 2021, "Confident Learning: Estimating Uncertainty in Dataset Labels"
@@ -41,7 +41,7 @@ SURE_NOISE = 0.02
 # Maximum share of a class that the second head excludes.
 _MOST = 0.5
 # The equations need a positive weight; this one has no effect.
-_DISTRUSTED = 1e-6
+_SUSPECTED_CONFIDENCE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -217,14 +217,14 @@ def fit_of_targets(signals: Signals, num_strata: int) -> LabelErrors:
     )
 
 
-def label_trust(found: LabelErrors, labels_N: Tensor) -> Tensor | None:
+def label_confidence(found: LabelErrors, labels_N: Tensor) -> Tensor | None:
     """Weights of labels in a second head's fit, float64 in (0, 1]; None if it is not needed."""
     if found.noise.overall.low < SURE_NOISE:
         return None
     share = min(_MOST, found.noise.overall.rate)
-    trust_N = torch.ones_like(labels_N, dtype=torch.float64)
+    confidence_N = torch.ones_like(labels_N, dtype=torch.float64)
     for label in range(len(found.joint_CC)):
         rows = torch.nonzero(labels_N == label).flatten()
         least = found.quality_N[rows].argsort(stable=True)[: round(share * len(rows))]
-        trust_N[rows[least]] = _DISTRUSTED
-    return trust_N
+        confidence_N[rows[least]] = _SUSPECTED_CONFIDENCE
+    return confidence_N

@@ -98,7 +98,7 @@ class LeaveOneOut:
 
     outputs_NC: float32, about 1 for the head's class and 0 for others; not probabilities. All 0 for
     an example that alone determines its output.
-    accuracy: mean over classes, weighted by trust; for other targets, the kind's own score.
+    accuracy: mean over classes, weighted by confidence; for other targets, the kind's own score.
     penalty: the chosen lambda per example.
     """
 
@@ -113,21 +113,21 @@ def leave_one_out(
     num_classes: int,
     *,
     generator: torch.Generator,
-    trust_N: Tensor | None = None,
+    confidence_N: Tensor | None = None,
     wanted: HeadTargets | None = None,
     penalties: Sequence[float] = PENALTIES,
     on_progress: Callable[[int, int], None] = lambda *_: None,
 ) -> LeaveOneOut:
     """Fit the head, with lambda of the best leave-one-out accuracy on a sample.
 
-    Classes have equal weights, their examples in proportion to `trust_N`, above 0. `wanted`
-    replaces labels and trust. Penalties are lambda over the sum of the weights, ascending.
+    Classes have equal weights, their examples in proportion to `confidence_N`, above 0. `wanted`
+    replaces labels and confidence. Penalties are lambda over the sum of the weights, ascending.
     """
     num_examples, num_features = features_ND.shape
     if not num_examples:
         raise ValueError("there are no examples to fit a head to")
     if wanted is None:
-        weights_N, values_NC = class_weights(labels_N, trust_N), None
+        weights_N, values_NC = class_weights(labels_N, confidence_N), None
     else:
         weights_N = torch.ones_like(labels_N, dtype=torch.float64)
         num_classes, values_NC = wanted.target.num_outputs, wanted.values()
@@ -332,13 +332,14 @@ def weighted_accuracy(outputs_NC: Tensor, labels_N: Tensor, weights_N: Tensor) -
     return min(1.0, float(weights_N @ right_N / weights_N.sum()))
 
 
-def class_weights(labels_N: Tensor, trust_N: Tensor | None = None) -> Tensor:
-    """Float64 weights of mean 1: equal per class, within a class in proportion to `trust_N`."""
-    trust_N = torch.ones_like(labels_N, dtype=torch.float64) if trust_N is None else trust_N
+def class_weights(labels_N: Tensor, confidence_N: Tensor | None = None) -> Tensor:
+    """Float64 weights of mean 1: equal per class, within a class as `confidence_N`."""
+    if confidence_N is None:
+        confidence_N = torch.ones_like(labels_N, dtype=torch.float64)
     # Without examples they are integers.
-    totals_C = labels_N.bincount(weights=trust_N).double()
+    totals_C = labels_N.bincount(weights=confidence_N).double()
     present = int((totals_C > 0).sum())
-    return (len(labels_N) / (present * totals_C.clamp(min=1e-30)))[labels_N] * trust_N
+    return (len(labels_N) / (present * totals_C.clamp(min=1e-30)))[labels_N] * confidence_N
 
 
 def scaling_of(features_ND: Tensor, weights_N: Tensor) -> Scaling:
@@ -367,8 +368,8 @@ def fit_inverse_temperature(outputs_NC: Tensor, labels_N: Tensor, weights_N: Ten
     outputs_64 = outputs_NC.double()
     own_N = outputs_64.gather(1, labels_N[:, None]).squeeze(1)
 
-    def slope(sharpness: float) -> float:
-        softmax_NC = (sharpness * outputs_64).softmax(dim=-1)
+    def slope(inverse_temperature: float) -> float:
+        softmax_NC = (inverse_temperature * outputs_64).softmax(dim=-1)
         return float(weights_N @ ((softmax_NC * outputs_64).sum(dim=-1) - own_N))
 
     low, high = math.log(_MIN_INVERSE_TEMPERATURE), math.log(_MAX_INVERSE_TEMPERATURE)

@@ -233,7 +233,7 @@ class Rows:
         return distances_N.masked_fill_(distances_N <= _RESOLUTION * sums_N, 0.0)
 
 
-class ScaledCosine:
+class CosineKernel:
     """(1 + cosine) / 2 of all vectors, positive semidefinite; the cosine of zeros is 0."""
 
     def __init__(self, rows: Rows) -> None:
@@ -248,7 +248,7 @@ class ScaledCosine:
         similarities_BN *= self._inverse_norms_N
         return similarities_BN.add_(1).div_(2)
 
-    def to_themselves(self) -> Tensor:
+    def diagonal(self) -> Tensor:
         """Self-similarities: 1, or 1/2 for a zero vector; N float64."""
         return (1 + (self._inverse_norms_N > 0).double()) / 2
 

@@ -38,7 +38,7 @@ class Signals(KeptValue):
     paired_features_NP: the second half of each pair (a caption's features, say), float32.
     pictures_N: int64, the same for near-duplicates.
     second_errors_NC: of a second head, on confident labels, if others are surely wrong.
-    trust_N: weights of the labels in the second head's fit, float64 in (0, 1].
+    confidence_N: weights of the labels in the second head's fit, float64 in (0, 1].
     validation: of the run's validation examples; they stay whole in `take`.
     others: the same examples' signals by other models, for scores that are means over models.
     prepared_N: by a strategy's own preparation, of all examples.
@@ -55,7 +55,7 @@ class Signals(KeptValue):
     paired_features_NP: Tensor | None = None
     pictures_N: Tensor | None = None
     second_errors_NC: Tensor | None = None
-    trust_N: Tensor | None = None
+    confidence_N: Tensor | None = None
     validation: Signals | None = None
     others: tuple[Signals, ...] = ()
     prepared_N: Tensor | None = None
@@ -86,7 +86,7 @@ class Signals(KeptValue):
         return scores_N / (1 + len(self.others)) if self.others else scores_N
 
     def learners(self) -> Dynamics:
-        return given(self.dynamics, "dynamics of the learners")
+        return required(self.dynamics, "dynamics of the learners")
 
     def of_class(self, label: int) -> Self:
         """The signals of one class, validated on its own validation examples."""
@@ -102,7 +102,7 @@ def probabilities_of(errors: Tensor, labels: Tensor, dtype: torch.dtype = torch.
     return errors.to(dtype, copy=True).scatter_add_(-1, own, torch.ones_like(own, dtype=dtype))
 
 
-def given(values: ValueT | None, what: str) -> ValueT:
+def required(values: ValueT | None, what: str) -> ValueT:
     """Values that a strategy requires."""
     if values is None:
         raise SignalsError(f"the signals have no {what}: compute them first, or give them.")
@@ -122,7 +122,7 @@ def unlabelled(num_examples: int) -> Signals:
 _SHARE_OF_FREE_MEMORY = 0.5
 
 
-def place(signals: Signals, device: torch.device) -> Signals:
+def moved_if_it_fits(signals: Signals, device: torch.device) -> Signals:
     """The signals on the device if they fit, else unchanged."""
     if device.type != "cuda":
         return signals

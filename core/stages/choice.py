@@ -25,7 +25,7 @@ from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.select import select
 from lipt.core.selection.selection import Selection
 from lipt.core.selection.strategy import Need
-from lipt.core.signals.signals import Signals, given, place, unlabelled
+from lipt.core.signals.signals import Signals, moved_if_it_fits, required, unlabelled
 from lipt.core.signals.stored import UserFeatures, features_of_pairs
 from lipt.core.soft_labels import SoftLabels, soft_labels
 from lipt.core.stages.diagnosis import matches_of
@@ -33,11 +33,11 @@ from lipt.core.stages.proxy import proxied_features, proxied_signals
 from lipt.core.stages.question import PROXY_NEEDS, TRAINED_FEATURES, Labels, Question
 from lipt.core.stages.warm_up import (
     ComputeSignals,
-    WarmedUp,
+    WarmUpSignals,
     dynamics_of,
     model_signals,
     signals_of,
-    warmed_up,
+    warm_up_signals,
 )
 from lipt.core.workspace import Workspace
 
@@ -49,14 +49,14 @@ class Chosen:
     """The answer to a question.
 
     selection: ids, ascending, and their weights. device: that the strategy ran on.
-    proxy: facts of the proxy, for a manifest. warmed: the ordinary warm-up's costs.
+    proxy: facts of the proxy, for a manifest. warm_up: the ordinary warm-up's costs.
     soft: soft labels of the chosen examples. scored_by: credentials that scored for the signals.
     """
 
     selection: Selection
     device: str
     proxy: Mapping[str, Any] | None = None
-    warmed: WarmedUp | None = None
+    warm_up: WarmUpSignals | None = None
     soft: SoftLabels | None = None
     scored_by: Mapping[str, Any] | None = None
 
@@ -99,7 +99,7 @@ def choose(
     """Compute the inputs and select; SignalsError for outputs not finite, or an empty selection."""
     strategy, needs = find_strategy(question.strategy), question.needs
     with span("signals", strategy=question.strategy):
-        signals, warmed = _signals(workspace, question, needs, compute)
+        signals, warm_up = _signals(workspace, question, needs, compute)
     workspace.report(f"selecting by {question.strategy}", 0, 1)
     # Draws from labels alone are the same on any device: no accelerator is needed.
     alone = not needs and question.features is None
@@ -110,7 +110,7 @@ def choose(
     ):
         chosen = select(
             strategy,
-            place(signals, device),
+            moved_if_it_fits(signals, device),
             question.budget,
             balanced=question.balanced,
             seed=derive_seed(question.config.seed, "selection"),
@@ -125,7 +125,7 @@ def choose(
     soft, heads = None, [signals.facts] if signals.facts else []
     if question.teacher is not None:
         taught = proxied_signals(workspace, question, Proxy.parse(question.teacher))
-        heads.append(given(taught.facts, "head"))
+        heads.append(required(taught.facts, "head"))
         with pinned_kernels(question.config.evaluation_threads):
             soft = soft_labels(taught, chosen.indices_K.cpu(), seed=question.config.seed)
     own_words = chosen.findings.get("words", ())
@@ -135,7 +135,7 @@ def choose(
     alpha = [_alpha(soft.facts)] if soft else []
     chosen = replace(chosen, findings={**chosen.findings, "words": [*words, *alpha, *own_words]})
     selection = _by_id(chosen, workspace.dataset.id_mapping)
-    facts = (signals.facts, warmed, soft, signals.scored_by)
+    facts = (signals.facts, warm_up, soft, signals.scored_by)
     return Chosen(selection, device_name(device), *facts)
 
 
@@ -195,7 +195,7 @@ def _alpha(soft: Facts) -> str:
         f"all ({soft['features']}) is right on {soft['accuracy_on_others']:.1%}, one of the chosen "
         f"alone on {soft['accuracy_of_chosen_alone']:.1%}"
     )
-    doubted = soft["distrusted"]
+    doubted = soft["suspected"]
     return f"{text}; {doubted:.1%} of the chosen labels look wrong" if doubted else text
 
 
@@ -220,12 +220,12 @@ def _learners_sentence(
 
 def _signals(
     workspace: Workspace, question: Question, needs: frozenset[Need], compute: ComputeSignals
-) -> tuple[Signals, WarmedUp | None]:
+) -> tuple[Signals, WarmUpSignals | None]:
     dataset, config, warmed = workspace.dataset, question.config, None
     proxy = None if question.proxy is None else Proxy.parse(question.proxy)
     warm_up = WarmUp.among(dict(question.options))
     if warm_up is not None:
-        warmed = warmed_up(workspace, question, warm_up)
+        warmed = warm_up_signals(workspace, question, warm_up)
     # Validate them before the model's expensive pass over the data.
     own = _own_features(workspace, question, needs)
     if warmed is not None:
@@ -292,9 +292,9 @@ def _with_more(
 
 
 def _by_id(chosen: Selection, id_mapping: IdMapping) -> Selection:
-    findings, left_out = chosen.findings, chosen.findings.get("left_out", {})
-    if "least_trusted_ids" in left_out:
-        rows = torch.tensor(left_out["least_trusted_ids"], dtype=torch.int64)
-        named = {**left_out, "least_trusted_ids": id_mapping.ids(rows).tolist()}
-        findings = {**findings, "left_out": named}
+    findings, excluded = chosen.findings, chosen.findings.get("excluded", {})
+    if "lowest_quality_ids" in excluded:
+        rows = torch.tensor(excluded["lowest_quality_ids"], dtype=torch.int64)
+        named = {**excluded, "lowest_quality_ids": id_mapping.ids(rows).tolist()}
+        findings = {**findings, "excluded": named}
     return replace(chosen, indices_K=id_mapping.ids(chosen.indices_K), findings=findings)

@@ -28,7 +28,7 @@ from lipt.common.inputs.model_input import Stored, columns_in, images_in
 from lipt.common.inputs.specs import ColumnsSpec, ImageSpec, InputFormat
 from lipt.common.signals.blocks import row_blocks
 from lipt.core.diagnosis.duplicates import are_pictures
-from lipt.core.diagnosis.label_errors import find_label_errors, label_trust
+from lipt.core.diagnosis.label_errors import find_label_errors, label_confidence
 from lipt.core.proxies.features import Extractor, Loader, concatenated_features, model_bank
 from lipt.core.proxies.proxy import (
     MAX_SAMPLE,
@@ -50,7 +50,7 @@ from lipt.core.proxies.ridge import (
 )
 from lipt.core.proxies.untrained import column_values, draw_filters, is_projected, patch_features
 from lipt.core.signals.compute import errors_of
-from lipt.core.signals.signals import Signals, given, unlabelled
+from lipt.core.signals.signals import Signals, required, unlabelled
 from lipt.core.signals.stored import STORAGE_LIMITS
 from lipt.core.stages.question import Sources
 from lipt.core.stages.warm_up import own_learners
@@ -129,27 +129,30 @@ def _with_heads(features: _Features) -> Signals:
         kind = targets.target.kind
         facts |= {"score": kind.score_name, "seconds": monotonic() - started}
         return Signals(errors_NC, features_ND, labels_N, kind=kind, facts=facts)
-    errors_NC, sharpness = _calibrated_errors(head, labels_N, class_weights(labels_N))
+    errors_NC, inverse_temperature = _calibrated_errors(head, labels_N, class_weights(labels_N))
     _scale(features_ND, labels_N)
     signals = Signals(errors_NC, features_ND, labels_N)
-    trust_N = label_trust(find_label_errors(signals), labels_N)
-    if trust_N is not None:
+    confidence_N = label_confidence(find_label_errors(signals), labels_N)
+    if confidence_N is not None:
         activity = "fitting a second head, to confident labels"
-        second = features.head(features_ND, activity, trust_N=trust_N)
-        weights_N = class_weights(labels_N, trust_N)
-        second_NC, second_sharpness = _calibrated_errors(second, labels_N, weights_N)
-        signals = replace(signals, second_errors_NC=second_NC, trust_N=trust_N)
-        facts["second"] = {"accuracy": second.accuracy, "sharpness": second_sharpness}
+        second = features.head(features_ND, activity, confidence_N=confidence_N)
+        weights_N = class_weights(labels_N, confidence_N)
+        second_NC, second_inverse_temperature = _calibrated_errors(second, labels_N, weights_N)
+        signals = replace(signals, second_errors_NC=second_NC, confidence_N=confidence_N)
+        facts["second"] = {
+            "accuracy": second.accuracy,
+            "inverse_temperature": second_inverse_temperature,
+        }
     facts |= {
-        "sharpness": sharpness,
-        "distrusted": 0 if trust_N is None else int((trust_N < 1).sum()),
+        "inverse_temperature": inverse_temperature,
+        "suspected": 0 if confidence_N is None else int((confidence_N < 1).sum()),
         "seconds": monotonic() - started,
     }
     return replace(signals, facts=facts)
 
 
 def _without_labels(features: _Features) -> Signals:
-    started, kinds = monotonic(), given(features.proxy.features, "features")
+    started, kinds = monotonic(), required(features.proxy.features, "features")
     features_ND = features.of_all(kinds)
     signals = unlabelled(len(features_ND))
     _scale(features_ND, signals.labels_N)
@@ -215,12 +218,12 @@ class _Parts:
 def _calibrated_errors(
     head: LeaveOneOut, labels_N: Tensor, weights_N: Tensor
 ) -> tuple[Tensor, float]:
-    sharpness = fit_inverse_temperature(head.outputs_NC, labels_N, weights_N)
+    inverse_temperature = fit_inverse_temperature(head.outputs_NC, labels_N, weights_N)
 
     def errors(outputs_BC: Tensor, rows: slice) -> Tensor:
-        return errors_of(outputs_BC.double() * sharpness, labels_N[rows])
+        return errors_of(outputs_BC.double() * inverse_temperature, labels_N[rows])
 
-    return _errors(head.outputs_NC, errors), sharpness
+    return _errors(head.outputs_NC, errors), inverse_temperature
 
 
 def _errors(outputs_NC: Tensor, errors: Callable[[Tensor, slice], Tensor]) -> Tensor:
@@ -336,7 +339,7 @@ class _Features:
         activity: str,
         *,
         some: Tensor | None = None,
-        trust_N: Tensor | None = None,
+        confidence_N: Tensor | None = None,
     ) -> LeaveOneOut:
         """A ridge head on the features of all examples, or of some."""
         device, dataset = self.workspace.device, self.workspace.dataset
@@ -347,7 +350,7 @@ class _Features:
             dataset.labels_N[ids_N].to(device),
             len(dataset.class_names),
             generator=derive_generator(self.sources.config.seed, "ridge sample"),
-            trust_N=None if trust_N is None else trust_N.to(device),
+            confidence_N=None if confidence_N is None else confidence_N.to(device),
             wanted=None if wanted is None else wanted.take(ids_N, device),
             on_progress=self.workspace.progress(activity),
         )
@@ -357,7 +360,7 @@ class _Features:
         sources, workspace = self.sources, self.workspace
         match kind:
             case FeatureKind.USER:
-                name = given(sources.features, "features")
+                name = required(sources.features, "features")
                 features_ND = workspace.user_features(name).features_ND
                 return lambda ids_B, _: features_ND[ids_B].float()
             case FeatureKind.PATCHES:
@@ -365,18 +368,18 @@ class _Features:
             case FeatureKind.COLUMNS:
                 return self._columns()
             case FeatureKind.SOUP:
-                return self._of_one_model(given(sources.weights, "weights"), None)
+                return self._of_one_model(required(sources.weights, "weights"), None)
             case FeatureKind.INITIAL:
                 # Statistics of random weights carry no information. For a trained backbone on other
                 # classes, its own statistics are better than an estimate from the run's images
                 # (82.9% and 80.7%).
                 trained = sources.config.initialization.weights_sha256 is not None
                 examples_M = None if trained else workspace.batch_norm_examples(sources.config)
-                return self._of_one_model(given(sources.initial, "theta*"), examples_M)
+                return self._of_one_model(required(sources.initial, "theta*"), examples_M)
             case FeatureKind.LEARNERS:
                 return self._learners()
             case FeatureKind.BACKBONE:
-                backbone, size = given(workspace.backbone, "backbone"), workspace.batch_size
+                backbone, size = required(workspace.backbone, "backbone"), workspace.batch_size
                 return lambda _, stored_B: torch.cat(
                     [backbone(part) for part in torch.split(images_in(stored_B), size)]
                 )
@@ -416,7 +419,7 @@ class _Features:
     def _learners(self) -> Extractor:
         config, workspace = self.sources.config, self.workspace
         model = workspace.new_model(config)
-        trajectories = given(self.sources.trajectories, "learners")
+        trajectories = required(self.sources.trajectories, "learners")
         read = workspace.read_learners(config, trajectories.initial_weights, model)
         loaders = [partial(read, learner.result) for learner in trajectories.learners]
         bank = self._bank(model, loaders, workspace.batch_norm_examples(config))

@@ -28,7 +28,7 @@ from lipt.core.signals.compute import compute_signals, default_chunk_size, full_
 from lipt.core.signals.dynamics import Dynamics, States, compute_dynamics
 from lipt.core.signals.signals import Signals, labels_only
 from lipt.core.stages.question import PROXY_NEEDS, Question
-from lipt.core.training import Warmed, num_warm_up_steps, warm_up
+from lipt.core.training import WarmUpState, num_warm_up_steps, warm_up
 from lipt.core.workspace import Key, Workspace
 
 # Signals of a run's model with some weights, on the workspace's device, over all examples.
@@ -134,7 +134,7 @@ def own_learners(workspace: Workspace, config: RunConfig, trajectories: Trajecto
 
 
 @dataclass(frozen=True)
-class WarmedUp:
+class WarmUpSignals:
     """Signals of warmed-up models; seconds of their training, in all and in this job."""
 
     signals: Signals
@@ -142,7 +142,7 @@ class WarmedUp:
     spent_seconds: float
 
 
-def warmed_up(workspace: Workspace, question: Question, wanted: WarmUp) -> WarmedUp:
+def warm_up_signals(workspace: Workspace, question: Question, wanted: WarmUp) -> WarmUpSignals:
     """Train missing models and compute signals with each; the first starts from theta*."""
     config, found = question.config, list[Signals]()
     seconds = spent_seconds = 0.0
@@ -161,12 +161,12 @@ def warmed_up(workspace: Workspace, question: Question, wanted: WarmUp) -> Warme
             str(workspace.device),
         )
         # One at a time, to free its weights.
-        key = Key(Warmed, "warm-up", depends_on, wanted.models)
-        warmed, spent = _warm_up(workspace, question, wanted, index, key)
-        seconds += warmed.seconds
+        key = Key(WarmUpState, "warm-up", depends_on, wanted.models)
+        state, spent = _warm_up(workspace, question, wanted, index, key)
+        seconds += state.seconds
         spent_seconds += spent
 
-        def load(weights: Weights = warmed.weights) -> nn.Module:
+        def load(weights: Weights = state.weights) -> nn.Module:
             model = workspace.new_model(config)
             model.load_state_dict(weights)
             return model.eval()
@@ -176,12 +176,12 @@ def warmed_up(workspace: Workspace, question: Question, wanted: WarmUp) -> Warme
             signals_of(workspace, question, question.needs, depends_on, load, models=wanted.models)
         )
     first, *others = found
-    return WarmedUp(replace(first, others=tuple(others)), seconds, spent_seconds)
+    return WarmUpSignals(replace(first, others=tuple(others)), seconds, spent_seconds)
 
 
 def _warm_up(
-    workspace: Workspace, question: Question, wanted: WarmUp, index: int, key: Key[Warmed]
-) -> tuple[Warmed, float]:
+    workspace: Workspace, question: Question, wanted: WarmUp, index: int, key: Key[WarmUpState]
+) -> tuple[WarmUpState, float]:
     config, train_ids = question.config, workspace.split(question.config).train_ids
     begun = workspace.find(key)
     if begun is not None and begun.step >= num_warm_up_steps(wanted.epochs, len(train_ids)):
@@ -192,7 +192,7 @@ def _warm_up(
         model = workspace.new_model(config, derive_seed(config.seed, "warm-up model", index))
     freeze(model.train(), workspace.frozen(config, model))
     number = f" {index + 1} of {wanted.models}" * (wanted.models > 1)
-    warmed = warm_up(
+    state = warm_up(
         model,
         workspace.dataset,
         train_ids,
@@ -205,5 +205,5 @@ def _warm_up(
         on_progress=workspace.progress(f"warming up model{number}"),
         on_epoch=partial(workspace.keep, key),
     )
-    workspace.keep(key, warmed)
-    return warmed, warmed.seconds - (0.0 if begun is None else begun.seconds)
+    workspace.keep(key, state)
+    return state, state.seconds - (0.0 if begun is None else begun.seconds)

@@ -23,13 +23,13 @@ pytestmark = pytest.mark.slow
         ("gpu_training --tiny --device cpu --processes 2", "published on an A100", 1),
     ],
 )
-def test_a_benchmark_runs_on_little_data(arguments: str, line: str, count: int) -> None:
+def test_every_benchmark_runs_on_little_data(arguments: str, line: str, count: int) -> None:
     command = [sys.executable, "-m", *f"benchmarks.{arguments}".split()]
     printed = subprocess.check_output(command, cwd=Path(__file__).parents[2], text=True)
     assert printed.count(line) == count
 
 
-def test_objectives_agree_with_gradients_written_out() -> None:
+def test_objectives_equal_those_of_explicit_gradients() -> None:
     signals = make_signals(Shape(60, 3, 4), "test", 60)
     rows = materialized(signals).double()
     chosen = torch.arange(0, 60, 7)
@@ -44,7 +44,7 @@ def test_objectives_agree_with_gradients_written_out() -> None:
     assert objectives.facility_location(signals, chosen) == pytest.approx(float(similar), rel=1e-5)
 
 
-def test_examples_are_counted_by_search(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluated_examples_are_counted_for_each_search(monkeypatch: pytest.MonkeyPatch) -> None:
     run: dict[str, Any] = {"learners": {"num_learners": 2, "num_steps": 1, "batch_size": 32}}
     monkeypatch.setitem(soup_search.RUNS, "digits", run)
     found = soup_search.measure("digits", 0)

@@ -27,7 +27,7 @@ def bench(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def test_a_table_is_measured_by_the_service_and_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_table_is_measured_by_the_service_and_resumes(tmp_path: Path) -> None:
     first = bench(tmp_path, "C", "--minutes", "0")
     assert first.count("26 of 26 trainings are missing") == 1
     # A training may fail on a busy machine: the next call goes on where this one was.
@@ -66,7 +66,7 @@ def measured(accuracies: dict[Cell, float]) -> dict[Cell, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", list(SCALES))
-def test_every_run_of_every_table_is_one_that_there_can_be(name: str) -> None:
+def test_every_run_of_every_table_has_a_valid_config(name: str) -> None:
     scale = SCALES[name]
     for table in tables(scale).values():
         for cell in table.cells([0]):

@@ -35,7 +35,7 @@ def rows() -> dict[Cell, Row]:
     }
 
 
-def test_rows_are_read_as_they_were_written_and_the_last_of_a_cell_counts(tmp_path: Path) -> None:
+def test_written_rows_are_read_back_and_the_last_row_of_a_cell_counts(tmp_path: Path) -> None:
     path = tmp_path / "results" / "price.jsonl"
     assert read_rows(path) == {}
     cell, later = Cell("tiny", "lipt", 1), row(replace(OURS, cpu_seconds=13.0))
@@ -48,7 +48,7 @@ def test_rows_are_read_as_they_were_written_and_the_last_of_a_cell_counts(tmp_pa
     assert read_rows(path) == {cell: later}
 
 
-def test_ratios_are_those_of_the_same_round() -> None:
+def test_ratios_compare_measurements_of_one_round() -> None:
     assert ratios(rows(), "tiny") == [Ratio("epochs:2", LIPT, 1, 5.0, 4.1, 5.0)]
     second = replace(OURS, pretrained_seconds=4.0, subset_seconds=4.1, cpu_seconds=6.0)
     # Without its warm-up, a round counts for nothing; with it, the median of 5 and 10 is 7.5.

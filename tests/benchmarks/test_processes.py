@@ -38,7 +38,7 @@ def test_children_end_with_the_block(tmp_path: Path, error: type[BaseException] 
     assert all(is_gone(pid) for pid in pids)
 
 
-def test_a_stubborn_child_is_killed_and_a_dead_one_told(tmp_path: Path) -> None:
+def test_a_hanging_child_is_killed_and_a_dead_child_is_reported(tmp_path: Path) -> None:
     fifo = tmp_path / "ready"
     os.mkfifo(fifo)
     with Children(tmp_path, os.environ, stop_seconds=0.1) as children:

@@ -23,7 +23,7 @@ def clean(num_per_class: int = 200) -> Images:
     return Images(images_NCHW, labels_N, CLASSES)
 
 
-def test_noise_by_its_share_and_class() -> None:
+def test_label_noise_has_the_requested_share_and_classes() -> None:
     wrong = float(make("noise40", clean(2000), seed=0).wrong_N.double().mean())
     # 20,000 draws around 0.4 * 0.9: the deviation is 0.0034.
     assert wrong == pytest.approx(0.36, abs=0.014)
@@ -33,7 +33,7 @@ def test_noise_by_its_share_and_class() -> None:
     assert torch.equal(data.images.labels_N[data.wrong_N], following_N[data.wrong_N])
 
 
-def test_tails_and_copies() -> None:
+def test_long_tails_and_duplicates_have_the_requested_sizes() -> None:
     counts = sorted(make("tail50", clean(), seed=0).images.labels_N.bincount().tolist())
     expected = sorted(round(200 * 50 ** (-place / 9)) for place in range(10))
     assert counts == expected
@@ -66,7 +66,7 @@ def training(seed: int, *, num_drawn: int | None = None) -> Training:
     return Training(model, rows_K, torch.rand(20, 5).softmax(1), MEAN_C, STD_C, recipe, num_drawn)
 
 
-def test_each_is_plain_sgd_on_its_own_rows_and_targets() -> None:
+def test_parallel_trainings_equal_plain_sgd() -> None:
     pool_PCHW = torch.randint(0, 256, (60, 3, 8, 8), dtype=torch.uint8)
     both = [training(1), training(2)]
     lanes = Lanes(both[0], pool_PCHW, num_lanes=3)

@@ -36,18 +36,18 @@ def run(transfer: Transfer, *, max_failures: int = 3) -> tuple[str, list[float]]
     return said, pauses
 
 
-def test_pauses_double_up_to_the_longest() -> None:
+def test_pauses_double_up_to_the_maximum() -> None:
     assert run(Transfer(0, 0, 0, 0, 0), max_failures=6) == ("done", [1.0, 2.0, 4.0, 4.0, 4.0])
 
 
-def test_progress_starts_the_count_again() -> None:
+def test_progress_resets_the_pauses() -> None:
     assert run(Transfer(0, 0, 7, 7, 9, 9)) == ("done", [1.0, 2.0, 1.0, 2.0, 1.0, 2.0])
     # 8, back to 0, 8 again: no new byte since the first.
     with pytest.raises(CorruptBlobError):
         run(Transfer(8, 0, 8, error=CorruptBlobError))
 
 
-def test_an_error_decides_whether_and_when_it_is_tried_again() -> None:
+def test_an_error_decides_on_its_retry() -> None:
     with pytest.raises(UnknownBlobError):
         run(Transfer(0, error=UnknownBlobError))
     pauses, errors = list[float](), iter([5.0, 0.5, None])

@@ -18,12 +18,12 @@ Write = Callable[[str, str], None]
 @pytest.mark.parametrize(
     "spec", ["m:f", "package.module:factory", "_m.n2:_f", "modèle:usine", "a.b.c:D"]
 )
-def test_accepts_module_and_one_attribute(spec: str) -> None:
+def test_a_factory_name_is_module_colon_attribute(spec: str) -> None:
     assert module_of(spec) == spec.partition(":")[0]
 
 
 @pytest.mark.parametrize("spec", ["", "m", "m:f.g", "m:f:g", "2m:f", "m:f\n"])
-def test_refuses_other_forms(spec: str) -> None:
+def test_other_factory_names_are_refused(spec: str) -> None:
     assert not module_of(spec)
     with pytest.raises(ConfigError, match=r"Write package\.module:factory"):
         load_factory(spec, allowed_modules=("m",))
@@ -40,7 +40,7 @@ def test_allowing_a_module_allows_its_submodules(write_module: Write, allowed: s
 @pytest.mark.parametrize(
     "allowed", [[], ["other"], ["sho"], ["shop.models.ne"], ["shop.models.nets.x"]]
 )
-def test_refuses_modules_that_no_flag_allows(write_module: Write, allowed: list[str]) -> None:
+def test_modules_without_a_flag_are_refused(write_module: Write, allowed: list[str]) -> None:
     write_module("shop.models.nets", "raise SystemExit('imported')\n")
     with pytest.raises(
         FactoryNotAllowedError, match=r"--allow-module shop\.models\.nets"
@@ -49,7 +49,7 @@ def test_refuses_modules_that_no_flag_allows(write_module: Write, allowed: list[
     assert f"allowed: {', '.join(allowed) or 'none'}" in str(caught.value)
 
 
-def test_tells_a_missing_module_from_a_missing_dependency(write_module: Write) -> None:
+def test_a_missing_module_differs_from_its_missing_dependency(write_module: Write) -> None:
     with pytest.raises(ConfigError, match=r"no module 'absent_module' in .*install it"):
         load_factory("absent_module.sub:build", allowed_modules=["absent_module"])
     write_module("needs_other", "import absent_dependency\n")
@@ -69,7 +69,7 @@ def test_a_missing_extra_says_how_to_install_it_and_a_broken_one_is_not_called_m
         import_extra("broken_extra", **tea)
 
 
-def test_modules_that_are_allowed_and_cannot_be_imported_are_named(write_module: Write) -> None:
+def test_allowed_modules_that_fail_to_import_are_named(write_module: Write) -> None:
     write_module("whole", "")
     write_module("broken_module", "raise OSError('no such device')\n")
     require_importable(["whole"])
@@ -90,5 +90,5 @@ def test_modules_that_are_allowed_and_cannot_be_imported_are_named(write_module:
         ("imagefolder:/data?image_tower=one:f", ()),
     ],
 )
-def test_a_name_says_its_module_or_its_towers(name: str, modules: tuple[str, ...]) -> None:
+def test_a_source_name_gives_its_module_or_its_towers(name: str, modules: tuple[str, ...]) -> None:
     assert modules_of(name) == modules

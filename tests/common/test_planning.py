@@ -28,7 +28,7 @@ def memory(*parts: Part) -> Cost:
     return Cost("memory of a worker", "bytes", parts)
 
 
-def test_largest_part_is_blamed_and_the_remedy_is_the_largest_value_that_fits() -> None:
+def test_over_limit_error_names_the_largest_part_and_the_largest_fitting_value() -> None:
     cost = memory(Part("", 1, 10 * MB, "its process"), Part("a.size", 100, MB, "a batch"))
     limit = Limit("limits.m", 50 * MB)
     found = violation(cost, limit)
@@ -56,7 +56,7 @@ def test_largest_part_is_blamed_and_the_remedy_is_the_largest_value_that_fits() 
         ((Part("", 2, 60, "x"), Part("b", 0, 50, "y")), "Raise m"),
     ],
 )
-def test_remedy_where_no_value_would_do(parts: tuple[Part, ...], remedy: str) -> None:
+def test_over_limit_error_without_a_fitting_value(parts: tuple[Part, ...], remedy: str) -> None:
     found = violation(memory(*parts), Limit("m", 100))
     assert str(found).endswith(f" {remedy}.")
 
@@ -93,9 +93,7 @@ def test_memory_and_images_of_a_learner_are_counted() -> None:
     assert whole - parts == (3 + 7) * 40
 
 
-def test_of_large_data_a_sample_some_of_every_subset_and_the_worst_suspects(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_map_of_large_data_samples_subsets_and_suspects(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_AT_RANDOM", 10)
     monkeypatch.setattr(module, "_MOST_CHOSEN", 8)
     monkeypatch.setattr(module, "MOST_SUSPECTS", 3)
@@ -112,7 +110,7 @@ def test_of_large_data_a_sample_some_of_every_subset_and_the_worst_suspects(
     assert not np.array_equal(rows, rows_to_draw(100_000, [first, second], suspects, seed=1))
 
 
-def test_points_fill_a_rectangle_in_its_middle_without_being_stretched() -> None:
+def test_map_points_are_centred_and_not_stretched() -> None:
     corners = torch.tensor([[0.0, 0.0], [2.0, 0.0], [2.0, 1.0]])
     # Eight are free of the width of ten: two units are eight, and one is four.
     found = scaled_to_box(corners, width=10, height=10, margin=1)
@@ -123,7 +121,7 @@ def test_points_fill_a_rectangle_in_its_middle_without_being_stretched() -> None
 
 
 @pytest.mark.parametrize(("count", "dimensions"), [(1, 1), (2, 6), (40, 2)])
-def test_few_points_and_equal_points_have_places_too(count: int, dimensions: int) -> None:
+def test_few_or_equal_points_have_positions(count: int, dimensions: int) -> None:
     places = principal_components(torch.ones(count, dimensions))
     assert places.shape == (count, 2)
     assert places.isfinite().all()
@@ -132,7 +130,7 @@ def test_few_points_and_equal_points_have_places_too(count: int, dimensions: int
 CPU = torch.device("cpu")
 
 
-def test_threads_and_cudnn_come_back_even_after_an_error() -> None:
+def test_threads_and_cudnn_settings_are_restored_after_an_error() -> None:
     threads, deterministic = torch.get_num_threads(), torch.backends.cudnn.deterministic
     inside: list[tuple[int, bool]] = []
 
@@ -150,7 +148,7 @@ def test_threads_and_cudnn_come_back_even_after_an_error() -> None:
         assert torch.get_num_threads() == threads
 
 
-def test_global_draws_come_from_the_seed_and_the_generator_comes_back() -> None:
+def test_seeded_generators_are_restored() -> None:
     before = torch.get_rng_state()
     with seeded_generators(5, CPU):
         first = torch.rand(3)
@@ -160,7 +158,7 @@ def test_global_draws_come_from_the_seed_and_the_generator_comes_back() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_seed_is_the_digest_of_run_seed_purpose_and_index() -> None:
+def test_a_derived_seed_is_the_digest_of_run_seed_purpose_and_index() -> None:
     # What was drawn once is drawn again by every later version.
     digest = hashlib.sha256(b"7/shards/2").digest()
     assert derive_seed(7, "shards", 2) == int.from_bytes(digest[:8], "little") // 2

@@ -21,7 +21,7 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_names_give_devices_and_a_missing_gpu_is_refused_with_those_that_there_are() -> None:
+def test_device_names_are_resolved_and_a_missing_gpu_is_refused() -> None:
     for spec in ("auto", "cuda", "cuda:0"):
         assert resolve_device(spec) == torch.device("cuda", 0)
     assert resolve_device(" CUDA:1 ") == torch.device("cuda", 1)
@@ -38,12 +38,12 @@ def test_names_give_devices_and_a_missing_gpu_is_refused_with_those_that_there_a
 @pytest.mark.parametrize(
     "spec", ["", "gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:²", "cpu:0", "cuda:0:1", "meta"]
 )
-def test_what_is_no_device_is_refused(spec: str) -> None:
+def test_an_invalid_device_is_refused(spec: str) -> None:
     with pytest.raises(ConfigError, match="is not a device: this machine has cpu"):
         resolve_device(spec)
 
 
-def test_versions_name_what_a_result_depends_on() -> None:
+def test_versions_list_everything_that_results_depend_on() -> None:
     found = versions()
     assert set(found) == {"python", "lipt", "torch", "torchvision"}
     assert found["python"] == platform.python_version()
@@ -62,7 +62,7 @@ def put(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def test_limits_of_a_group_and_of_those_above_it_hold(tmp_path: Path) -> None:
+def test_memory_limits_of_all_parent_cgroups_apply(tmp_path: Path) -> None:
     put(tmp_path / "cgroup/a/b/memory.max", "max\n")
     put(tmp_path / "cgroup/a/memory.max", "2000\n")
     put(tmp_path / "cgroup/memory.max", "3000\n")
@@ -92,7 +92,7 @@ for take in (lambda: torch.empty(2**31, dtype=torch.uint8), lambda: bytearray(2*
 """
 
 
-def test_what_is_beyond_the_limit_is_refused_and_the_process_goes_on() -> None:
+def test_an_allocation_above_the_limit_is_refused_without_ending_the_process() -> None:
     done = subprocess.run(
         [sys.executable, "-c", LIMITED], capture_output=True, text=True, check=True
     )
@@ -111,12 +111,12 @@ def test_what_is_beyond_the_limit_is_refused_and_the_process_goes_on() -> None:
         (ConfigError("not enough memory"), False),
     ],
 )
-def test_errors_of_memory_are_told_from_others(error: Exception, is_memory: bool) -> None:
+def test_out_of_memory_errors_are_recognized(error: Exception, is_memory: bool) -> None:
     assert is_out_of_memory(error) is is_memory
 
 
 @pytest.mark.parametrize("form", ["file", "name"])
-def test_manager_is_told_in_one_datagram(
+def test_systemd_is_notified_in_one_datagram(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = str(tmp_path / "notify") if form == "file" else f"@{tmp_path}/notify"

@@ -40,7 +40,7 @@ LABELS = np.array([0, 0, 0, 0, 1, 1])
         (1e-6, 1_000_000, 1),
     ],
 )
-def test_budget_of_a_fraction(fraction: float, num_examples: int, expected: int) -> None:
+def test_a_fraction_rounds_to_a_budget(fraction: float, num_examples: int, expected: int) -> None:
     assert budget_from_fraction(fraction, num_examples) == expected
 
 
@@ -65,7 +65,7 @@ def test_a_budget_outside_its_range_and_other_than_one_form_are_refused(
         resolve_budget(fraction=fraction, budget=budget, num_examples=50)
 
 
-def test_digest_is_of_indices_then_weights_then_soft_labels() -> None:
+def test_digest_covers_indices_then_weights_then_soft_labels() -> None:
     expected = hashlib.sha256(struct.pack("<qqff", 3, 2**40, 1.0, 2.5)).hexdigest()
     assert subset_digest([3, 2**40], [1.0, 2.5]) == expected
     with pytest.raises(TypeError, match="Cannot cast"):
@@ -85,7 +85,7 @@ def test_digest_is_of_indices_then_weights_then_soft_labels() -> None:
         (np.array([0, 7], dtype=">i8"), np.array([1.0, 0.5], dtype=">f4")),
     ],
 )
-def test_digest_is_of_the_numbers_alone(indices: npt.ArrayLike, weights: npt.ArrayLike) -> None:
+def test_digest_ignores_the_file_format(indices: npt.ArrayLike, weights: npt.ArrayLike) -> None:
     assert subset_digest(indices, weights) == subset_digest([0, 7], [1.0, 0.5])
 
 
@@ -95,7 +95,7 @@ def test_indices_that_do_not_ascend_are_refused(indices: list[int]) -> None:
         subset_digest(indices, [1.0, 1.0])
 
 
-def test_the_first_fall_is_found() -> None:
+def test_the_first_descending_index_is_found() -> None:
     assert first_fall(np.arange(10)) is None
     assert first_fall(np.array([0, 1, 2, 2, 5, 4])) == 3
 
@@ -120,7 +120,7 @@ def test_a_file_is_byte_planes_of_differences_and_weights() -> None:
     st.integers(0, 3),
     st.binary(min_size=120, max_size=120),
 )
-def test_what_was_packed_is_unpacked_to_the_bit(
+def test_packing_and_unpacking_keeps_every_bit(
     indices: set[int], weights: list[float], num_classes: int, noise: bytes
 ) -> None:
     packed = examples(sorted(indices), weights[: len(indices)])
@@ -141,13 +141,13 @@ def test_what_was_packed_is_unpacked_to_the_bit(
     ("num_examples", "num_classes"),
     [*((30, number) for number in (-1, 0, 1, 3, 2**40)), *((n, 2) for n in (-1, 29, 31, 2**40))],
 )
-def test_other_numbers_than_announced_are_refused(num_examples: int, num_classes: int) -> None:
+def test_a_file_with_other_counts_is_refused(num_examples: int, num_classes: int) -> None:
     packed = replace(examples(range(30)), soft_labels_KC=np.full((30, 2), 0.5, np.float16))
     with pytest.raises(SubsetError, match="no file of a subset"):
         unpack(pack(packed), num_examples, num_classes)
 
 
-def test_no_more_is_unpacked_than_was_announced() -> None:
+def test_unpacking_stops_at_the_announced_size() -> None:
     bomb = gzip.compress(bytes(2**24))
     assert len(bomb) > 2**24 // 1032
     for num_examples in (10, 2**9):
@@ -167,7 +167,7 @@ def test_a_damaged_file_is_refused(place: int) -> None:
         unpack(bytes(content[:-20]), 1000)
 
 
-def test_shared_examples_are_counted_beside_what_chance_gives() -> None:
+def test_shared_examples_are_counted_with_the_count_expected_by_chance() -> None:
     found = overlap(np.array([0, 1, 4]), np.array([1, 2, 3, 4, 5]), LABELS)
     assert found.shared == 2
     assert found.jaccard == pytest.approx(2 / 6)
@@ -175,7 +175,7 @@ def test_shared_examples_are_counted_beside_what_chance_gives() -> None:
     assert found.by_chance == pytest.approx(2.5)
 
 
-def test_a_fraction_that_keeps_nothing_is_refused_with_the_smallest_that_does_not() -> None:
+def test_a_fraction_of_no_example_is_refused_with_the_smallest_fraction() -> None:
     with pytest.raises(BudgetError, match=r"0\.004 of 100 examples keeps none.*at least 0\.005"):
         budget_from_fraction(0.004, 100)
     assert budget_from_fraction(0.005, 100) == 1

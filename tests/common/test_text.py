@@ -21,7 +21,7 @@ UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
 @given(TEXTS)
-def test_no_mark_that_acts_is_left(text: str) -> None:
+def test_printable_text_has_no_control_characters(text: str) -> None:
     shown = printable(text)
     assert not {unicodedata.category(mark) for mark in shown} & UNSEEN
     assert len(shown) <= MAX_CHARACTERS
@@ -30,12 +30,12 @@ def test_no_mark_that_acts_is_left(text: str) -> None:
 
 
 @given(TEXTS.filter(lambda text: "\\" not in text))
-def test_nothing_is_lost_of_a_text_that_fits(text: str) -> None:
+def test_short_text_is_not_shortened(text: str) -> None:
     assert escaped(text).encode("latin-1", "backslashreplace").decode("unicode_escape") == text
     assert escaped(f"a\n\t{text}", keep="\n\t").startswith("a\n\t")
 
 
-def test_the_middle_of_a_long_text_is_left_out() -> None:
+def test_a_long_text_is_shortened_in_the_middle() -> None:
     shown = printable("begin " + "x" * 3_900_000 + " end")
     assert len(shown) <= MAX_CHARACTERS
     assert shown.startswith("begin xxx")
@@ -45,7 +45,7 @@ def test_the_middle_of_a_long_text_is_left_out() -> None:
 
 
 @given(TEXTS)
-def test_no_line_but_the_first_begins_where_lines_of_the_program_do(text: str) -> None:
+def test_continuation_lines_are_indented(text: str) -> None:
     first, *rest = printable_lines(text).split("\n")
     assert len(rest) == text.count("\n")
     assert all(line.startswith(INDENT) and line.isprintable() for line in rest)
@@ -53,7 +53,7 @@ def test_no_line_but_the_first_begins_where_lines_of_the_program_do(text: str) -
 
 
 @given(TEXTS)
-def test_json_says_the_same_with_its_own_escapes(text: str) -> None:
+def test_json_keeps_the_text_by_escapes(text: str) -> None:
     document = json.dumps({"name": text}, ensure_ascii=False)
     shown = escaped_json(document)
     assert shown.isprintable()
@@ -61,7 +61,7 @@ def test_json_says_the_same_with_its_own_escapes(text: str) -> None:
     assert json.loads(shown) == json.loads(json.dumps({"name": text}))
 
 
-def test_sizes_have_decimal_units() -> None:
+def test_byte_sizes_have_decimal_units() -> None:
     sizes = (0, 999, 1000, 1_234_567, 5_000_000_000, 7_000_000_000_000)
     shown = ["0 B", "999 B", "1.0 kB", "1.2 MB", "5.0 GB", "7000.0 GB"]
     assert [format_bytes(size) for size in sizes] == shown

@@ -77,7 +77,7 @@ async def test_run_goes_from_its_request_to_its_soup_and_subset(tmp_path: Path) 
     assert options.callers is not None
 
 
-async def test_run_goes_on_where_the_last_process_left_it(tmp_path: Path) -> None:
+async def test_a_run_resumes_after_a_restart(tmp_path: Path) -> None:
     settings = make_settings(tmp_path)
     async with opened(settings) as app:
         run = await app.requests.create("q", "mine", NOTHING)
@@ -107,7 +107,7 @@ QUERY = SubsetQuery(
 )
 
 
-async def test_what_a_replaced_backbone_may_have_seen_is_computed_again(tmp_path: Path) -> None:
+async def test_subsets_of_a_replaced_backbone_are_computed_again(tmp_path: Path) -> None:
     file = tmp_path / "resnet18.safetensors"
     settings = make_settings(tmp_path, backbone=f"torchvision:resnet18@{file}")
 
@@ -139,7 +139,7 @@ async def test_what_a_replaced_backbone_may_have_seen_is_computed_again(tmp_path
         ({"backbone": "torchvision:resnet18@/none"}, DATA, ConfigError, "/none cannot be read"),
     ],
 )
-async def test_what_cannot_be_served_is_refused_and_leaves_the_state_to_the_next(
+async def test_a_failed_start_releases_the_state_directory(
     tmp_path: Path, flags: dict[str, Any], answer: object, error: type[LiptError], words: str
 ) -> None:
     compute = FakeCompute({DescribeData: answer})
@@ -151,7 +151,7 @@ async def test_what_cannot_be_served_is_refused_and_leaves_the_state_to_the_next
         assert app.store.runs() == ()
 
 
-def test_what_is_reported_is_said_every_few_seconds(caplog: pytest.LogCaptureFixture) -> None:
+def test_progress_is_logged_every_few_seconds(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     clock = Clock()
     report = logging_progress(clock=clock)
@@ -165,9 +165,7 @@ def dispatcher_of(store: RunStore) -> Dispatcher:
     return Dispatcher(store, lease_seconds=1.0, clock=lambda: 0.0, wall_clock=lambda: 0.0)
 
 
-async def test_a_run_that_is_held_is_counted_as_held_and_its_learners_not_as_in_training(
-    database: Database,
-) -> None:
+async def test_metrics_count_a_held_run_as_held(database: Database) -> None:
     store = RunStore(database)
     for run_id, state in (("r", RunState.TRAINING), ("s", RunState.READY), ("t", RunState.MERGING)):
         await store.add(made_up_run(run_id, state=state))
@@ -185,7 +183,7 @@ async def test_a_run_that_is_held_is_counted_as_held_and_its_learners_not_as_in_
     assert figures(LEARNERS) == {}
 
 
-async def test_the_soup_is_the_newest_ready_run_s(database: Database) -> None:
+async def test_soup_metrics_are_of_the_newest_ready_run(database: Database) -> None:
     store = RunStore(database)
     dispatcher = dispatcher_of(store)
 
@@ -202,7 +200,7 @@ async def test_the_soup_is_the_newest_ready_run_s(database: Database) -> None:
     assert shown[SOUP_KEPT] == {(): 2}
 
 
-async def test_stages_are_measured_once_of_each_run_that_becomes_ready(database: Database) -> None:
+async def test_stages_are_measured_once_per_ready_run(database: Database) -> None:
     store, meters = RunStore(database), Meters()
     await store.add(made_up_run("before", state=RunState.READY))
     await store.add(made_up_run("now", state=RunState.MERGING))
@@ -215,7 +213,7 @@ async def test_stages_are_measured_once_of_each_run_that_becomes_ready(database:
     assert totals == {"initialization": 1.0, "sharding": 0.0, "training": 20.0, "merging": 3.0}
 
 
-def test_a_lane_without_a_process_has_no_memory(tmp_path: Path) -> None:
+def test_a_queue_without_a_process_has_no_memory(tmp_path: Path) -> None:
     shown = machine_readings(FakeCompute().queue, tmp_path)
     assert shown[COMPUTE_RESIDENT] == {("dear",): 5}
     assert shown[COMPUTE_PEAK] == {("dear",): 7}

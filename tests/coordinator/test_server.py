@@ -93,7 +93,7 @@ async def test_all_services_of_the_contract_are_served_and_listed(tmp_path: Path
     assert list(runs.runs) == []
 
 
-async def test_who_looks_for_a_coordinator_finds_it_for_as_long_as_it_serves(
+async def test_a_coordinator_is_found_while_it_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "address"
@@ -119,7 +119,7 @@ async def test_who_looks_for_a_coordinator_finds_it_for_as_long_as_it_serves(
         assert LocalTarget(coordinator.address).current() == coordinator.address
 
 
-async def test_end_sends_polls_away_and_waits_for_uploads_under_way(tmp_path: Path) -> None:
+async def test_stopping_ends_polls_and_waits_for_running_uploads(tmp_path: Path) -> None:
     data = bytes(range(256)) * 100
     blob, half = blob_to_proto(BlobName.of(data)), len(data) // 2
     go_on = asyncio.Event()
@@ -180,7 +180,7 @@ async def test_end_sends_polls_away_and_waits_for_uploads_under_way(tmp_path: Pa
         ({"tls_cert": Path("none.pem"), "tls_key": Path("none.pem")}, "none.pem cannot be read"),
     ],
 )
-async def test_exposure_that_nobody_asked_for_is_refused_before_anything_is_opened(
+async def test_an_open_address_without_its_flag_is_refused_before_the_start(
     tmp_path: Path, flags: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):
@@ -191,9 +191,7 @@ async def test_exposure_that_nobody_asked_for_is_refused_before_anything_is_open
         )
 
 
-async def test_end_that_is_asked_for_while_the_data_is_opened_does_not_wait_for_it(
-    tmp_path: Path,
-) -> None:
+async def test_stopping_does_not_wait_for_data_to_open(tmp_path: Path) -> None:
     settings = make_settings(tmp_path, address_file=tmp_path / "address")
     hanging, asked = Hanging(), asyncio.Event()
     compute = FakeCompute({DescribeData: hanging})
@@ -208,7 +206,7 @@ async def test_end_that_is_asked_for_while_the_data_is_opened_does_not_wait_for_
     assert not (tmp_path / "address").exists()
 
 
-async def test_probes_without_a_certificate_hear_how_a_coordinator_with_mtls_starts_and_ends(
+async def test_health_probes_need_no_certificate_under_mtls(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -267,7 +265,7 @@ async def test_probes_without_a_certificate_hear_how_a_coordinator_with_mtls_sta
 IMAGES = DataDescription("digits", ("cat", "dog"), (3, 4), ImageSpec(1, 8, 8), "f" * 64)
 
 
-def test_notes_on_the_data_are_its_empty_classes_and_excluded_images() -> None:
+def test_the_start_logs_empty_classes_and_excluded_images() -> None:
     assert list(notes_on(IMAGES)) == []
     ((level, said),) = notes_on(replace(IMAGES, class_counts=(7, 0)))
     assert (level, "dog" in said) == (logging.WARNING, True)

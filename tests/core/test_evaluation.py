@@ -79,7 +79,7 @@ def stale(evaluator: Evaluator) -> dict[str, Tensor]:
     return weights
 
 
-def test_mended_statistics_are_those_that_the_accuracy_was_reached_with() -> None:
+def test_reestimated_statistics_are_those_of_the_accuracy() -> None:
     evaluator = make_evaluator(reestimate=True)
     weights = stale(evaluator)
     scored = evaluator(weights)
@@ -92,7 +92,7 @@ def test_mended_statistics_are_those_that_the_accuracy_was_reached_with() -> Non
     assert plain(weights | scored.statistics).accuracy == scored.accuracy
 
 
-def test_the_switch_and_a_last_batch_of_one() -> None:
+def test_batch_norm_reestimation_is_optional_and_skips_a_batch_of_one() -> None:
     fresh, plain = make_evaluator(reestimate=True), make_evaluator(reestimate=False)
     scored = plain(stale(plain))
     assert scored.statistics == {}
@@ -105,7 +105,7 @@ def test_the_switch_and_a_last_batch_of_one() -> None:
 
 
 @pytest.mark.parametrize(("pixels", "size"), [(32, 64), (8, 1024), (4, 1024), (64, 16), (224, 16)])
-def test_batches_hold_as_many_pixels_as_a_cpu_caches(pixels: int, size: int) -> None:
+def test_evaluation_batches_fit_a_cpu_cache(pixels: int, size: int) -> None:
     inputs = ImageSpec(3, pixels, pixels)
     assert batch_size_for(inputs, torch.device("cpu")) == size
     assert batch_size_for(inputs, torch.device("cuda", 0)) == 256
@@ -136,7 +136,7 @@ def split_of(labels: list[int], batch_size: int) -> tuple[Evaluator, Shown]:
     return evaluator, model
 
 
-def test_weights_are_given_up_once_they_cannot_be_above_the_floor() -> None:
+def test_evaluation_stops_once_a_minimum_is_unreachable() -> None:
     # Right: 2 of the first two, 0 of the next two, 2 of the last two.
     evaluator, model = split_of([0, 0, 1, 1, 0, 0], batch_size=2)
     # After four examples two are right, and at most 4 of 6 in the end: that is not above 2/3.
@@ -146,7 +146,7 @@ def test_weights_are_given_up_once_they_cannot_be_above_the_floor() -> None:
     assert scored.accuracy == evaluator(scaled(1.0)).accuracy == 4 / 6
 
 
-def test_features_are_computed_once_where_the_head_alone_differs() -> None:
+def test_features_are_shared_if_only_the_head_differs() -> None:
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
     shown = torch.randint(0, 256, (70, 3, 8, 8), generator=generator, dtype=torch.uint8)
@@ -263,15 +263,13 @@ def soup_of(num_evaluators: int, slice_sizes: tuple[int, ...]) -> Soup:
 
 
 @pytest.mark.parametrize("slice_sizes", [(), (15, 30)], ids=["grid", "halving"])
-def test_a_soup_is_the_same_to_the_bit_however_many_are_scored_at_a_time(
-    slice_sizes: tuple[int, ...],
-) -> None:
+def test_parallel_evaluation_changes_no_bit_of_a_soup(slice_sizes: tuple[int, ...]) -> None:
     one, several = soup_of(1, slice_sizes), soup_of(3, slice_sizes)
     assert several.ingredients == one.ingredients
     assert all(torch.equal(several.weights[name], one.weights[name]) for name in one.weights)
 
 
-def test_a_slice_has_its_examples_and_about_as_many_for_batch_norm() -> None:
+def test_a_slice_has_its_share_of_batch_norm_examples() -> None:
     weights, rows_K = made_up_network(seed=3).state_dict(), EVERY.flip(0)[:40]
     whole = evaluators(1)
     alone = replace(
@@ -312,7 +310,7 @@ def test_each_thread_computes_alone() -> None:
     ("threads", "num_learners", "num_alphas", "together"),
     [(1, 10, 10, 1), (2, 10, 10, 2), (64, 10, 10, 10), (64, 3, 21, 20), (64, 1, 1, 1)],
 )
-def test_no_more_are_scored_at_a_time_than_are_asked_for(
+def test_parallel_evaluations_respect_their_limit(
     threads: int, num_learners: int, num_alphas: int, together: int
 ) -> None:
     given = {

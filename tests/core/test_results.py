@@ -27,7 +27,7 @@ def opened(path: Path) -> Mapping[str, torch.Tensor]:
     return open_learner(path, specs_of(THETA), {name: THETA[name] for name in FROZEN})
 
 
-def test_theta_s_file_says_what_is_frozen_and_is_the_plain_one_where_nothing_is() -> None:
+def test_theta_star_s_file_lists_frozen_tensors_if_any() -> None:
     content = pack_initial(THETA, FROZEN)
     container = read_container(content, max_bytes=10**5, max_tensors=10)
     assert container.metadata == {"lipt.frozen": '["body.weight", "count"]'}
@@ -37,9 +37,7 @@ def test_theta_s_file_says_what_is_frozen_and_is_the_plain_one_where_nothing_is(
 
 
 @pytest.mark.parametrize("encoding", list(WeightEncoding))
-def test_a_learner_is_opened_as_a_whole_state_without_a_copy_of_what_is_frozen(
-    tmp_path: Path, encoding: WeightEncoding
-) -> None:
+def test_an_opened_learner_shares_frozen_tensors(tmp_path: Path, encoding: WeightEncoding) -> None:
     path = tmp_path / "learner"
     path.write_bytes(encode_weights(head(2.0), encoding))
     whole = opened(path)
@@ -50,7 +48,7 @@ def test_a_learner_is_opened_as_a_whole_state_without_a_copy_of_what_is_frozen(
     assert whole["fc.weight"].tolist() == [[2.0, 2.0], [2.0, 2.0]]
 
 
-def test_a_learner_with_more_or_less_than_what_is_trained_is_refused(tmp_path: Path) -> None:
+def test_a_learner_must_have_exactly_the_trained_tensors(tmp_path: Path) -> None:
     path = tmp_path / "learner"
     for weights in (THETA, {"count": THETA["count"]}):
         path.write_bytes(encode_weights(weights, WeightEncoding.BITMASK))

@@ -86,7 +86,7 @@ def test_shards_are_disjoint_and_do_not_depend_on_their_number() -> None:
     assert draw_densities(2, pruning, seed=3) != draw_densities(2, pruning, seed=4)
 
 
-def test_the_training_split_can_be_used_and_no_more() -> None:
+def test_shards_use_at_most_the_training_split() -> None:
     draw_shards(torch.arange(60), learners(3, 2, 10), seed=0)
     with pytest.raises(
         ConfigError,
@@ -146,7 +146,7 @@ def test_defaults_shrink_to_a_small_data_set(
     assert fitted(num_train, **asked) == expected
 
 
-def test_minibatches_that_an_operator_has_set_shrink_last() -> None:
+def test_explicitly_set_minibatches_shrink_last() -> None:
     operators = LearnersConfig(num_minibatches=4, min_learners=5)
     found = fit_defaults(operators, 50, fixed=()).learners
     sizes = (found.num_learners, found.num_minibatches, found.batch_size, found.min_learners)
@@ -160,9 +160,7 @@ def test_minibatches_that_an_operator_has_set_shrink_last() -> None:
 
 
 @given(counts=st.lists(st.integers(1, 12), min_size=1, max_size=4), seed=st.integers(0, 5))
-def test_every_prefix_of_a_stratified_order_has_each_classes_share(
-    counts: list[int], seed: int
-) -> None:
+def test_a_stratified_order_has_class_shares_in_every_prefix(counts: list[int], seed: int) -> None:
     labels_N = labels_of(*counts)
     order_N = stratified_order(labels_N, seed=seed)
     assert sorted(order_N.tolist()) == list(range(len(labels_N)))

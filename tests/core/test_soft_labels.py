@@ -8,7 +8,7 @@ from torch.nn import functional
 from lipt.core.signals.signals import Signals
 from lipt.core.soft_labels import recommended_alpha, soft_labels
 
-HEAD = {"features": "patches", "tried": [], "accuracy": 0.7, "sharpness": 4.0}
+HEAD = {"features": "patches", "tried": [], "accuracy": 0.7, "inverse_temperature": 4.0}
 
 
 def signals_of(
@@ -17,7 +17,7 @@ def signals_of(
     *,
     features_ND: Tensor,
     second_NC: Tensor | None = None,
-    trust_N: Tensor | None = None,
+    confidence_N: Tensor | None = None,
 ) -> Signals:
     onehot_NC = functional.one_hot(labels_N, chances_NC.shape[1])
     return Signals(
@@ -25,8 +25,8 @@ def signals_of(
         features_ND,
         labels_N,
         second_errors_NC=None if second_NC is None else second_NC - onehot_NC,
-        trust_N=trust_N,
-        facts={**HEAD, "second": {"accuracy": 0.95, "sharpness": 8.0}},
+        confidence_N=confidence_N,
+        facts={**HEAD, "second": {"accuracy": 0.95, "inverse_temperature": 8.0}},
     )
 
 
@@ -38,7 +38,7 @@ def drawn(num_examples: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:
     return labels_N, noise_ND + 0.5 * (2.0 * labels_N[:, None] - 1)
 
 
-def test_soft_labels_are_the_chances_of_the_chosen_examples() -> None:
+def test_soft_labels_are_probabilities_of_the_chosen_examples() -> None:
     labels_N, features_ND = drawn(40)
     chances_NC = torch.rand(40, 2, generator=torch.Generator().manual_seed(1))
     chances_NC /= chances_NC.sum(dim=1, keepdim=True)
@@ -51,10 +51,10 @@ def test_soft_labels_are_the_chances_of_the_chosen_examples() -> None:
     )
     assert found.facts["accuracy"] == 0.7
     assert found.facts["temperature"] == 0.25
-    assert found.facts["distrusted"] == 0
+    assert found.facts["suspected"] == 0
 
 
-def test_rounding_never_leaves_the_range_of_chances() -> None:
+def test_rounded_soft_labels_stay_in_0_to_1() -> None:
     labels_N, features_ND = drawn(6)
     chances_NC = functional.one_hot(labels_N, 2) * (1 + 1e-3) - 5e-4
     found = soft_labels(
@@ -64,15 +64,15 @@ def test_rounding_never_leaves_the_range_of_chances() -> None:
     assert float(found.probabilities_KC.max()) == 1
 
 
-def test_where_labels_are_wrong_the_second_head_says_the_chances() -> None:
+def test_wrong_labels_get_soft_labels_of_the_second_head() -> None:
     true_N, features_ND = drawn(400)
     labels_N = true_N.clone()
     labels_N[:120] = 1 - labels_N[:120]
     first_NC = functional.one_hot(true_N, 2) * 0.9 + 0.05
     second_NC = functional.one_hot(true_N, 2) * 0.98 + 0.01
-    trust_N = torch.where(labels_N == true_N, 1.0, 1e-6).double()
+    confidence_N = torch.where(labels_N == true_N, 1.0, 1e-6).double()
     signals = signals_of(
-        first_NC, labels_N, second_NC=second_NC, trust_N=trust_N, features_ND=features_ND
+        first_NC, labels_N, second_NC=second_NC, confidence_N=confidence_N, features_ND=features_ND
     )
     places_K = torch.cat([torch.arange(60, 120), torch.arange(340, 400)])
     found = soft_labels(signals, places_K, seed=0)
@@ -81,11 +81,11 @@ def test_where_labels_are_wrong_the_second_head_says_the_chances() -> None:
     )
     assert (found.facts["accuracy"], found.facts["temperature"]) == (0.95, 0.125)
     # 60 of the chosen 120 have wrong labels.
-    assert found.facts["distrusted"] == 0.5
-    assert found.facts["recommended_alpha"] >= found.facts["distrusted"]
+    assert found.facts["suspected"] == 0.5
+    assert found.facts["recommended_alpha"] >= found.facts["suspected"]
 
 
-def test_what_the_chosen_know_is_told_by_examples_that_they_are_not() -> None:
+def test_accuracy_of_the_chosen_is_measured_on_the_others() -> None:
     labels_N, features_ND = drawn(3000)
     chances_NC = torch.full((3000, 2), 0.5)
     signals = signals_of(chances_NC, labels_N, features_ND=features_ND)
@@ -115,7 +115,7 @@ def test_the_head_and_the_chosen_are_compared_on_the_same_examples() -> None:
 
 
 @pytest.mark.parametrize(
-    ("accuracy", "alone", "distrusted", "expected"),
+    ("accuracy", "alone", "suspected", "expected"),
     [
         (0.66, 0.66, 0.0, 0.0),
         (0.50, 0.66, 0.0, 0.0),
@@ -126,7 +126,7 @@ def test_the_head_and_the_chosen_are_compared_on_the_same_examples() -> None:
         (0.66, 0.66, 1.0, 1.0),
     ],
 )
-def test_alpha_grows_with_what_the_others_know_and_with_wrong_labels(
-    accuracy: float, alone: float, distrusted: float, expected: float
+def test_alpha_grows_with_the_head_s_accuracy_and_wrong_labels(
+    accuracy: float, alone: float, suspected: float, expected: float
 ) -> None:
-    assert recommended_alpha(accuracy, alone, distrusted) == pytest.approx(expected, abs=1e-9)
+    assert recommended_alpha(accuracy, alone, suspected) == pytest.approx(expected, abs=1e-9)

@@ -52,7 +52,7 @@ def greedy(learners: Sequence[Weights], score: Score, num_alphas: int = 10) -> S
     return greedy_soup(loaders(learners), evaluate, num_alphas=num_alphas, on_progress=ignore)
 
 
-def test_two_learners_by_hand() -> None:
+def test_soup_of_two_learners_by_hand() -> None:
     # Target 0.5: learner 1 (0.4, accuracy 0.9) starts; learner 0 (1.0, 0.5) at alpha = 1/4 gives
     # 0.55 (0.95), at 1/2 gives 0.7 (0.8): it enters with 1/4.
     soup = greedy([vector(1.0), vector(0.4)], closeness(0.5), num_alphas=4)
@@ -64,7 +64,7 @@ def test_two_learners_by_hand() -> None:
     ]
 
 
-def test_statistics_of_the_winner_replace_those_that_were_mixed() -> None:
+def test_the_soup_has_the_winner_s_statistics() -> None:
     # The estimate says which weights it was made for.
     def evaluate(weights: Mapping[str, torch.Tensor]) -> Scored:
         value = weights["w"].item()
@@ -78,7 +78,7 @@ def test_statistics_of_the_winner_replace_those_that_were_mixed() -> None:
     assert greedy(learners[1:], evaluate).weights["mean"].item() == pytest.approx(9.0)
 
 
-def test_no_learner_is_an_error() -> None:
+def test_a_soup_without_learners_is_an_error() -> None:
     with pytest.raises(RunFailedError, match=r"0 learners arrived.*deadline_seconds"):
         greedy([], closeness(0.5))
     with pytest.raises(RunFailedError, match="0 learners arrived"):
@@ -114,7 +114,7 @@ def brute_force(
     target=st.lists(st.integers(-8, 8).map(float), min_size=3, max_size=3),
     num_alphas=st.integers(1, 6),
 )
-def test_equals_the_brute_force_search(
+def test_the_soup_equals_a_brute_force_search(
     learners: list[list[float]], target: list[float], num_alphas: int
 ) -> None:
     # Float64 weights, and accuracies coarse enough that rounding does not decide.
@@ -145,7 +145,7 @@ def test_the_ends_of_an_interpolation_are_exact(alpha: float) -> None:
     assert mixed["w"].data_ptr() != expected["w"].data_ptr()
 
 
-def test_long_tensors_of_any_layout_are_mixed_as_in_one_piece() -> None:
+def test_blockwise_mixing_equals_mixing_at_once() -> None:
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(300, 700, generator=generator).t()
     end = torch.randn(700, 300, generator=generator)
@@ -153,7 +153,7 @@ def test_long_tensors_of_any_layout_are_mixed_as_in_one_piece() -> None:
     assert torch.equal(Mixture({"w": start}, {"w": end}, 0.3)["w"], expected)
 
 
-def test_integers_are_the_soups_and_dtypes_stay() -> None:
+def test_integer_tensors_and_dtypes_are_the_soup_s() -> None:
     soup = {
         "counter": torch.tensor(3),
         "half": torch.tensor([1.0], dtype=torch.bfloat16),
@@ -230,7 +230,7 @@ def test_ratios_are_halved_on_slices_and_the_last_one_is_tried_on_the_whole_spli
     assert soup.ingredients[0].alpha == pytest.approx(0.4)
 
 
-def test_of_equal_ratios_the_smallest_stay() -> None:
+def test_equal_ratios_keep_the_smallest() -> None:
     seen = Recording(lambda _weights: Scored(0.5, {}))
     offered = loaders([vector(0.0), vector(1.0)])
     slices = [one_by_one(Recording(lambda _weights: Scored(0.5, {}))), one_by_one(seen)]

@@ -15,7 +15,7 @@ from lipt.common.weights.specs import Weights, copy_to_cpu
 from lipt.core.training import (
     BATCH_SIZE,
     Sgd,
-    Warmed,
+    WarmUpState,
     initialize,
     num_initialization_steps,
     warm_up,
@@ -68,7 +68,7 @@ def initialized(
 
 def warmed_up(
     epochs: float, model: nn.Module | None = None, *, seed: int = 0, **options: object
-) -> Warmed:
+) -> WarmUpState:
     return warm_up(
         model or make_model(),
         make_dataset(),
@@ -127,7 +127,7 @@ def test_one_step_of_initialization_is_plain_sgd() -> None:
     torch.testing.assert_close(weights["1.weight"], start - 0.1 * (gradient + 5e-4 * start))
 
 
-def test_a_warm_up_is_a_plain_loop() -> None:
+def test_a_warm_up_equals_a_plain_loop() -> None:
     # Without dropout, and images too small to be shifted, so that only the order is drawn.
     dataset, model = make_dataset(), make_model(dropout=0.0)
     parameters = list(model.parameters())
@@ -152,7 +152,7 @@ def test_a_warm_up_is_a_plain_loop() -> None:
         torch.testing.assert_close(warmed.weights[name], values, rtol=1e-4, atol=1e-6)
 
 
-def test_initialization_depends_on_its_arguments_alone() -> None:
+def test_initialization_depends_only_on_its_arguments() -> None:
     config = InitializationConfig(epochs=2.0, batch_size=8)
     first = initialized(config)
     generator, threads = torch.get_rng_state(), torch.get_num_threads()
@@ -167,8 +167,8 @@ def test_initialization_depends_on_its_arguments_alone() -> None:
     assert not same(first, initialized(config, seed=1))
 
 
-def test_a_warm_up_that_goes_on_from_an_epochs_end_comes_to_the_same_weights() -> None:
-    kept: list[Warmed] = []
+def test_a_resumed_warm_up_has_the_same_weights() -> None:
+    kept: list[WarmUpState] = []
     whole = warmed_up(3, on_epoch=kept.append)
     assert [warmed.step for warmed in kept] == [2, 4]
     for begun in kept:

@@ -75,7 +75,7 @@ def test_hadolint_finds_nothing() -> None:
 
 
 @pytest.mark.lint
-def test_compose_files_are_that() -> None:
+def test_compose_files_are_valid() -> None:
     schema = [BIN / "check-jsonschema", "--builtin-schema", "vendor.compose-spec"]
     files = sorted(FOLDER.glob("compose*.yaml"))
     assert len(files) == 2
@@ -89,7 +89,7 @@ def test_image_has_the_version_of_its_content() -> None:
 
 
 @pytest.mark.parametrize("service", OURS)
-def test_service_can_write_only_where_it_has_to(service: str, composed: dict[str, Any]) -> None:
+def test_the_service_can_write_only_its_state(service: str, composed: dict[str, Any]) -> None:
     settings = composed["services"][service]
     assert settings["image"] == f"lipt/lipt:{lipt.__version__}"
     assert settings["read_only"] is True
@@ -97,7 +97,7 @@ def test_service_can_write_only_where_it_has_to(service: str, composed: dict[str
     assert settings["security_opt"] == ["no-new-privileges:true"]
 
 
-def test_nothing_is_reached_from_beyond_this_machine(composed: dict[str, Any]) -> None:
+def test_containers_are_reachable_only_from_this_machine(composed: dict[str, Any]) -> None:
     ports = [port for one in composed["services"].values() for port in one.get("ports", ())]
     assert len(ports) == 3
     assert all(port.startswith("127.0.0.1:") for port in ports)
@@ -108,7 +108,7 @@ def test_prometheus_and_grafana_start_only_when_asked_for(composed: dict[str, An
     assert asked == {"prometheus", "grafana"}
 
 
-def test_what_is_built_from_is_what_is_installed() -> None:
+def test_the_container_context_has_the_installed_packages() -> None:
     ignore = ROOT / ".containerignore"
     assert (ROOT / ".dockerignore").read_text() == ignore.read_text()
     taken = set(re.findall(r"^!([\w.]+)", ignore.read_text(), re.MULTILINE))
@@ -126,7 +126,7 @@ analyzed = pytest.mark.skipif(
 )
 
 
-def test_units_are_those_of_the_two_services() -> None:
+def test_there_is_a_unit_for_each_service() -> None:
     assert [unit.name for unit in UNITS] == ["lipt-coordinator.service", "lipt-worker@.service"]
 
 
@@ -146,7 +146,7 @@ def test_systemd_finds_nothing_wrong(unit: Path, tmp_path: Path) -> None:
 
 @analyzed
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
-def test_exposure_is_low(unit: Path) -> None:
+def test_systemd_rates_the_exposure_low(unit: Path) -> None:
     done = subprocess.run(
         ["systemd-analyze", "security", "--offline=true", f"--threshold={THRESHOLD}", unit],
         capture_output=True,

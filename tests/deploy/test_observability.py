@@ -86,7 +86,7 @@ def test_every_alert_is_tested_and_the_page_says_what_to_do(name: str) -> None:
     assert f'| <a id="{name.lower()}"></a>`{name}` | ' in PAGE
 
 
-def test_alerts_are_made_of_metrics_that_there_are() -> None:
+def test_alerts_use_existing_metrics() -> None:
     named = metrics_in(ALERTS)
     assert len(named) > 10
     assert named <= {it.name for it in INSTRUMENTS}

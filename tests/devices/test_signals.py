@@ -28,7 +28,7 @@ def tensors(value: object) -> dict[str, Tensor]:
     return {name: part for name, part in vars(value).items() if isinstance(part, Tensor)}
 
 
-def test_signals_are_the_cpus_and_lie_there(device: torch.device) -> None:
+def test_signals_equal_the_cpu_s_and_stay_on_the_device(device: torch.device) -> None:
     def signals(where: torch.device) -> Signals:
         return compute_signals(made_up_network().to(where), batches(where))
 
@@ -37,7 +37,7 @@ def test_signals_are_the_cpus_and_lie_there(device: torch.device) -> None:
     assert {tensor.device.type for tensor in found.values()} == {"cpu"}
 
 
-def test_gradient_norms_are_the_cpus(device: torch.device) -> None:
+def test_gradient_norms_equal_the_cpu_s(device: torch.device) -> None:
     def norms(where: torch.device, chunk_size: int) -> Tensor:
         return full_gradient_norms(made_up_network().to(where), batches(where, chunk_size))
 
@@ -49,7 +49,7 @@ def test_gradient_norms_are_the_cpus(device: torch.device) -> None:
 @pytest.mark.filterwarnings(
     "ignore:for .* copying from a non-meta parameter"
 )  # of what is pretended
-def test_dynamics_are_the_cpus(device: torch.device) -> None:
+def test_dynamics_equal_the_cpu_s(device: torch.device) -> None:
     def dynamics(where: torch.device) -> Dynamics:
         seeds = [[2, 3], [4, 5], [6, 7]]
         learners = tuple(
@@ -68,7 +68,7 @@ def test_dynamics_are_the_cpus(device: torch.device) -> None:
     close(tensors(dynamics(device)), tensors(dynamics(CPU)))
 
 
-def test_the_quadratic_model_is_the_cpus(device: torch.device) -> None:
+def test_the_quadratic_model_equals_the_cpu_s(device: torch.device) -> None:
     def quadratic(where: torch.device) -> dict[str, Tensor]:
         model = made_up_network().to(where).eval()
         _, inputs_B, targets_B = next(iter(batches(where)))
@@ -82,7 +82,7 @@ def test_the_quadratic_model_is_the_cpus(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("wide", [False, True], ids=["primal", "dual"])
-def test_the_ridge_head_judges_as_on_the_cpu(device: torch.device, *, wide: bool) -> None:
+def test_the_ridge_head_equals_the_cpu_s(device: torch.device, *, wide: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     labels_N = torch.arange(40) % 3
     heads_CD = torch.randn(3, 80 if wide else 10, generator=generator)
@@ -98,7 +98,7 @@ def test_the_ridge_head_judges_as_on_the_cpu(device: torch.device, *, wide: bool
     close({"": found.outputs_NC}, {"": expected.outputs_NC}, tolerance=1e-3)
 
 
-def test_patch_features_are_the_cpus(device: torch.device) -> None:
+def test_patch_features_equal_the_cpu_s(device: torch.device) -> None:
     images_NCHW = images_in(made_up_dataset(20).examples(torch.arange(20)))
     filters = draw_filters(images_NCHW, generator=torch.Generator().manual_seed(0), num_filters=16)
     found = patch_features(images_NCHW.to(device), filters.to(device))

@@ -66,19 +66,19 @@ def learner(
     )
 
 
-def test_a_learner_in_float32_is_the_cpus(device: torch.device) -> None:
+def test_a_float32_learner_equals_the_cpu_s(device: torch.device) -> None:
     found, expected = (learner(where, Precision.FLOAT32) for where in (device, CPU))
     close(found.weights, expected.weights, tolerance=1e-3)
 
 
 @pytest.mark.parametrize("pruning", list(PruningMethod))
-def test_a_learner_is_pruned_there(device: torch.device, pruning: PruningMethod) -> None:
+def test_a_learner_is_pruned_on_the_device(device: torch.device, pruning: PruningMethod) -> None:
     found = learner(device, Precision.FLOAT32, pruning)
     assert found.loss == pytest.approx(learner(CPU, Precision.FLOAT32, pruning).loss, rel=1e-2)
 
 
 @cuda
-def test_a_learner_is_trained_in_bfloat16_unasked() -> None:
+def test_a_learner_is_trained_in_bfloat16_by_default() -> None:
     device = torch.device("cuda", 0)
     supported = torch.cuda.is_bf16_supported(including_emulation=False)
     assert compute_mode(task(Precision.AUTO, PruningMethod.NONE), device).bfloat16 is supported
@@ -103,7 +103,7 @@ def trained(device: str, path: Path | None = None, /, **settings: str | float) -
 
 
 @cuda
-def test_main_training_in_float32_comes_near_the_cpus() -> None:
+def test_float32_main_training_is_near_the_cpu_s() -> None:
     found, expected = trained("cuda", precision="float32"), trained("cpu", precision="float32")
     # cuDNN rounds to TF32, and what it sums in any order goes on through eight steps.
     close(found.weights, expected.weights, tolerance=0.05)
@@ -122,7 +122,7 @@ def test_main_training_in_bfloat16_learns(settings: dict[str, bool]) -> None:
 
 
 @cuda
-def test_main_training_goes_on_in_pieces(tmp_path: Path) -> None:
+def test_main_training_resumes_on_the_device(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     for step in (3, 6):
         with pytest.raises(TrainingPaused) as paused:
@@ -163,7 +163,7 @@ def soup(device: torch.device, *, greedy: bool) -> Soup:
 
 
 @pytest.mark.parametrize("greedy", [True, False], ids=["greedy", "uniform"])
-def test_a_soup_has_the_cpus_accuracy_and_bits(device: torch.device, *, greedy: bool) -> None:
+def test_a_soup_equals_the_cpu_s(device: torch.device, *, greedy: bool) -> None:
     first, again, expected = (soup(where, greedy=greedy) for where in (device, device, CPU))
     assert first.accuracy == again.accuracy
     assert all(torch.equal(first.weights[name], again.weights[name]) for name in first.weights)
@@ -172,14 +172,14 @@ def test_a_soup_has_the_cpus_accuracy_and_bits(device: torch.device, *, greedy: 
     assert {tensor.device.type for tensor in first.weights.values()} == {"cpu"}
 
 
-def test_batch_norm_statistics_are_the_cpus(device: torch.device) -> None:
+def test_batch_norm_statistics_equal_the_cpu_s(device: torch.device) -> None:
     weights = weights_of(2)
     found, expected = (evaluator(where)(weights).statistics for where in (device, CPU))
     assert found
     close(found, expected)
 
 
-def test_theta_star_is_the_cpus_and_the_same_bits_again(device: torch.device) -> None:
+def test_theta_star_is_near_the_cpu_s_and_reproducible(device: torch.device) -> None:
     def trained(where: torch.device) -> Weights:
         model = build_model("resnet8", num_classes=3, inputs=EXAMPLES.inputs, seed=0)
         return initialize(
@@ -207,7 +207,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("strategy", "options"), CASES)
-def test_the_choice_is_the_cpus(device: torch.device, strategy: Strategy, options: Options) -> None:
+def test_subset_equals_the_cpu_s(
+    device: torch.device, strategy: Strategy, options: Options
+) -> None:
     # What is pretended takes its time at every operation.
     signals = full_signals(LABELS if device.type == "cuda" else LABELS[:40])
     balanced = strategy.resolve_balance(None)

@@ -96,21 +96,21 @@ def test_a_cell_stays_one_cell() -> None:
         "<style>@import url('https://fonts.example/x.css')</style>",
     ],
 )
-def test_what_a_page_loads_from_elsewhere_is_found(loading: str, tmp_path: Path) -> None:
+def test_external_resources_of_a_page_are_found(loading: str, tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text(f"<p>{loading}</p>")
     (wrong,) = loads_from_elsewhere(tmp_path)
     assert wrong.startswith("index.html loads ")
     assert ".example" in wrong
 
 
-def test_links_that_are_followed_by_hand_and_files_of_the_site_are_not(tmp_path: Path) -> None:
+def test_external_resources_are_not_confused_with_links(tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text(
         '<a href="https://elsewhere.example">x</a><script src="assets/x.js"></script>'
     )
     assert list(loads_from_elsewhere(tmp_path)) == []
 
 
-def test_complaints_of_the_readers_of_docstrings_are_found() -> None:
+def test_docstring_parser_warnings_fail_the_build() -> None:
     said = "Build started\ngriffe: trainer/samplers.py:1: No type\nNo issues found\n"
     assert complaints(said) == ["griffe: trainer/samplers.py:1: No type"]
 

@@ -32,7 +32,7 @@ def test_every_page_is_in_the_navigation() -> None:
 
 
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: str(page.relative_to(ROOT)))
-def test_files_that_a_page_names_are_there(page: Path) -> None:
+def test_files_named_on_pages_exist(page: Path) -> None:
     folders = "|".join((*PACKAGES, "proto", "tests", "examples", "benchmarks", "deploy"))
     for name in re.findall(rf"`((?:{folders})/[\w/.-]+)`", text(page)):
         assert "NAME" in name or (ROOT / name).exists(), name
@@ -61,7 +61,7 @@ def test_troubleshooting_has_a_whole_entry_for_each_reason() -> None:
         assert parts == ["You see", "Why", "Do"], entry
 
 
-def test_the_glossary_names_what_the_code_names() -> None:
+def test_the_glossary_s_names_exist_in_the_code() -> None:
     used = set(re.findall(r"[\w-]+", sources(*PACKAGES) + text(ROOT / "pyproject.toml")))
     rows = re.findall(r"^\| [^|]+ \| (`[^|]+) \| ", text(DOCS / "glossary.md"), re.MULTILINE)
     assert len(rows) == text(DOCS / "glossary.md").count("\n| ") - 1
@@ -91,7 +91,7 @@ TRAINED_ON = {
 }
 
 
-def test_the_table_in_the_readme_is_that_of_the_page_of_every_setting() -> None:
+def test_the_readme_s_table_equals_the_page_s() -> None:
     page = text(DOCS / "value.md").partition("## cifar10-20k, converged")[2].partition("\n## ")[0]
     measured = {}
     for line in page.splitlines():

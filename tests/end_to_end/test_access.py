@@ -78,7 +78,7 @@ def outside() -> Iterator[dict[str, str]]:
         yield {"TMPDIR": directory, "XDG_RUNTIME_DIR": directory}
 
 
-def test_who_finds_no_local_socket_is_refused_until_it_has_a_token(
+def test_a_caller_without_the_local_socket_needs_a_token(
     cluster: Cluster, tmp_path: Path, outside: dict[str, str]
 ) -> None:
     cluster.start_coordinator().wait_for("lets in this user's processes, and who shows a token")
@@ -102,9 +102,7 @@ def test_who_finds_no_local_socket_is_refused_until_it_has_a_token(
 
 
 @pytest.mark.smoke
-def test_worker_whose_token_is_revoked_stops_and_goes_on_with_another(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_a_worker_stops_when_its_token_is_revoked(cluster: Cluster, tmp_path: Path) -> None:
     cluster.start_coordinator("--insecure", "--require-token")
     file = tmp_path / "worker.token"
     own = str(cluster.state / "admin.token")
@@ -122,9 +120,7 @@ def test_worker_whose_token_is_revoked_stops_and_goes_on_with_another(
     assert given.secret not in worker.text()
 
 
-def test_next_coordinator_on_a_port_is_found_whatever_became_of_the_last(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_a_new_coordinator_on_a_port_is_found(cluster: Cluster, tmp_path: Path) -> None:
     first = cluster.start_coordinator()
     worker = cluster.start_worker("one")
     worker.wait_for("joined")
@@ -195,7 +191,7 @@ def images() -> list[bytes]:
 
 
 @pytest.mark.parametrize("secure", [False, True])
-def test_only_without_tls_the_wire_shows_weights_and_images(
+def test_traffic_is_readable_only_without_tls(
     cluster: Cluster, certificates: Certificates, secure: bool
 ) -> None:
     recording = record(cluster, SMALL_RUN, certificates if secure else None)

@@ -232,7 +232,7 @@ def outcome(channel: grpc.Channel, method: Any, metadata: tuple[tuple[str, str],
 
 
 @pytest.mark.parametrize(("server", "kind"), CASES)
-def test_every_call_is_let_in_or_refused_as_its_role_says(
+def test_every_call_is_allowed_or_refused_by_role(
     servers: dict[str, Server], server: str, kind: str
 ) -> None:
     called, (metadata, certificate, gets_in_as) = servers[server], KINDS[server][kind]

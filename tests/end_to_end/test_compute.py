@@ -99,9 +99,7 @@ def start(cluster: Cluster) -> tuple[Any, list[int]]:
     return coordinator, dear
 
 
-def test_cheap_requests_are_answered_while_a_dear_one_runs_and_600_are_asked_and_cancelled(
-    cluster: Cluster,
-) -> None:
+def test_light_requests_are_answered_during_a_heavy_one(cluster: Cluster) -> None:
     coordinator, dear_lane = start(cluster)
 
     async def ask() -> None:
@@ -199,9 +197,7 @@ def scored(worker: PlayedWorker, assignment: Assignment) -> Weights:
     return score_range(model.eval(), digits(), task, device=torch.device("cpu"))
 
 
-def test_a_credential_that_vanishes_one_that_forges_and_one_without_permission_change_nothing(
-    cluster: Cluster, digest: str
-) -> None:
+def test_faulty_scoring_workers_do_not_change_the_subset(cluster: Cluster, digest: str) -> None:
     coordinator = serve(cluster)
     with cluster.client() as client:
         gone, forger, honest = (client.create_token("worker", scores=True) for _ in range(3))
@@ -235,9 +231,7 @@ def test_a_credential_that_vanishes_one_that_forges_and_one_without_permission_c
 
 
 @pytest.mark.smoke
-def test_what_was_acknowledged_outlives_a_coordinator_that_is_killed(
-    cluster: Cluster, digest: str
-) -> None:
+def test_acknowledged_results_survive_a_killed_coordinator(cluster: Cluster, digest: str) -> None:
     coordinator = serve(cluster)
     worker = cluster.play_worker("one", has_data=True)
     with ThreadPoolExecutor() as threads:

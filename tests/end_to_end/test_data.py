@@ -153,7 +153,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"pairs:{folder}?{TOWERS}&size=24&clusters=5"
 
 
-def test_a_coordinator_and_one_call_keep_the_same_pairs(cluster: Cluster, source: str) -> None:
+def test_the_service_and_select_keep_the_same_pairs(cluster: Cluster, source: str) -> None:
     cluster.start_coordinator("--data", source, "--model", "linear")
     cluster.start_worker("one")
     with cluster.client() as client:
@@ -244,9 +244,7 @@ def choices(cluster: Cluster, features: NDArray[np.float32]) -> list[NDArray[Any
     return [*(subset.indices for subset in subsets), np.flatnonzero(diagnosis.suspect)]
 
 
-def test_what_is_chosen_is_what_is_chosen_where_broken_images_were_removed(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_broken_images_do_not_change_the_subset(cluster: Cluster, tmp_path: Path) -> None:
     folder, removed = tmp_path / "all", tmp_path / "removed"
     paths = write_digits(folder, DIGITS.target[:NUM_IMAGES], scale=4)
     shutil.copytree(folder, removed)

@@ -42,9 +42,7 @@ main()""",
 )
 
 
-def test_three_thousand_silent_connections_at_1024_descriptors_keep_nobody_out(
-    cluster: Cluster,
-) -> None:
+def test_silent_connections_do_not_block_other_callers(cluster: Cluster) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < 4 * NUM_CONNECTIONS:
         pytest.skip("this process may not open as many connections")
@@ -80,7 +78,7 @@ def test_three_thousand_silent_connections_at_1024_descriptors_keep_nobody_out(
 
 
 @pytest.mark.parametrize("shows", ["", OWN], ids=["shows nothing", "shows its own secret"])
-def test_what_is_published_of_a_worker_is_of_no_use_to_others(cluster: Cluster, shows: str) -> None:
+def test_a_worker_cannot_be_impersonated(cluster: Cluster, shows: str) -> None:
     cluster.start_coordinator()
     with cluster.client() as client, open_channel(cluster.address) as channel:
         victim = cluster.play_worker("victim")
@@ -146,7 +144,7 @@ def test_a_faulty_worker_is_named_and_the_soup_is_the_one_without_it(cluster: Cl
         faulty.submit(faulty.take())
         held = client.run(run.run_id)
         assert [learner.result for learner in held.learners] == [None, None]
-        assert held.waiting.startswith("learners.redundancy = 2 needs another worker")
+        assert held.waiting_reason.startswith("learners.redundancy = 2 needs another worker")
     # What is held back is as durable as what is in.
     coordinator.stop(signal.SIGKILL)
     coordinator = cluster.start_coordinator()
@@ -179,7 +177,7 @@ def require_harmless(text: str) -> None:
     assert not [line for line in lines if line.startswith((FORGED, "ok     all"))]
 
 
-def test_a_peers_texts_forge_no_line_and_steer_no_terminal(cluster: Cluster) -> None:
+def test_a_peer_s_text_cannot_control_logs_or_terminals(cluster: Cluster) -> None:
     coordinator = cluster.start_coordinator()
     with open_channel(cluster.address) as channel, cluster.client() as client:
         workers = worker_pb2_grpc.WorkerServiceStub(

@@ -58,7 +58,7 @@ def test_two_workers_carry_a_run_to_its_subsets(
     assert json.loads(shown.stdout)["state"] == "ready"
 
 
-def test_one_seed_gives_one_soup_and_one_subset_whatever_the_workers(cluster: Cluster) -> None:
+def test_one_seed_gives_one_soup_and_one_subset_for_any_workers(cluster: Cluster) -> None:
     cluster.start_coordinator()
     cluster.start_worker("alone")
     with cluster.client() as client:
@@ -80,7 +80,7 @@ def test_one_seed_gives_one_soup_and_one_subset_whatever_the_workers(cluster: Cl
         assert other.pretrained_weights != alone.pretrained_weights
 
 
-def test_user_s_own_data_and_model_from_one_short_file(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_user_s_own_data_and_model_come_from_one_file(cluster: Cluster, tmp_path: Path) -> None:
     source = (Path(__file__).parents[2] / "examples" / "mine.py").read_text()
     assert len(source.splitlines()) <= 15
     (tmp_path / "mine.py").write_text(source)
@@ -92,8 +92,8 @@ def test_user_s_own_data_and_model_from_one_short_file(cluster: Cluster, tmp_pat
         next(view for view in client.watch(run.run_id) if view.state is RunState.TRAINING)
         stranger = cluster.start_worker("stranger", environment=paths)
         stranger.wait_for("no learner for this worker: it cannot train run run-1: .* `mine`")
-        waits = next(view for view in client.watch(run.run_id) if view.waiting)
-        assert waits.waiting.startswith("worker stranger does not allow `mine`")
+        waits = next(view for view in client.watch(run.run_id) if view.waiting_reason)
+        assert waits.waiting_reason.startswith("worker stranger does not allow `mine`")
         doctor = cluster.lipt("doctor").stdout
         assert "note   worker stranger: cpu, idle" in doctor
         assert "it cannot train run run-1: it does not allow `mine`" in doctor
@@ -105,7 +105,7 @@ def test_user_s_own_data_and_model_from_one_short_file(cluster: Cluster, tmp_pat
 
 
 @pytest.mark.smoke
-def test_training_with_workers_gets_new_subsets_as_it_goes(client: Client) -> None:
+def test_training_reselects_subsets_during_a_run(client: Client) -> None:
     digits = open_dataset("digits")
     model = build_model("resnet8", num_classes=10, inputs=digits.inputs, seed=0)
     sampler = ReselectingSampler(client, model, "grand", run="first", fraction=0.1, every=1)
@@ -282,7 +282,7 @@ def plan(size: Size, source: str, environment: dict[str, str]) -> Any:
     return json.loads(done.stdout)
 
 
-def test_what_needs_no_learner_is_answered_without_a_worker(cluster: Cluster) -> None:
+def test_subsets_without_learners_need_no_worker(cluster: Cluster) -> None:
     cluster.start_coordinator()
     with cluster.client() as client:
         client.start_run({**SMALL_RUN, "seed": 5}, name="alone")

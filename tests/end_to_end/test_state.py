@@ -36,7 +36,7 @@ def full(coordinator: LoggedProcess) -> Iterator[None]:
         limit(resource.RLIM_INFINITY)
 
 
-def test_full_disk_is_said_loses_nothing_and_is_got_over(cluster: Cluster) -> None:
+def test_a_full_disk_is_reported_and_loses_nothing(cluster: Cluster) -> None:
     coordinator = cluster.start_coordinator()
     with one_of_two_in(cluster) as (client, run_id, worker):
         second = worker.take()
@@ -67,7 +67,7 @@ def state(*arguments: object) -> str:
     return str(done.output)
 
 
-def test_backup_of_a_coordinator_that_serves_goes_on_where_it_was_made(cluster: Cluster) -> None:
+def test_a_backup_of_a_running_coordinator_can_be_resumed(cluster: Cluster) -> None:
     directory, copy = cluster.state, cluster.directory / "copy"
     coordinator = cluster.start_coordinator()
     with one_of_two_in(cluster) as (client, run_id, worker):
@@ -98,14 +98,14 @@ def test_backup_of_a_coordinator_that_serves_goes_on_where_it_was_made(cluster: 
     state("check", "--state-dir", copy)
 
 
-def test_metrics_are_not_shown_to_other_machines_unasked(cluster: Cluster) -> None:
+def test_metrics_are_local_by_default(cluster: Cluster) -> None:
     cluster.address = "127.0.0.1:1"
     worker = cluster.start_worker("worker", "--metrics-listen", "[::]:0")
     assert "--metrics-listen [::]:0 is reachable from other machines" in worker.refused()
 
 
 @pytest.mark.parametrize("other", ["relabelled", "enlarged"])
-def test_run_is_held_while_other_data_is_served_and_goes_on_with_its_own(
+def test_a_run_is_held_under_other_data_and_resumes_with_its_own(
     cluster: Cluster, other: str
 ) -> None:
     own, source = open_dataset("digits").fingerprint, f"tests.other_digits:{other}"
@@ -149,7 +149,7 @@ def paint(folder: Path, *, brightness: int) -> None:
         path.with_suffix(".part").replace(path)
 
 
-def test_run_is_held_while_its_files_are_replaced_under_the_coordinator(cluster: Cluster) -> None:
+def test_a_run_is_held_while_its_files_are_replaced(cluster: Cluster) -> None:
     images = cluster.directory / "images"
     paint(images, brightness=100)
     coordinator = cluster.start_coordinator("--data", f"imagefolder:{images}")

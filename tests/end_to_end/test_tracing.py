@@ -92,7 +92,7 @@ def _scrape(address: str, files: TlsFiles) -> str:
         return str(answer.read().decode())
 
 
-def test_what_is_scraped_has_nothing_that_promtool_objects_to(scraped: Scraped) -> None:
+def test_promtool_accepts_the_scraped_metrics(scraped: Scraped) -> None:
     for text in scraped.texts:
         assert promtool("check", "metrics", given=text) == ""
 
@@ -124,13 +124,13 @@ def test_what_is_scraped_has_nothing_that_promtool_objects_to(scraped: Scraped) 
         ),
     ],
 )
-def test_prometheus_knows_what_has_happened(
+def test_prometheus_has_the_run_s_events(
     scraped: Scraped, expression: str, expected: list[float]
 ) -> None:
     scraped.prometheus.wait_for(expression, lambda values: sorted(values) == expected)
 
 
-def test_prometheus_knows_what_the_runs_cost_and_came_to(scraped: Scraped) -> None:
+def test_prometheus_has_the_run_s_costs_and_accuracies(scraped: Scraped) -> None:
     costs = [run.costs for run in scraped.runs if run.costs is not None]
     sent = sum(cost.bytes_from_workers for cost in costs)
     fetched = sum(cost.bytes_to_workers for cost in costs)
@@ -154,7 +154,7 @@ def test_alert_rules_can_be_evaluated_on_what_is_scraped(scraped: Scraped) -> No
 
 
 @pytest.mark.parametrize("panel", PANELS)
-def test_no_line_of_a_panel_is_empty_after_a_run(scraped: Scraped, panel: str) -> None:
+def test_every_panel_has_values_after_a_run(scraped: Scraped, panel: str) -> None:
     for expression in PANELS[panel]:
         for variable, value in (
             ("$coordinator", ".*"),
@@ -263,7 +263,7 @@ def test_a_run_is_one_trace_from_its_trainer_to_its_workers_and_back(traced: Tra
     assert not any(span.error for span in traced.spans)
 
 
-def test_a_subset_is_of_the_trace_of_who_asks_and_names_the_runs(traced: Traced) -> None:
+def test_a_subset_s_span_is_in_its_caller_s_trace(traced: Traced) -> None:
     assert tree(traced.of(TRACE)) == SUBSET
     (command,) = traced.named("lipt subset get")
     assert command.parent_id == STEP

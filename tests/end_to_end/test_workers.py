@@ -20,9 +20,7 @@ from lipt.v1 import blob_pb2, blob_pb2_grpc
 from tests.cluster import SMALL_RUN, Cluster
 
 
-def test_worker_of_a_batch_system_says_by_its_status_whether_its_share_is_done(
-    cluster: Cluster,
-) -> None:
+def test_a_worker_s_exit_status_tells_a_batch_system_if_it_finished(cluster: Cluster) -> None:
     cluster.start_coordinator()
     learners = {**SMALL_RUN["learners"], "num_learners": 1}
     batch = ("--max-learners", "1", "--stopped-status", "143")
@@ -35,7 +33,7 @@ def test_worker_of_a_batch_system_says_by_its_status_whether_its_share_is_done(
         client.wait()
 
 
-def test_worker_that_was_first_joins_when_the_coordinator_comes_up(cluster: Cluster) -> None:
+def test_a_worker_waits_for_the_coordinator_to_start(cluster: Cluster) -> None:
     with socket.socket() as taken:  # reserves the port; no process listens on it
         taken.bind(("127.0.0.1", 0))
         cluster.address = "{}:{}".format(*taken.getsockname())
@@ -45,7 +43,7 @@ def test_worker_that_was_first_joins_when_the_coordinator_comes_up(cluster: Clus
     assert worker.stop() == 0
 
 
-def test_worker_that_allows_a_module_which_it_lacks_says_so_at_its_start(cluster: Cluster) -> None:
+def test_a_missing_allowed_module_is_reported_at_the_start(cluster: Cluster) -> None:
     cluster.address = "127.0.0.1:1"
     worker = cluster.start_worker("vm", "--allow-module", "absent_module")
     assert "lipt-worker: --allow-module absent_module: there is no module" in worker.refused()
@@ -55,9 +53,7 @@ def test_worker_that_allows_a_module_which_it_lacks_says_so_at_its_start(cluster
 UP = (str(Path(sys.executable).with_name("lipt")), "up")
 
 
-def test_up_s_workers_come_with_a_run_and_go_after_it_and_ctrl_c_ends_the_rest(
-    cluster: Cluster,
-) -> None:
+def test_lipt_up_starts_workers_for_a_run_and_stops_them(cluster: Cluster) -> None:
     flags = ["--data", "digits", "--model", "resnet8", "--listen", "127.0.0.1:0"]
     flags += ["--state-dir", str(cluster.state), "--workers", "2", "--idle-seconds", "1"]
     cache = ["--", "--cache-dir", str(cluster.directory / "cache")]
@@ -126,7 +122,7 @@ GRACE_SECONDS = 30.0
 LONG_RUN = {"num_learners": 1, "num_steps": 100_000, "batch_size": 64}
 
 
-def test_coordinator_with_stalled_readers_polls_and_watchers_ends_in_time(cluster: Cluster) -> None:
+def test_a_coordinator_with_stalled_clients_ends_in_time(cluster: Cluster) -> None:
     coordinator = cluster.start_coordinator(*cluster.config("drain_seconds = 2.0\n"))
     polling = cluster.start_worker("polling")
     polling.wait_for("joined")

@@ -43,7 +43,7 @@ def test_defaults_fit_the_data_of_the_readme(served: Cluster) -> None:
         oldest = client.runs()[-1]
     # Of 1,797 digits 200 are held out; 10 learners share the rest.
     assert oldest.config.learners.batch_size == 159
-    assert "learners.batch_size 159 in place of 256" in oldest.fitted
+    assert "learners.batch_size 159 in place of 256" in oldest.lowered_defaults
 
 
 SCORED = rf"(?s:.*){NUM_CHOSEN} examples, as the coordinator: True"
@@ -90,7 +90,7 @@ RAY = {"RAY_ADDRESS": "local", "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": 
         ("spark_scores.py", {}, SCORED),
     ],
 )
-def test_an_example_says_what_it_is_for(
+def test_every_example_has_a_docstring(
     run_example: Run, name: str, environment: dict[str, str], said: str
 ) -> None:
     for module in NEEDED.get(name, ()):
@@ -108,7 +108,7 @@ NEEDED = {
 }
 
 
-def test_training_goes_on_where_it_was_stopped(run_example: Run) -> None:
+def test_the_training_example_resumes(run_example: Run) -> None:
     assert run_example("resumable.py", EPOCHS="3").stdout.startswith("epochs 0 to 2, ")
     assert run_example("resumable.py", EPOCHS="7").stdout.startswith("epochs 3 to 6, ")
 
@@ -131,7 +131,7 @@ def test_a_subset_is_chosen_in_one_call(run_alone: Run) -> None:
     assert float(match[1]) > 70  # chance is 10
 
 
-def test_arrays_give_a_subset_and_its_row_numbers(run_alone: Run, tmp_path: Path) -> None:
+def test_arrays_give_row_numbers(run_alone: Run, tmp_path: Path) -> None:
     said = run_alone("your_arrays.py").stdout
     assert re.fullmatch(r"(60 images of \d+ classes\n){3}", said), said
     assert len(np.load(tmp_path / "subset.npy")) == NUM_CHOSEN
@@ -178,7 +178,7 @@ def test_notebooks_are_kept_without_what_they_showed() -> None:
         assert [cell for cell in cells if cell.get("outputs") or cell.get("execution_count")] == []
 
 
-def test_one_subset_is_asked_for_kept_and_trained_on(run_example: Run, tmp_path: Path) -> None:
+def test_a_subset_is_fetched_saved_and_trained_on(run_example: Run, tmp_path: Path) -> None:
     said = run_example("one_subset.py", EPOCHS="2").stdout
     subset = Subset.load(tmp_path / "subset.npy")
     assert len(np.load(tmp_path / "subset.npy")) == NUM_CHOSEN
@@ -232,7 +232,7 @@ IN_MEMORY = {
 
 
 @pytest.mark.parametrize("name", IN_MEMORY)
-def test_a_data_frame_and_a_list_of_texts_are_chosen_from(run_alone: Run, name: str) -> None:
+def test_a_data_frame_and_a_list_of_texts_can_be_selected_from(run_alone: Run, name: str) -> None:
     words, fewest_right = IN_MEMORY[name]
     said = run_alone(name, EPOCHS="6").stdout
     match = re.fullmatch(words, said.splitlines()[0])
@@ -248,12 +248,12 @@ def require_learned(name: str, said: str) -> None:
 
 
 @pytest.mark.parametrize("name", OTHER_DATA)
-def test_other_data_than_images_is_chosen_from_in_one_call(run_alone: Run, name: str) -> None:
+def test_tables_and_texts_can_be_selected_from_in_one_call(run_alone: Run, name: str) -> None:
     require_learned(name, run_alone(name, EPOCHS="6").stdout)
 
 
 @pytest.mark.parametrize("name", OTHER_DATA)
-def test_other_data_than_images_is_chosen_from_by_a_coordinator_and_two_workers(
+def test_tables_and_texts_can_be_selected_from_by_the_service(
     run_example: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.chdir(tmp_path)  # where the example has its files

@@ -217,7 +217,7 @@ def live_through(
         pytest.param(20, 1, marks=[pytest.mark.faults, pytest.mark.timeout(1800)]),
     ],
 )
-def test_killed_coordinator_goes_on_and_gives_the_very_same_soup_and_subset(
+def test_a_killed_coordinator_resumes_to_the_same_soup_and_subset(
     cluster: Cluster, num_deaths: int, seed: int, record: Record
 ) -> None:
     expected, counts = undisturbed(cluster)
@@ -267,7 +267,7 @@ def is_acknowledged(cluster: Cluster, prepared: Prepared, together: Barrier) -> 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", [pytest.param("result", marks=pytest.mark.faults), "recorded"])
-def test_each_of_many_results_that_was_acknowledged_at_once_outlives_the_coordinator(
+def test_concurrently_acknowledged_results_survive_a_kill(
     cluster: Cluster, kind: str, record: Record
 ) -> None:
     # At the second transaction with results, before or after its COMMIT.

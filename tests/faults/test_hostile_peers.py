@@ -380,7 +380,7 @@ def test_every_call_with_hostile_messages_ends_with_a_named_status(
             client.cancel(run.run_id)
 
 
-def test_message_that_unpacks_to_much_more_is_refused_before_it_does(cluster: Cluster) -> None:
+def test_a_compression_bomb_is_refused_before_unpacking(cluster: Cluster) -> None:
     pid = cluster.start_coordinator("--insecure").process.pid
     packed = grpc.Compression.Gzip
     options = [("grpc.max_send_message_length", -1)]

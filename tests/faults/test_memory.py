@@ -63,7 +63,7 @@ def control_calls(address: str, num: int) -> list[float]:
 @pytest.mark.parametrize(
     ("num_readers", "p99_seconds"), [(20, 10.0), pytest.param(100, 0.25, marks=LONG)]
 )
-def test_clients_that_stop_reading_cost_little_and_keep_nobody_waiting(
+def test_clients_that_stop_reading_do_not_block_others(
     cluster: Cluster, num_readers: int, p99_seconds: float, record: Record
 ) -> None:
     coordinator = cluster.start_coordinator("--insecure")

@@ -39,7 +39,7 @@ def set_clock(cluster: Cluster, seconds: int) -> None:
     new.replace(cluster.directory / "offset")
 
 
-def test_clock_that_is_set_forward_ends_no_lease_and_no_run(cluster: Cluster) -> None:
+def test_setting_the_clock_forward_ends_no_lease_or_run(cluster: Cluster) -> None:
     start_coordinator(cluster, lease_seconds=3000.0)
     with cluster.client() as client:
         # Over when the clock is set forward, and never when it is set back.
@@ -57,7 +57,7 @@ def test_clock_that_is_set_forward_ends_no_lease_and_no_run(cluster: Cluster) ->
 
 
 @pytest.mark.timeout(120)
-def test_clock_that_is_set_back_keeps_no_lease_of_a_silent_worker(cluster: Cluster) -> None:
+def test_setting_the_clock_back_extends_no_lease(cluster: Cluster) -> None:
     start_coordinator(cluster, lease_seconds=1.5)
     with cluster.client() as client:
         client.start_run(run_of(1))
@@ -67,9 +67,7 @@ def test_clock_that_is_set_back_keeps_no_lease_of_a_silent_worker(cluster: Clust
         assert heir.take().epoch == 2
 
 
-def test_leases_outlast_a_stop_of_the_coordinator_that_is_longer_than_they_are(
-    cluster: Cluster,
-) -> None:
+def test_leases_survive_a_longer_stop_of_the_coordinator(cluster: Cluster) -> None:
     coordinator = cluster.start_coordinator(*cluster.leases_of(STOP_LEASE_SECONDS))
     with cluster.client() as client:
         run = client.start_run(run_of())
@@ -88,7 +86,7 @@ def test_leases_outlast_a_stop_of_the_coordinator_that_is_longer_than_they_are(
 
 
 @pytest.mark.parametrize("stage", ["initializing", "merging"])
-def test_run_goes_on_when_its_stage_loses_its_process(cluster: Cluster, stage: str) -> None:
+def test_a_run_continues_after_its_compute_process_dies(cluster: Cluster, stage: str) -> None:
     run_config = {**run_of(3), "soup": {"num_alphas": 10, "batch_norm_examples": 256}}
     coordinator = cluster.start_coordinator()
     cluster.start_worker("worker")
@@ -121,7 +119,7 @@ VANISHING: dict[str, Callable[[LoggedProcess, Proxy], object]] = {
         *(pytest.param(how, LEASE_SECONDS + 1.0, marks=pytest.mark.faults) for how in VANISHING),
     ],
 )
-def test_learner_of_a_worker_that_is_gone_is_leased_to_another_within_its_lease_and_a_second(
+def test_a_lost_worker_s_learner_is_leased_again_in_time(
     cluster: Cluster, how: str, seconds_allowed: float, record: Record
 ) -> None:
     cluster.start_coordinator("--insecure", *cluster.leases_of(LEASE_SECONDS))

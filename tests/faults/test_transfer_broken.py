@@ -52,7 +52,7 @@ LONG = [pytest.mark.faults, pytest.mark.timeout(1200)]
 
 @pytest.mark.parametrize("upstream", [False, True], ids=["download", "upload"])
 @pytest.mark.parametrize("num_flips", [10, pytest.param(200, marks=LONG)])
-def test_flipped_bit_is_noticed_and_what_it_was_in_is_sent_again(
+def test_a_flipped_bit_in_transfer_is_detected_and_resent(
     cluster: Cluster,
     coordinator: LoggedProcess,
     tmp_path: Path,

@@ -4,7 +4,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from lipt.common.terminal import say
+from lipt.common.terminal import print_line
 from tests.golden import record
 from tests.golden.datasets import cifar10_folder
 from tests.golden.machine import describe_machine, machine_key
@@ -20,17 +20,17 @@ def main() -> None:
     cifar10 = cifar10_folder()
     there = (cifar10 / "train.parquet").is_file()
     if not there and CIFAR10 in wanted:
-        say(f"{CIFAR10}: not recorded, as there is no {cifar10 / 'train.parquet'}")
+        print_line(f"{CIFAR10}: not recorded, as there is no {cifar10 / 'train.parquet'}")
     known = parts(cifar10 if there else None)
     computed = {}
     for name in wanted:
         if name in known:
-            say(f"{name}: computing")
+            print_line(f"{name}: computing")
             with tempfile.TemporaryDirectory(prefix="lipt-golden-") as folder:
                 computed[name] = known[name](Path(folder))
     key = machine_key()
     record.save(record.update(record.load(), key, describe_machine(), computed))
-    say(f"{record.FILE}: {key}; `git diff` shows what has changed")
+    print_line(f"{record.FILE}: {key}; `git diff` shows what has changed")
 
 
 if __name__ == "__main__":

@@ -341,7 +341,7 @@ def run_demo(folder: Path) -> list[Stage]:
             client,
             finish=lambda run: client.wait(run.run_id),
             directory=folder,
-            say=lambda _: None,
+            print_line=lambda _: None,
         )
         run, suspects = client.run("demo-0"), [it.id for it in client.diagnose().label_issues()]
     stages = [

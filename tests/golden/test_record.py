@@ -17,12 +17,12 @@ from tests.golden.record import (
 )
 
 
-def test_the_committed_file_is_in_the_form_that_is_saved(tmp_path: Path) -> None:
+def test_the_committed_file_has_the_saved_format(tmp_path: Path) -> None:
     save(load(), tmp_path / "again.json")
     assert (tmp_path / "again.json").read_bytes() == FILE.read_bytes()
 
 
-def test_the_canonical_bytes_are_those_of_the_docstring() -> None:
+def test_canonical_bytes_equal_the_docstring_s() -> None:
     parts = [b"array int64 [2]", struct.pack("<qq", 3, -1)]
     content = b"".join(struct.pack("<q", len(part)) + part for part in parts)
     expected = hashlib.sha256(content).hexdigest()[:16]

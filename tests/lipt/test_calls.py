@@ -136,7 +136,7 @@ def test_a_name_may_import_its_own_module(tmp_path: Path, monkeypatch: pytest.Mo
         (([[0.0]], [1, 2]), DataError, "1 examples"),
     ],
 )
-def test_what_is_no_data_is_refused(data: object, error: type[Exception], words: str) -> None:
+def test_invalid_data_is_refused(data: object, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         lipt.open_dataset(data)
 
@@ -178,7 +178,7 @@ def test_a_models_head_can_be_named(model: Any) -> None:
         lipt.select(few_digits(), "resnet8", head="fc", **asked)
 
 
-def test_every_name_that_is_offered_is_there() -> None:
+def test_every_public_name_exists() -> None:
     assert [name for name in lipt.__all__ if not hasattr(lipt, name)] == []
     assert set(lipt.__all__) <= set(dir(lipt))
     assert lipt.__version__ == metadata.version("lipt")
@@ -199,7 +199,7 @@ def printed(*arguments: str) -> str:
         ("import lipt.common.rpc.health_check, lipt.common.weights", {"torch"}),
     ],
 )
-def test_importing_it_is_cheap(statement: str, unwanted: set[str]) -> None:
+def test_importing_lipt_is_fast(statement: str, unwanted: set[str]) -> None:
     assert not unwanted & set(
         printed("-c", f"import sys; {statement}; print(*sys.modules)").split()
     )
@@ -216,7 +216,7 @@ def test_every_program_says_its_version_at_once_and_h_is_help(module: str) -> No
     assert text == printed("-m", module, "--help")
 
 
-def test_what_takes_long_is_said_every_ten_seconds(
+def test_long_work_reports_progress_every_ten_seconds(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with showing(asked=False) as show:
@@ -297,12 +297,12 @@ def chosen(known: Known, table: Any, strategy: str) -> str:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_the_subset_is_the_coordinator_s_own(known: Known, strategy: str) -> None:
+def test_scoring_in_parts_gives_the_coordinator_s_subset(known: Known, strategy: str) -> None:
     scored = list(known.scorer.scores(batches(known, 7, 100, 101)))
     assert chosen(known, pa.Table.from_batches(scored), strategy) == known.subsets[strategy].digest
 
 
-def test_parts_at_batches_give_the_same_bits(known: Known, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whole_batches_give_the_same_bits(known: Known, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Scorer, "batch_size", 100)
     scorer = known.scorer
     at_once = pa.Table.from_batches(scorer.scores(batches(known)))
@@ -312,7 +312,7 @@ def test_parts_at_batches_give_the_same_bits(known: Known, monkeypatch: pytest.M
     assert pa.Table.from_batches(scored).sort_by("id").equals(at_once)
 
 
-def test_what_cannot_be_scored_is_refused(known: Known, tmp_path: Path) -> None:
+def test_unusable_batches_are_refused(known: Known, tmp_path: Path) -> None:
     whole = batch_of(known, range(4))
     png = _png(torch.zeros(8, 8, dtype=torch.uint8))
     broken = pa.array([png, png, b"none", png], pa.binary())

@@ -23,7 +23,7 @@ def wine(tmp_path: Path) -> str:
     return f"csv:{tmp_path / 'wine.csv'}?label=target"
 
 
-def test_it_is_the_call_of_the_library(wine: str, tmp_path: Path) -> None:
+def test_the_command_equals_the_library_call(wine: str, tmp_path: Path) -> None:
     out = tmp_path / "s.npy"
     asked = (wine, "--fraction", "0.1", "--strategy", "el2n", "--seed", "3", *QUICK)
     told = CliRunner().invoke(select_app, [*asked, "--out", str(out)])

@@ -166,7 +166,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 
 @pytest.mark.filterwarnings("ignore:divide by zero")
 @pytest.mark.parametrize("kind", TAKEN)
-def test_a_subset_is_selected_from_all_kinds_of_data_and_found_again_there(kind: str) -> None:
+def test_every_kind_of_data_can_be_selected_from(kind: str) -> None:
     make, inputs = TAKEN[kind]
     data = make()
     subset = lipt.select(data, fraction=0.2, strategy="uniform", run=QUICK, progress=False)
@@ -206,7 +206,7 @@ def test_raw_scales_are_trained_on(caplog: pytest.LogCaptureFixture) -> None:
     assert "diverged" not in caplog.text
 
 
-def test_learners_that_diverge_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_diverged_learners_are_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     fast = {**QUICK, "learners": {**QUICK["learners"], "learning_rate": 1e30, "num_steps": 3}}
     with pytest.raises(LearnerDivergedError) as told:

@@ -69,7 +69,7 @@ class Tiny(nn.Module):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_chooses_what_the_service_chooses(kind: str, tmp_path: Path) -> None:
+def test_select_equals_the_service(kind: str, tmp_path: Path) -> None:
     data = open_dataset(given) if isinstance(given := KINDS[kind](tmp_path), str) else given
     run = {**QUICK, "learners": {**QUICK["learners"], "num_steps": 2, "num_snapshots": 2}}
     pretrained = lipt.pretrain(data, seed=3, run=run, progress=False)
@@ -111,7 +111,7 @@ def _require_alike(subset: Subset, expected: Subset) -> None:
     assert ours == theirs
 
 
-def test_the_learners_and_the_soup_are_there_to_look_at() -> None:
+def test_learners_and_soup_are_available() -> None:
     pretrained = lipt.pretrain(few_digits(), "resnet8", run=QUICK, progress=False)
     assert len(pretrained.learners) == 2
     assert pretrained.soup.keys() == {0, 1}
@@ -131,7 +131,7 @@ def test_the_learners_and_the_soup_are_there_to_look_at() -> None:
         ("uniform", {"proxy": "ridge:patches", "soft_labels": True}),
     ],
 )
-def test_what_needs_no_learners_trains_none(strategy: str, asked: dict[str, Any]) -> None:
+def test_strategies_without_learners_train_none(strategy: str, asked: dict[str, Any]) -> None:
     pretrained = lipt.Pretrained(few_digits(), "resnet8", run=QUICK, progress=False)
     assert len(pretrained.select(strategy, 0.1, **asked)) == 24
     assert pretrained.seconds == {}
@@ -189,7 +189,7 @@ def few_rows() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         ),
     ],
 )
-def test_findings_say_what_was_used_and_what_mattered(
+def test_findings_list_inputs_and_reasons(
     make: Callable[[], Any], strategy: str, asked: dict[str, Any], expected: list[str]
 ) -> None:
     asked = {"fraction": 0.1, **asked}
@@ -205,7 +205,7 @@ def test_findings_say_what_was_used_and_what_mattered(
         assert other.select(strategy, **asked).digest == subset.digest
 
 
-def test_the_recommended_alpha_says_what_it_follows_from() -> None:
+def test_the_recommended_alpha_has_its_reasons() -> None:
     pretrained = lipt.Pretrained(few_digits(), run=QUICK, progress=False)
     subset = pretrained.select("uniform", 0.1, proxy="ridge:patches", soft_labels=True)
     soft = subset.manifest["soft_labels"]
@@ -216,7 +216,7 @@ def test_the_recommended_alpha_says_what_it_follows_from() -> None:
     )
 
 
-def test_a_module_is_where_learners_begin_and_stays_as_it_is() -> None:
+def test_a_module_s_weights_are_theta_star_and_unchanged() -> None:
     torch.manual_seed(0)
     module = Tiny()
     before = {name: value.clone() for name, value in module.state_dict().items()}
@@ -226,7 +226,7 @@ def test_a_module_is_where_learners_begin_and_stays_as_it_is() -> None:
         assert all(torch.equal(now[name], value) for name, value in before.items())
 
 
-def test_a_function_makes_the_model_and_two_do_not_meet() -> None:
+def test_two_model_functions_do_not_conflict() -> None:
     made: list[int] = []
 
     def make(num_classes: int) -> nn.Module:
@@ -240,7 +240,7 @@ def test_a_function_makes_the_model_and_two_do_not_meet() -> None:
     assert set(made) == {10}
 
 
-def test_nothing_listens_or_stays_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_select_leaves_no_port_or_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError
 
@@ -270,7 +270,7 @@ def _this_process() -> tuple[object, ...]:
 
 
 @pytest.mark.slow
-def test_ctrl_c_is_heard_while_learners_are_trained() -> None:
+def test_ctrl_c_interrupts_training() -> None:
     script = (
         "import lipt; from tests.lipt.digits import few_digits\n"
         "lipt.pretrain(few_digits(), 'resnet8', progress=True,\n"
@@ -333,7 +333,7 @@ def stages(found: Estimate) -> dict[str, Stage]:
     return {stage.name: stage for stage in found.stages}
 
 
-def test_images_are_those_that_a_run_is_admitted_by() -> None:
+def test_the_plan_has_the_images_of_a_run_s_admission() -> None:
     images = {name: stage.images for name, stage in stages(planned()).items()}
     # 2 learners of 3 steps on 64; each alone and one of them at 2 ratios, on 200 + 32 images.
     learners, soup = 2 * 3 * 64, (2 + 2) * (200 + 32)
@@ -344,7 +344,7 @@ def test_images_are_those_that_a_run_is_admitted_by() -> None:
     assert stages(planned(run=twice))["learners"].images == 2 * learners
 
 
-def test_bytes_of_learners_are_those_that_travel() -> None:
+def test_the_plan_has_the_bytes_that_are_transferred() -> None:
     opened = Pretrained("digits", "resnet8", run=SMALL_RUN, progress=False)
     config, dataset = opened.config, opened.data
     train_ids = split_validation(dataset.labels_N, config.validation, seed=0).train_ids
@@ -403,7 +403,7 @@ def images_of(number: int, size: int = 32, *, classes: int = 10) -> DataDescript
         ("disagreement", {}, 11 * 5000, 5000 * (8 + 11 * 8)),
     ],
 )
-def test_signals_are_of_what_a_strategy_needs(
+def test_the_plan_counts_a_strategy_s_passes(
     name: str, options: dict[str, str], images: int, signals_bytes: int
 ) -> None:
     stage, told = counted(name, images_of(5000), options=options)
@@ -427,7 +427,7 @@ def test_pairs_of_a_class_are_in_memory_up_to_a_limit(number: int, pairs: int) -
 
 
 @pytest.mark.parametrize("source", ["digits", "table"])
-def test_seconds_are_those_of_a_batch_times_the_images(source: str, tmp_path: Path) -> None:
+def test_the_plan_scales_a_batch_s_seconds(source: str, tmp_path: Path) -> None:
     if source == "table":
         rows = "\n".join(f"{row % 7},{row % 3}.5,{row % 2}" for row in range(400))
         (tmp_path / "table.csv").write_text(f"a,b,c\n{rows}\n")
@@ -440,7 +440,7 @@ def test_seconds_are_those_of_a_batch_times_the_images(source: str, tmp_path: Pa
     json.dumps(to_jsonable(found), allow_nan=False)
 
 
-def test_run_that_a_coordinator_would_refuse_is_told_and_not_timed() -> None:
+def test_a_refused_run_is_reported_and_not_timed() -> None:
     run = {**SMALL_RUN, "learners": {**SMALL_RUN["learners"], "num_steps": 2**31 - 1}}
     found = planned(run=run, timed=True)
     assert found.seconds == {}

@@ -65,8 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             scratch.fill()
         Runner(scratches, results).run(fitting)
     for line in results.summary(fitting):
-        _say(line)
-    _say(f"{len(mutants) - len(fitting)} stale rows")
+        _print_line(line)
+    _print_line(f"{len(mutants) - len(fitting)} stale rows")
     expected = [is_expected(mutant, results.verdict(mutant)) for mutant in fitting]
     return int(not all(expected) or len(fitting) < len(mutants))
 
@@ -79,7 +79,7 @@ def _fits(mutant: Mutant) -> bool:
     try:
         mutated_files(mutant, ROOT)
     except StaleError as error:
-        _say(f"{Verdict.STALE:9} {mutant.name}: {error}")
+        _print_line(f"{Verdict.STALE:9} {mutant.name}: {error}")
         return False
     return True
 
@@ -151,19 +151,19 @@ class Runner:
                 continue
             found = {"outcome": trial.outcome, "seconds": trial.seconds, "failed": trial.failed}
             self._results.put_tests(subject, key, **found)
-            _say(f"{trial.outcome:9} {trial.seconds:6.1f} s  {' '.join(subject)}")
+            _print_line(f"{trial.outcome:9} {trial.seconds:6.1f} s  {' '.join(subject)}")
             if trial.outcome is not Outcome.PASSED:
-                _say(scratch.log.read_text("utf-8", errors="replace"))
+                _print_line(scratch.log.read_text("utf-8", errors="replace"))
         time.sleep(0.02)
 
     def _report(
         self, mutant: Mutant, key: str, verdict: Verdict, *, seconds: float = 0.0, failed: str = ""
     ) -> None:
         self._results.put_mutant(mutant, key, verdict, seconds=seconds, failed=failed)
-        _say(f"{verdict:9} {seconds:6.1f} s  {mutant.name}  {failed}")
+        _print_line(f"{verdict:9} {seconds:6.1f} s  {mutant.name}  {failed}")
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     print(line, flush=True)  # noqa: T201 - the command's output
 
 

@@ -73,7 +73,7 @@ def made_up_findings() -> dict[str, Any]:
             "sizes": [2, 4, 8],
             "accuracies": [0.5, 0.625, 0.75],
             "suggested_fraction": 0.5,
-            "why": "twice as many add 12.5 points",
+            "reason": "twice as many add 12.5 points",
         },
         "seconds": {"features": 1.5, "head": 0.5},
     }

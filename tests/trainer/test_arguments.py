@@ -50,7 +50,7 @@ CALLS: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_garbage_is_refused_in_a_short_message(call: str) -> None:
+def test_invalid_arguments_are_refused_in_a_short_message(call: str) -> None:
     for given in GARBAGE:
         with pytest.raises(LiptError) as refused:
             CALLS[call](given)
@@ -73,13 +73,13 @@ NONSENSE = {
 
 
 @pytest.mark.parametrize("given", NONSENSE)
-def test_nonsense_is_refused_before_the_data_is_looked_at(given: str) -> None:
+def test_invalid_arguments_are_refused_before_the_data_is_read(given: str) -> None:
     with pytest.raises(LiptError, match=NONSENSE[given]) as refused:
         eval(f"lipt.select(None, {given})", {"lipt": lipt})
     assert len(str(refused.value)) <= 200
 
 
-def test_torch_is_not_loaded_for_a_refusal() -> None:
+def test_refusals_do_not_import_torch() -> None:
     code = (
         "import lipt, sys\n"
         "try: lipt.select(None, fraction='0.1')\n"
@@ -89,7 +89,7 @@ def test_torch_is_not_loaded_for_a_refusal() -> None:
     assert told == "BudgetError False\n"
 
 
-def test_numbers_of_numpy_are_numbers() -> None:
+def test_numpy_numbers_are_accepted() -> None:
     data = (np.eye(4).repeat(3, axis=0), np.arange(12) % 2)
     asked = {"seed": np.int64(1), "strategy": "uniform", "progress": False}
     assert len(lipt.select(data, budget=np.int64(3), **asked)) == 3  # type: ignore[arg-type]
@@ -104,7 +104,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
         ({"fractions": [0.1, 2]}, r"fraction 2 is outside \(0, 1\]"),
     ],
 )
-def test_nonsense_is_refused_before_anything_is_compared(
+def test_invalid_comparison_arguments_are_refused_first(
     given: dict[str, object], words: str
 ) -> None:
     with pytest.raises(LiptError, match=words):
@@ -115,6 +115,6 @@ def test_nonsense_is_refused_before_anything_is_compared(
     ("strategy", "meant"),
     [("random", "uniform"), ("balanced", "uniform_per_class"), ("k_center", "kcenter")],
 )
-def test_a_strategy_of_another_name_is_suggested(strategy: str, meant: str) -> None:
+def test_a_misspelt_strategy_gets_a_suggestion(strategy: str, meant: str) -> None:
     with pytest.raises(UnknownNameError, match=rf"no strategy '{strategy}'\. Did you mean {meant}"):
         lipt.select(None, strategy=strategy)

@@ -11,7 +11,7 @@ from lipt.trainer.views import BlobView, RunView, StrategyOptionView, view_of
 from lipt.v1 import run_pb2
 
 
-def test_a_cell_cannot_begin_a_row_or_shift_a_column() -> None:
+def test_table_cells_cannot_break_the_layout() -> None:
     lines = table_lines(("name", "id"), [("a\n9  fake", "1"), ("b\x1b[2J", "2")])
     assert lines == ["name        id", r"a\n9  fake  1", r"b\x1b[2J    2"]
 

@@ -149,7 +149,7 @@ def test_a_failed_write_costs_a_warning(fake: FakePackage, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
-def test_a_tracker_that_does_not_begin_is_refused_at_once(fake: FakePackage, name: str) -> None:
+def test_a_tracker_that_fails_to_start_is_an_error(fake: FakePackage, name: str) -> None:
     fake.broken = True
     with pytest.raises(ConfigError, match=r"cannot be logged to: .*disk is full"):
         Logger(name, "x")
@@ -169,7 +169,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
         Logger(name, "x")
 
 
-def test_a_subset_chosen_again_is_told_of_and_the_same_one_is_not(fake: FakePackage) -> None:
+def test_only_changed_subsets_are_tracked(fake: FakePackage) -> None:
     log = Logger("mlflow", "experiment")
     for digest, epoch in (("a", 1), ("a", 2), ("b", 3)):
         log(record(epoch, num_steps=30, subset_digest=digest))

@@ -36,7 +36,7 @@ def test_a_learner_is_read_field_by_field() -> None:
     )
 
 
-def test_what_a_run_does_not_have_yet_is_none() -> None:
+def test_missing_parts_of_a_run_are_none() -> None:
     run = view_of(RunView, run_pb2.Run(run_id="r", state=run_pb2.RUN_STATE_PENDING))
     absent = (run.progress, run.created_at, run.ended_at, run.soup, run.costs)
     assert (*absent, run.initial_weights, run.pretrained_weights) == (None,) * 7
@@ -57,7 +57,7 @@ def test_what_a_run_does_not_have_yet_is_none() -> None:
 
 
 @pytest.mark.parametrize("number", [0, 99, -1])
-def test_a_state_that_this_version_has_no_word_for_is_unknown(number: int) -> None:
+def test_a_state_of_a_later_version_is_unknown(number: int) -> None:
     run = run_pb2.Run(
         state=number,  # type: ignore[arg-type]
         learners=[run_pb2.Learner(state=number)],  # type: ignore[arg-type]

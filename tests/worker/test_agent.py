@@ -96,7 +96,7 @@ def world(tmp_path: Path) -> World:
     return World(FakeClient(tmp_path))
 
 
-def test_worker_joins_once_and_takes_one_learner_after_the_other(world: World) -> None:
+def test_a_worker_registers_once_and_trains_learners_in_turn(world: World) -> None:
     world.live(make_assignment(0), None, make_assignment(1))
     assert [name for _, name in world.fake.registered] == ["one"]
     assert world.done == [("worker-1", "r/0"), ("worker-1", "r/1")]
@@ -104,7 +104,7 @@ def test_worker_joins_once_and_takes_one_learner_after_the_other(world: World) -
     assert world.pauses == []
 
 
-def test_worker_ends_after_so_many_learners_and_failed_ones_do_not_count(world: World) -> None:
+def test_a_worker_ends_after_its_number_of_learners(world: World) -> None:
     world.fake.assignments = [make_assignment(index) for index in range(4)]
     world.work = [fail(DataError("bad.")), succeed]
     world.agent(max_learners=2).run()
@@ -112,7 +112,7 @@ def test_worker_ends_after_so_many_learners_and_failed_ones_do_not_count(world: 
     assert len(world.fake.assignments) == 1
 
 
-def test_stop_cuts_short_what_is_not_done(world: World) -> None:
+def test_a_stop_interrupts_unfinished_work(world: World) -> None:
     world.fake.assignments = [make_assignment(0)]
     idle = world.agent(max_learners=2)
     idle.run()
@@ -124,7 +124,7 @@ def test_stop_cuts_short_what_is_not_done(world: World) -> None:
     assert not done.stopped_early
 
 
-def test_worker_without_a_learner_for_so_long_ends(world: World, clock: Clock) -> None:
+def test_an_idle_worker_ends(world: World, clock: Clock) -> None:
     agent = world.agent(max_idle_seconds=40.0, clock=clock)
 
     def wait() -> None:
@@ -139,7 +139,7 @@ def test_worker_without_a_learner_for_so_long_ends(world: World, clock: Clock) -
     assert world.done == [("worker-1", "r/0")]
 
 
-def test_restarted_coordinator_is_joined_again_as_the_same_instance(world: World) -> None:
+def test_a_worker_registers_again_after_a_restart(world: World) -> None:
     world.live(make_assignment(0), UnknownWorkerError("who?"), make_assignment(1))
     first, second = world.fake.registered
     assert first == second
@@ -169,7 +169,7 @@ def test_restarted_coordinator_is_joined_again_as_the_same_instance(world: World
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
-def test_learner_that_fails_is_counted_and_given_back_with_the_reason(
+def test_a_failed_learner_is_counted_and_returned_with_the_reason(
     world: World,
     caplog: pytest.LogCaptureFixture,
     error: BaseException,
@@ -188,9 +188,7 @@ def test_learner_that_fails_is_counted_and_given_back_with_the_reason(
     assert ("Traceback" in caplog.text) is not isinstance(error, LiptError)
 
 
-def test_lease_that_is_lost_in_mid_training_stops_the_learner_and_the_next_one_is_taken(
-    world: World,
-) -> None:
+def test_a_lost_lease_stops_training_and_the_next_learner_starts(world: World) -> None:
     lost: list[bool] = []
 
     def train(lease: LeaseKeeper, should_stop: Callable[[], bool]) -> None:
@@ -208,9 +206,7 @@ def test_lease_that_is_lost_in_mid_training_stops_the_learner_and_the_next_one_i
     assert world.done == [("worker-1", "r/0"), ("worker-1", "r/1")]
 
 
-def test_stop_while_training_gives_the_learner_back_without_waiting_for_its_end(
-    world: World,
-) -> None:
+def test_a_stop_returns_the_learner_in_training(world: World) -> None:
     agent = world.agent()
     stopped: list[bool] = []
 

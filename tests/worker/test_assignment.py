@@ -167,7 +167,7 @@ def same(first: Weights, second: Weights) -> bool:
     return first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
 
 
-def test_learner_is_trained_from_what_was_fetched_handed_in_and_measured(world: World) -> None:
+def test_a_learner_is_fetched_trained_submitted_and_measured(world: World) -> None:
     world.run()
     (initial,), (shard,) = world.training.initial, world.training.shards
     assert same(initial, THETA)
@@ -194,7 +194,7 @@ def test_learner_is_trained_from_what_was_fetched_handed_in_and_measured(world: 
     assert counted(WAITED) == {(): 0.25}
 
 
-def test_snapshots_are_handed_in_with_the_result_in_the_order_of_training(world: World) -> None:
+def test_snapshots_are_submitted_in_training_order(world: World) -> None:
     early, late = weights_of(3), weights_of(4)
     world.training.result = replace(LEARNER, snapshots=(early, late))
     world.run()
@@ -203,7 +203,7 @@ def test_snapshots_are_handed_in_with_the_result_in_the_order_of_training(world:
         assert same(world.decoded(name), weights)
 
 
-def test_theta_star_that_the_cache_s_disk_has_changed_is_fetched_again(world: World) -> None:
+def test_a_damaged_cached_theta_star_is_fetched_again(world: World) -> None:
     world.run()
     theta = world.assignment.initial_weights
     flip_a_bit(world.cache.path(theta), -1)
@@ -219,9 +219,7 @@ def test_cache_that_is_too_small_keeps_the_theta_star_in_use(world: World) -> No
     assert world.cache.has(world.assignment.initial_weights)
 
 
-def test_full_disk_under_the_cache_is_done_without(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_cache_disk_is_tolerated(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise FULL
 
@@ -240,7 +238,7 @@ def test_weights_of_another_model_are_refused_before_any_training(world: World) 
 
 
 @pytest.mark.parametrize("trouble", [AWAY, FULL])
-def test_trained_learner_waits_for_a_coordinator_in_trouble_and_is_handed_in_once(
+def test_a_trained_learner_waits_for_the_coordinator_and_is_submitted_once(
     world: World, trouble: Exception
 ) -> None:
     world.fake.refusals["commit"] = [trouble] * 3
@@ -253,9 +251,7 @@ def test_trained_learner_waits_for_a_coordinator_in_trouble_and_is_handed_in_onc
 
 
 @pytest.mark.parametrize("handing_over", [False, True])
-def test_blobs_wait_for_a_coordinator_that_is_away_longer_than_a_transfer_is_tried_again(
-    world: World, handing_over: bool
-) -> None:
+def test_transfers_wait_for_an_unreachable_coordinator(world: World, handing_over: bool) -> None:
     def go_away() -> None:
         world.fake.blobs.failures = [AWAY] * 25
 
@@ -268,7 +264,7 @@ def test_blobs_wait_for_a_coordinator_that_is_away_longer_than_a_transfer_is_tri
     assert len(world.pauses) == 25
 
 
-def test_worker_that_stops_waits_no_longer_for_a_coordinator_that_is_away(world: World) -> None:
+def test_a_stopping_worker_does_not_wait_for_the_coordinator(world: World) -> None:
     world.fake.refusals["commit"] = [AWAY] * 100
 
     world.stops_while_it_waits = True
@@ -278,9 +274,7 @@ def test_worker_that_stops_waits_no_longer_for_a_coordinator_that_is_away(world:
     assert world.fake.committed == []
 
 
-def test_result_that_the_coordinator_s_disk_has_changed_is_sent_again_and_not_trained_again(
-    world: World,
-) -> None:
+def test_a_result_damaged_on_the_coordinator_is_sent_again(world: World) -> None:
     world.fake.refusals["commit"] = [UnknownBlobError("it is not whole any more.")]
     world.run()
     assert len(world.training.shards) == 1
@@ -327,7 +321,7 @@ def scorer(tmp_path: Path) -> Scorer:
     return Scorer(tmp_path)
 
 
-def test_the_range_s_values_are_handed_in(scorer: Scorer) -> None:
+def test_a_range_s_values_are_submitted(scorer: Scorer) -> None:
     scorer.run()
     ((worker_id, name, report, snapshots),) = scorer.fake.committed
     assert (worker_id, snapshots) == ("w", ())
@@ -341,7 +335,7 @@ def test_the_range_s_values_are_handed_in(scorer: Scorer) -> None:
     assert sums(scorer.worker.meters, BLOB_BYTES)["sent",] == name.size_bytes
 
 
-def test_data_is_opened_at_the_size_that_the_model_sees(scorer: Scorer) -> None:
+def test_scoring_data_is_opened_at_the_model_s_size(scorer: Scorer) -> None:
     large = ImageFormat(1, 16, 16, mean=(0.5,), std=(0.25,))
     assert scorer.worker.dataset(replace(scorer.task, image=large)).inputs.height == 16  # type: ignore[union-attr]
 
@@ -355,7 +349,7 @@ def test_data_is_opened_at_the_size_that_the_model_sees(scorer: Scorer) -> None:
     ],
     ids=["data", "colours", "threads"],
 )
-def test_a_range_of_other_data_or_beyond_a_limit_is_declined_before_anything_is_fetched(
+def test_an_impossible_range_is_declined_before_downloads(
     scorer: Scorer, changes: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(OverLimitError, match=words):
@@ -364,14 +358,14 @@ def test_a_range_of_other_data_or_beyond_a_limit_is_declined_before_anything_is_
     assert scorer.fake.committed == []
 
 
-def test_a_range_that_somebody_else_has_done_is_no_failure(scorer: Scorer) -> None:
+def test_a_range_finished_elsewhere_is_no_failure(scorer: Scorer) -> None:
     scorer.run()
     scorer.fake.blobs.failures = [ForeignBlobError("this one has none.")]
     with pytest.raises(StaleLeaseError, match="another worker was quicker"):
         scorer.run(start=0, stop=64)
 
 
-def test_data_that_changes_while_it_is_scored_is_noticed_and_a_stop_between_two_batches(
+def test_scoring_detects_changed_data_and_stops_between_batches(
     scorer: Scorer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as changing:
@@ -410,7 +404,7 @@ def task(**learners: Any) -> LearnerTask:
     ],
     ids=["machine", "device", "flags"],
 )
-def test_limits_follow_from_the_flags_or_from_the_machine(
+def test_worker_limits_come_from_flags_or_the_machine(
     device: str, flags: dict[str, Any], threads: int, memory: int | None
 ) -> None:
     found = limits(torch.device(device), **flags)
@@ -435,5 +429,5 @@ def test_too_much_memory_is_refused_with_the_figures() -> None:
         limits(max_memory="2GiB").require(large)
 
 
-def test_workers_of_one_host_have_names_that_differ() -> None:
+def test_workers_of_one_host_have_different_names() -> None:
     assert WorkerSettings().name == f"{socket.gethostname()}-{os.getpid()}"

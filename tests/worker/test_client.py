@@ -76,7 +76,7 @@ def served() -> Iterator[Served]:
         yield fake, CoordinatorClient(channel)
 
 
-def test_worker_says_who_it_is_and_proves_it_from_then_on(served: Served) -> None:
+def test_a_worker_registers_and_authenticates_later_calls(served: Served) -> None:
     fake, client = served
     assignment = client.acquire()
     assert assignment is not None
@@ -95,9 +95,7 @@ def test_worker_says_who_it_is_and_proves_it_from_then_on(served: Served) -> Non
 
 
 @pytest.mark.parametrize("stop", [False, True])
-def test_heartbeat_brings_the_progress_and_a_commit_its_snapshots_in_order(
-    served: Served, stop: bool
-) -> None:
+def test_heartbeats_carry_progress_and_commits_snapshots(served: Served, stop: bool) -> None:
     fake, client = served
     fake.stop = stop
     assignment = client.acquire()
@@ -114,7 +112,7 @@ def test_heartbeat_brings_the_progress_and_a_commit_its_snapshots_in_order(
     assert [blob_from_proto(blob) for blob in committed.snapshots] == [early, late]
 
 
-def test_assignment_of_a_newer_version_is_given_back_with_the_reason(served: Served) -> None:
+def test_an_assignment_of_a_newer_version_is_returned_with_the_reason(served: Served) -> None:
     fake, client = served
     fake.assignment.task.pruning_method = 99  # type: ignore[assignment]
     with pytest.raises(ConfigError, match="pruning_method = '99'"):
@@ -136,9 +134,7 @@ class Poll:
         raise grpc.FutureCancelledError
 
 
-def test_signal_while_a_poll_is_being_made_ends_that_poll(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_ends_a_poll(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     client = served[1]
 
     def future(*_: Any, **__: Any) -> Poll:
@@ -166,7 +162,7 @@ class Kept:
         return self.fake.beats.get(timeout=PATIENCE_SECONDS)
 
 
-def test_news_go_out_at_once_and_not_with_the_next_heartbeat(tmp_path: Path) -> None:
+def test_a_new_phase_is_reported_at_once(tmp_path: Path) -> None:
     kept = Kept(tmp_path, 3600.0)
     with kept.lease as lease:
         kept.next_beat()
@@ -176,9 +172,7 @@ def test_news_go_out_at_once_and_not_with_the_next_heartbeat(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("error", [StaleLeaseError("somebody else's."), UnknownRunError("gone.")])
-def test_lease_that_is_somebody_else_s_is_lost_and_no_more_heartbeats_are_sent(
-    tmp_path: Path, error: LiptError
-) -> None:
+def test_a_lost_lease_ends_heartbeats(tmp_path: Path, error: LiptError) -> None:
     kept = Kept(tmp_path, OFTEN, error)
     with kept.lease as lease:
         lease._thread.join(PATIENCE_SECONDS)
@@ -188,7 +182,7 @@ def test_lease_that_is_somebody_else_s_is_lost_and_no_more_heartbeats_are_sent(
     assert kept.events.count(EventKind.RETRIED) == 0
 
 
-def test_coordinator_that_is_away_costs_heartbeats_and_not_the_lease(tmp_path: Path) -> None:
+def test_an_unreachable_coordinator_does_not_end_the_lease(tmp_path: Path) -> None:
     kept = Kept(tmp_path, OFTEN, UnreachableError("away."), LiptError("internal error"))
     with kept.lease as lease:
         for _ in range(3):
@@ -197,7 +191,7 @@ def test_coordinator_that_is_away_costs_heartbeats_and_not_the_lease(tmp_path: P
     assert kept.events.count(EventKind.RETRIED, "heartbeat") == 2
 
 
-def test_heartbeat_that_came_too_often_is_sent_again_no_sooner_than_it_is_told_to(
+def test_a_rate_limited_heartbeat_waits_as_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []

@@ -136,10 +136,10 @@ def _dataset_check(dataset: DatasetView | None) -> Check:
 def _worker_check(worker: WorkerView) -> Check:
     name = f"worker {worker.name}"
     busy = f"at work on {worker.assignment}" if worker.assignment else "idle"
-    detail = f"{worker.device}, {busy}, heard {worker.seconds_since_heard:.0f} s ago"
+    detail = f"{worker.device}, {busy}, heard {worker.seconds_since_last_call:.0f} s ago"
     if worker.certificate_expires_at is not None:
         detail += f", certificate until {worker.certificate_expires_at:%Y-%m-%d}"
-    if worker.seconds_since_heard > 60:  # they are heard every few seconds
+    if worker.seconds_since_last_call > 60:  # they are heard every few seconds
         return Check(name, None, detail, "See its log; it may be gone.")
     if worker.idle_reason:
         remedy = "Start it with that flag where its machine may run that code, or start another."

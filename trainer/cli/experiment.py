@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from lipt.common.data import Dataset
-from lipt.trainer.cli.display.output import Say
+from lipt.trainer.cli.display.output import PrintLine
 from lipt.trainer.cli.display.runs import state_line
 from lipt.trainer.client.client import Client
 from lipt.trainer.comparison import outcomes
@@ -58,10 +58,12 @@ def run_experiment(
     client: Client,
     finish: Callable[[RunView], RunView],
     directory: Path,
-    say: Say,
+    print_line: PrintLine,
 ) -> list[str]:
     """Diagnose the data, compare subsets of three runs, write two pages; returns what to print."""
-    say(f"{is_wrong_N.sum()} of the {len(train)} labels of {train.source} are wrong on purpose")
+    print_line(
+        f"{is_wrong_N.sum()} of the {len(train)} labels of {train.source} are wrong on purpose"
+    )
     first = PLAN.seeds[0]
     # All start now: the workers train the next learners while others are merged and compared.
     runs = {
@@ -72,14 +74,14 @@ def run_experiment(
     write_atomically(diagnosis_page, render_diagnosis(diagnosis, train).encode())
     suspects = [issue.id for issue in diagnosis.label_issues()]
     found = suspects_text(suspects, is_wrong_N)
-    say(found)
+    print_line(found)
     run = finish(runs[first])
     record = directory / "run.json"
     write_atomically(record, f"{json.dumps(to_jsonable(run), indent=2)}\n".encode())
     rows: list[tuple[str, ...]] = []
     for strategy in (*FIXED, *PLAN.strategies):
         subset = client.subset(run.run_id, strategy, fraction=FRACTION)
-        say(f"subset by {strategy}: {len(subset)} examples, digest {subset.digest[:12]}")
+        print_line(f"subset by {strategy}: {len(subset)} examples, digest {subset.digest[:12]}")
         subset.save(directory / f"subset-{strategy}.npy")
         counts = count_classes(train, subset.indices)
         per_class = f"{min(counts)} to {max(counts)}"
@@ -102,7 +104,7 @@ def run_experiment(
         choose=lambda run, strategy, **asked: client.subset(run.run_id, strategy, **asked),
         out=trials,
         device="cpu",
-        say=say,
+        print_line=print_line,
     )
     weights = directory / "theta_p.safetensors"
     client.save_weights(weights, run.run_id, "pretrained")

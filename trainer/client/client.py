@@ -45,7 +45,7 @@ from lipt.trainer.client.sources import (
     weights_source,
 )
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
-from lipt.trainer.files import place
+from lipt.trainer.files import rename_finished
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import RunView, ViewT, WeightsKind, view_of
 from lipt.v1 import access_pb2, blob_pb2, config_pb2, diagnosis_pb2, info_pb2, run_pb2, subset_pb2
@@ -192,8 +192,8 @@ class Client(AbstractContextManager["Client"]):
         for view in Reconnection(self._reconnect_seconds).resumed(changes):
             run_id = view.run_id
             # Not `>`: revisions start lower if the clock was set back before a restart.
-            if view.revision != revision or view.waiting != waiting:
-                revision, waiting = view.revision, view.waiting
+            if view.revision != revision or view.waiting_reason != waiting:
+                revision, waiting = view.revision, view.waiting_reason
                 yield view
             if view.ended:
                 return
@@ -362,7 +362,7 @@ class Client(AbstractContextManager["Client"]):
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".lipt-") as folder:
             store = BlobStore(Path(folder), max_blob_bytes=_MAX_BYTES)
             part = self._connection.transfer(lambda blobs: Transfers(blobs).download(name, store))
-            place(part, target)
+            rename_finished(part, target)
         return views.BlobView(**asdict(name))
 
     def who_am_i(self) -> views.CallerView:
@@ -418,9 +418,9 @@ class Client(AbstractContextManager["Client"]):
         return view_of(RunView, self._connection.unary(method, request, seconds=seconds).run)
 
     def _reconnection(self, on_progress: OnProgress | None) -> Reconnection:
-        tell = on_progress or (lambda _: None)
+        report = on_progress or (lambda _: None)
         return Reconnection(
-            self._reconnect_seconds, on_pause=lambda why: tell(views.ProgressView(why, 0, 0))
+            self._reconnect_seconds, on_pause=lambda why: report(views.ProgressView(why, 0, 0))
         )
 
     def _find_weights(self, run: str, kind: str) -> BlobName:

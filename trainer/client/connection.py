@@ -263,7 +263,7 @@ class Connection:
                 "address is right, that no firewall drops the port, and the coordinator's log."
             )
         security = "with TLS" if self._tls else "without TLS"
-        why = self._tls.why_closed(details) if self._tls else ""
+        why = self._tls.closing_hint(details) if self._tls else ""
         return UnreachableError(
             f"no coordinator answers at {self.address}, asked {security} ({details}). Check that "
             "lipt-coordinator runs there, and that both sides use TLS or neither does."

@@ -78,12 +78,12 @@ def compare(
     out: Path,
     device: str = "auto",
     allowed_modules: Collection[str] = (),
-    say: Callable[[str], None],
+    print_line: Callable[[str], None],
     on_step: OnStep = lambda *_: None,
 ) -> list[Trial]:
     """Train every strategy's subsets and the baselines, all for equally many optimizer steps.
 
-    `pretrain` returns a seed's run, which has `fitted` and `costs`. `choose` takes this run, a
+    `pretrain` returns a seed's run, with `lowered_defaults` and `costs`. `choose` takes this run, a
     strategy, and the fraction, proxy and soft_labels by name. Trials in `out` are not repeated.
     """
     known = {strategy.name: strategy for strategy in strategies}
@@ -103,8 +103,10 @@ def compare(
     }
     trials = TrialFile(out, identity)
     if trials.trials:
-        say(f"{out}: {len(trials.trials)} trainings are in it; the comparison goes on after them")
-    say(f"main training: {steps} steps of {recipe.batch_size}; {recipe.augmentation_text}")
+        print_line(
+            f"{out}: {len(trials.trials)} trainings are in it; the comparison goes on after them"
+        )
+    print_line(f"main training: {steps} steps of {recipe.batch_size}; {recipe.augmentation_text}")
     where: dict[str, Any] = {"device": device, "allowed_modules": allowed_modules}
     training = partial(fit, plan.model, train, test=test, on_step=on_step, **where)
     shared = {"num_examples": len(train), "chance": test.target.chance(test.targets_N)}
@@ -121,10 +123,10 @@ def compare(
                 # All examples with soft labels are a subset as well.
                 name = FIXED[0] if cell.name == EVERYTHING else cell.name
                 if run is None:
-                    say(f"seed {seed}: the run")
+                    print_line(f"seed {seed}: the run")
                     run = pretrain(seed)
-                    if run.fitted:
-                        say(f"seed {seed}: fitted to the data: {run.fitted}")
+                    if run.lowered_defaults:
+                        print_line(f"seed {seed}: fitted to the data: {run.lowered_defaults}")
                 asked = {"proxy": plan.proxy, "soft_labels": cell.is_soft}
                 subset = choose(run, name, fraction=cell.fraction, **asked)
                 measures = shared | selection_costs(known[name], run.costs, subset.manifest)
@@ -132,7 +134,7 @@ def compare(
                 measures = {**measures, "num_examples": len(subset)}
             trial = _trial(cell, subset, source, recipe, training, measures)
             trials.add(trial)
-            say(
+            print_line(
                 f"seed {seed}, {cell.fraction:.0%}, {label(cell.strategy)}: "
                 f"{trial.test_accuracy:.1%} on the test set, {trial.training_seconds:.0f} s"
             )

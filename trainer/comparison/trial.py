@@ -22,7 +22,7 @@ from lipt.trainer.main_training.records import Evaluation
 
 # The coordinator's random strategies.
 FIXED = ("uniform", "uniform_per_class")
-RESAMPLED = "redrawn"
+RESAMPLED = "resampled"
 EVERYTHING = "everything"
 BASELINES = (*FIXED, RESAMPLED, EVERYTHING)
 # Suffix of a row that is trained with soft labels; its baseline is the same row without them.

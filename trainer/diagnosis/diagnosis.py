@@ -111,8 +111,8 @@ class Diagnosis:
 
     def clean(self) -> NDArray[np.int64]:
         """Return the ids without sure label issues and surplus duplicates, ascending."""
-        left_out = (self._suspects(sure=True), self.surplus())
-        return np.setdiff1d(np.arange(len(self)), np.concatenate(left_out))
+        excluded = (self._suspects(sure=True), self.surplus())
+        return np.setdiff1d(np.arange(len(self)), np.concatenate(excluded))
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return the columns by name: `pandas.DataFrame(diagnosis.columns())`."""

@@ -97,7 +97,7 @@ class Learnability(_Value):
     sizes: tuple[Count, ...]
     accuracies: tuple[Share, ...]
     suggested_fraction: Share
-    why: str
+    reason: str
 
 
 class Findings(_Value):
@@ -150,8 +150,8 @@ def facts(findings: Findings) -> list[Fact]:
     outliers = f"{_counted(far, 'example')} far from everything" if far else "none"
     few = f"{needed.examples_for_90:,} examples ({format_percent(needed.share_for_90)})"
     worth = f"worth asking for: a fraction of {curve.suggested_fraction:.3g}"
-    if curve.why:
-        worth += f": {curve.why.rstrip('.')}"
+    if curve.reason:
+        worth += f": {curve.reason.rstrip('.')}"
     return [
         _label_errors(findings),
         Fact("confused classes", confused or "none", clear=not pairs),

@@ -206,9 +206,9 @@ def make_stage(
     synthetic: SyntheticSet,
     real: RealExamples,
     networks: Networks,
-    tell: Callable[[str], object],
+    report: Callable[[str], object],
 ) -> SyntheticSet:
-    """Return the set with one more stage, distilled from `real`; `tell` as in `distill`."""
+    """Return the set with one more stage, distilled from `real`; `report` as in `distill`."""
     settings, stage, device = networks.settings, synthetic.num_stages, networks.device
     ids_S = [
         real.draw(label, settings.per_stage, networks.generator("first-images", label, stage))
@@ -233,7 +233,7 @@ def make_stage(
                 pixels_NCHW.clamp_(0, 1)
             done += 1
             where = f"stage {stage + 1} of {settings.stages}"
-            tell(f"{where}: match {done} of {num_matches}, distance {apart:.1f}")
+            report(f"{where}: match {done} of {num_matches}, distance {apart:.1f}")
             every_NCHW = torch.cat([earlier_NCHW, pixels_NCHW.detach()])
             networks.train(network, every_NCHW, every_N, settings.steps_between, training)
     images_NCHW = (pixels_NCHW.detach() * 255).round().to(torch.uint8)
@@ -278,7 +278,7 @@ def distill(
     later: Subset | None = None,
     device: str = "auto",
     allowed_modules: Collection[str] = (),
-    tell: Callable[[str], object] = lambda _: None,
+    report: Callable[[str], object] = lambda _: None,
 ) -> SyntheticSet:
     """Make synthetic images; continues after the last complete stage in the folder.
 
@@ -294,7 +294,7 @@ def distill(
         later: the examples of stages after the first, such as the hardest ones.
         device: "auto", "cpu", "cuda" or "cuda:N".
         allowed_modules: modules that `model` may be imported from.
-        tell: called with a line of progress.
+        report: called with a line of progress.
 
     Raises:
         DataError: no images or classes, too few images of a class, or other files in the folder.
@@ -326,7 +326,7 @@ def distill(
             # Layers such as dropout draw the same values after a restart.
             layers = derive_seed(settings.seed, "distillation-layers", stage)
             with seeded_generators(layers, place):
-                made = make_stage(synthetic, real, networks, tell)
+                made = make_stage(synthetic, real, networks, report)
             noted = {"real_images": sum(map(len, real.ids)), "seconds": monotonic() - began}
             stages = [*synthetic.manifest["stages"], noted]
             synthetic = replace(made, manifest={**synthetic.manifest, "stages": stages})

@@ -108,8 +108,8 @@ class Training:
                 self.source.num_epochs = self.progress.epoch + epochs_left
                 self._use(self.source.before_epoch(self.progress.epoch))
             record = self._train_epoch(on_step)
-            for tell in on_epoch:
-                tell(record)
+            for callback in on_epoch:
+                callback(record)
             now, last = monotonic(), record.step == num_steps
             is_due = now - saved_at >= self.schedule.checkpoint_seconds
             over = not last and now + (now - epoch_began) > ends_at

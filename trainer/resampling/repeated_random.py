@@ -105,7 +105,7 @@ class RepeatedRandom:
     """
 
     def __init__(self, train: Dataset, budget: int, seed: int) -> None:
-        self.identity: Mapping[str, Any] = {"redraw": "random", "budget": budget, "seed": seed}
+        self.identity: Mapping[str, Any] = {"resample": "random", "budget": budget, "seed": seed}
         self.num_epochs: int | None = None
         self._cycles = Cycles(len(train), budget, seed, train.labels_N)
         self._fingerprint = train.fingerprint
@@ -116,5 +116,5 @@ class RepeatedRandom:
         indices = self._cycles.draw(epoch).sort().values.numpy()
         weights = np.ones(len(indices), np.float32)
         digest = subset_digest(indices, weights)
-        self.subset = Subset(indices, weights, self._fingerprint, digest, "redrawn_random")
+        self.subset = Subset(indices, weights, self._fingerprint, digest, "resampled_random")
         return self.subset

@@ -27,16 +27,16 @@ _BOUND = "from lipt.worker.pool import become; become()"
 
 
 class Child(subprocess.Popen[str]):
-    """`python -m MODULE ARGUMENTS`; another thread passes its output lines to `say`."""
+    """`python -m MODULE ARGUMENTS`; another thread passes its output lines to `print_line`."""
 
     def __init__(
         self,
         module: str,
         arguments: Sequence[str],
         environment: Mapping[str, str],
-        say: Callable[[str], object],
+        print_line: Callable[[str], object],
     ) -> None:
-        self._say = say
+        self._print_line = print_line
         self._lines: deque[str] = deque(maxlen=_TAIL_LINES)
         # Ctrl-C reaches only the starter, which ends the child in order.
         super().__init__(
@@ -69,7 +69,7 @@ class Child(subprocess.Popen[str]):
         with self.stdout as output:
             for line in output:
                 self._lines.append(line.rstrip("\n"))
-                self._say(line.rstrip("\n"))
+                self._print_line(line.rstrip("\n"))
 
 
 def become() -> None:
@@ -94,9 +94,9 @@ class Ended:
 class LocalEngine:
     """Runs workers as children of this process; two with 0.5 `gpus_per_worker` share a GPU."""
 
-    def __init__(self, gpus_per_worker: float, say: Callable[[str], object]) -> None:
+    def __init__(self, gpus_per_worker: float, print_line: Callable[[str], object]) -> None:
         self._gpus = gpus_per_worker
-        self._say = say
+        self._print_line = print_line
         self._children: dict[int, Child] = {}
 
     def start(self, number: int, arguments: Sequence[str]) -> None:
@@ -107,7 +107,7 @@ class LocalEngine:
             "lipt.worker",
             arguments,
             os.environ,
-            lambda line: self._say(f"worker {number} | {line}"),
+            lambda line: self._print_line(f"worker {number} | {line}"),
         )
 
     def ended(self) -> list[Ended]:

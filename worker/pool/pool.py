@@ -102,7 +102,7 @@ class Pool:
     def tend(self, demand: Demand) -> None:
         """Remove ended workers, and start or end others by demand."""
         now, settings = self.clock(), self.settings
-        num_open = demand.num_queued + demand.num_leased + demand.num_coming
+        num_open = demand.num_queued + demand.num_leased + demand.num_upcoming
         num_open += demand.num_ranges if self.has_data else 0
         self._demand = demand
         if num_open:
@@ -154,14 +154,16 @@ def _workers(number: int) -> str:
 
 @contextmanager
 def open_pool_workers(
-    settings: PoolSettings, worker_arguments: Sequence[str], *, say: Callable[[str], object]
+    settings: PoolSettings, worker_arguments: Sequence[str], *, print_line: Callable[[str], object]
 ) -> Iterator[Pool]:
-    """A pool whose workers end with the block; `say` gets the output lines of local ones."""
+    """A pool whose workers end with the block; `print_line` gets the output lines of local ones."""
     split_address(settings.coordinator)
     tls = TlsFiles.from_options(settings.tls_cert, settings.tls_key, settings.tls_ca)
     token = TokenSource.from_options(settings.token_file, settings.token)
     arguments = [*own_arguments(settings), *worker_arguments]
-    engine = RayEngine(settings) if settings.ray else LocalEngine(settings.gpus_per_worker, say)
+    engine = (
+        RayEngine(settings) if settings.ray else LocalEngine(settings.gpus_per_worker, print_line)
+    )
     has_data = any(word.partition("=")[0] == "--worker-data" for word in worker_arguments)
     try:
         with open_channel(settings.coordinator, tls, token) as channel:

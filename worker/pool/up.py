@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lipt.common.config.flags import exit_on_error, service_app, with_flags
-from lipt.common.terminal import Version, say
+from lipt.common.terminal import Version, print_line
 from lipt.worker.settings import PoolSettings
 
 if TYPE_CHECKING:
@@ -70,13 +70,15 @@ def _run_pool(flags: dict[str, Any], worker_arguments: list[str]) -> None:
 
     settings = load_settings(PoolSettings, config=None, flags=flags)
     configure_logging(settings.log_level)
-    say_here = logging.getLogger(__name__).info
-    with open_pool_workers(settings, worker_arguments, say=partial(say, err=True)) as pool:
+    logger = logging.getLogger(__name__)
+    with open_pool_workers(
+        settings, worker_arguments, print_line=partial(print_line, err=True)
+    ) as pool:
         # Connecting to Ray replaces handlers.
         _on_signals(pool.stop)
-        say_here("up to %d workers for %s", settings.workers, settings.coordinator)
+        logger.info("up to %d workers for %s", settings.workers, settings.coordinator)
         pool.run()
-    say_here("stopped")
+    logger.info("stopped")
 
 
 @app.command()
@@ -141,14 +143,14 @@ def up(
     configure_logging(settings.log_level)
     stopping = threading.Event()
     _on_signals(stopping.set)
-    print_line = partial(say, err=True)
-    with _coordinator(words, stopping, print_line) as (child, listening):
+    print_output = partial(print_line, err=True)
+    with _coordinator(words, stopping, print_output) as (child, listening):
         if not listening:
             return
         reached = _reachable(listening, address, here=settings.ray is None)
         settings = settings.model_copy(update={"coordinator": reached})
         with open_pool_workers(
-            settings, [*modules, *(worker_arguments or [])], say=print_line
+            settings, [*modules, *(worker_arguments or [])], print_line=print_output
         ) as pool:
 
             def stop() -> None:
@@ -216,13 +218,13 @@ def _reachable(listening: str, host: str | None, *, here: bool) -> str:
 
 def _print_next_steps(data: str, listening: str, settings: PoolSettings) -> None:
     flag = "" if listening == _DEFAULT_ADDRESS else f" --coordinator {settings.coordinator}"
-    say(
+    print_line(
         f"lipt serves {data} on {listening}, for up to {settings.workers} workers. They start "
         "with the first run. In another terminal:"
     )
-    say(f"    lipt run start --watch{flag}")
-    say(f"    lipt subset get --fraction 0.1 --out subset.npy{flag}")
-    say("Ctrl-C stops all processes; finished work is kept.")
+    print_line(f"    lipt run start --watch{flag}")
+    print_line(f"    lipt subset get --fraction 0.1 --out subset.npy{flag}")
+    print_line("Ctrl-C stops all processes; finished work is kept.")
 
 
 def main() -> None:

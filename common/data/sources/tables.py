@@ -171,12 +171,12 @@ def feature_columns(
     """Numbers and categories, and a note on the missing numbers."""
     for option in ("drop", "numbers", "categories"):
         require_columns(table, query.names(option), option)
-    left_out = {*target_columns, *query.names("drop")}
+    excluded = {*target_columns, *query.names("drop")}
     # Sorted, so that column order does not matter.
-    used = sorted(set(table.columns) - left_out)
+    used = sorted(set(table.columns) - excluded)
     if not used:
         raise DataError(
-            f"{table.name} has no column besides {', '.join(sorted(left_out))}. Give columns to "
+            f"{table.name} has no column besides {', '.join(sorted(excluded))}. Give columns to "
             "learn from."
         )
     candidates = [name for name in used if name not in query.names("categories")]

@@ -38,7 +38,7 @@ from lipt.core.workspace import Workspace
 
 @dataclass(frozen=True)
 class Selected:
-    """A stored subset; `seconds` have `warming_seconds` of a warm-up, and no wait in the queue."""
+    """A stored subset; `seconds` include `spent_warm_up_seconds`, but no wait in the queue."""
 
     blob: BlobName
     digest: str
@@ -47,13 +47,13 @@ class Selected:
     manifest: Mapping[str, Any]
     seconds: float = field(default=0.0, compare=False)
     warm_up_seconds: float | None = None
-    warming_seconds: float = 0.0
+    spent_warm_up_seconds: float = 0.0
 
     @classmethod
     def stored(
         cls, blobs: BlobStore, question: Question, chosen: Chosen, *, seconds: float = 0.0
     ) -> Self:
-        examples, warmed = chosen.examples, chosen.warmed
+        examples, warm_up = chosen.examples, chosen.warm_up
         return cls(
             blobs.put_bytes(pack(examples)),
             examples.digest,
@@ -61,8 +61,8 @@ class Selected:
             num_classes=examples.num_classes,
             manifest=manifest_of(question, chosen),
             seconds=seconds,
-            warm_up_seconds=None if warmed is None else warmed.seconds,
-            warming_seconds=0.0 if warmed is None else warmed.spent_seconds,
+            warm_up_seconds=None if warm_up is None else warm_up.seconds,
+            spent_warm_up_seconds=0.0 if warm_up is None else warm_up.spent_seconds,
         )
 
 

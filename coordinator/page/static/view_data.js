@@ -126,7 +126,7 @@ function mapOf(run, subsets, names) {
 
 const samples = (subset, name) => [
   [`Chosen by ${name}`, subset.weights.weighted ? "the largest weights first" : "a random sample", subset.chosen],
-  [`Left out by ${name}`, "a random sample", subset.left_out],
+  [`Not chosen by ${name}`, "a random sample", subset.not_chosen],
 ].map(([title, order, ids]) => html`
   <h3>${title} <span class="dim">${order}</span></h3>
   ${gallery(title, ids)}`);
@@ -178,7 +178,7 @@ function findings(found) {
       tile("duplicates too many", count(duplicates.surplus)), tile("outliers", count(outliers.count)),
       tile("largest to smallest class", `${fixed(imbalance.ratio, 1)} : 1`),
       tile("stands for 90% of the data", percent(redundancy.share_for_90), "by facility location"),
-      tile("fraction worth asking for", percent(learnability.suggested_fraction, 0), learnability.why))}
+      tile("fraction worth asking for", percent(learnability.suggested_fraction, 0), learnability.reason))}
     ${found.worst_fitting.length > 0 ? pictures("worst", "Worst fitting targets", found.worst_fitting)
       : pictures("suspects", "Labels that look wrong", [...suspects.keys()], caption)}
     ${found.confusion.length > 0 && section("confusion", "Classes taken for each other", table("Classes taken for each other",

@@ -154,10 +154,10 @@ function confirmCancel(run) {
 function messages(run) {
   const { word } = standingOf(run);
   const kind = ["failed", "held"].includes(word) ? "problem" : "note";
-  const shown = [[run.message, kind], [run.waiting, "note"], [run.fitted, "note"], [run.note, "note"]];
+  const shown = [[run.message, kind], [run.waiting_reason, "note"], [run.lowered_defaults, "note"], [run.initialization_note, "note"]];
   return html`${shown.filter(([text]) => text && text !== word).map(([text, tone]) => html`<p class=${tone}>${text}</p>`)}
     ${["initializing", "sharding", "merging"].includes(word) && progressLine(run.progress)}
-    ${run.waiting && state.numWorkers === 0 && commands("lipt-worker --coordinator HOST:PORT")}`;
+    ${run.waiting_reason && state.numWorkers === 0 && commands("lipt-worker --coordinator HOST:PORT")}`;
 }
 
 function soup(run) {
@@ -234,7 +234,7 @@ export function workersView() {
 }
 
 function workerRow(worker) {
-  const silence = number(worker.seconds_since_heard) + age() / 1000;
+  const silence = number(worker.seconds_since_last_call) + age() / 1000;
   const health = silence > SILENT_SECONDS ? "silent" : worker.assignment ? "at work" : worker.idle_reason ? "kept from work" : "waiting";
   const { lipt, torch, ...others } = worker.versions ?? {};
   const all = Object.entries(others).map(([name, version]) => `${name} ${version}`).join(", ");
@@ -253,11 +253,11 @@ function workerRow(worker) {
 const JOBS = { InitializeWeights: "initial weights", CutShards: "shards", MakeSoup: "soup", SelectSubset: "subset", DiagnoseData: "diagnosis", MapExamples: "map", ShowExamples: "pictures" };
 
 export function queueView() {
-  const columns = [["what"], ["standing"], ["run", "long"], ["progress"], ["for", "numeric"], ["asked for by", "numeric"], ["lane"]];
+  const columns = [["what"], ["standing"], ["run", "long"], ["progress"], ["for", "numeric"], ["asked for by", "numeric"], ["queue"]];
   const rows = state.computations.map((item, place) => {
     const { done, total, activity, ahead } = item.progress ?? {};
     return {
-      key: `${item.lane} ${item.job} ${item.run_id} ${place}`,
+      key: `${item.queue} ${item.job} ${item.run_id} ${place}`,
       cells: [
         JOBS[item.job] ?? item.job,
         badge(standing(item.computing ? "computing" : "waiting")),
@@ -265,7 +265,7 @@ export function queueView() {
         item.computing ? html`<span class="inline-progress">${bar(done, total, `progress of ${item.job}`)} ${activity}</span>` : `${count(ahead ?? 0)} before it`,
         duration(number(item.seconds) + age() / 1000),
         number(item.num_callers) > 0 ? count(item.num_callers) : "the run",
-        item.lane,
+        item.queue,
       ],
     };
   });

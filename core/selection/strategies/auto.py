@@ -40,7 +40,7 @@ from lipt.core.selection.selection import (
 from lipt.core.selection.strategies.facility_location import facility_location
 from lipt.core.selection.strategies.random_draws import uniform
 from lipt.core.selection.strategy import SIGNALS, Need, built_in
-from lipt.core.signals.signals import Signals, given
+from lipt.core.signals.signals import Signals, required
 
 # Main training to the end, or stopped early as in a search of hyper-parameters.
 Training = Literal["converged", "short"]
@@ -105,7 +105,7 @@ def auto(
     """
     if signals.kind is not TargetKind.CLASS:
         return auto_strata(signals, budget, balanced=balanced, seed=seed)
-    labels_N, pictures_N = signals.labels_N, given(signals.pictures_N, "near-duplicates")
+    labels_N, pictures_N = signals.labels_N, required(signals.pictures_N, "near-duplicates")
     found = find_label_errors(signals)
     # Near-duplicates of an example with a better label.
     order_N = found.quality_N.argsort(descending=True, stable=True)
@@ -119,7 +119,7 @@ def auto(
     own_C = labels_N[~copies_N].bincount(minlength=len(counts_C)).tolist()
     counted_C = effective_counts(own_C if sum(own_C) >= budget else counts_C, plan.wrong_C, budget)
     share = class_quotas if balanced else proportional_quotas
-    candidates, left_out = [], []
+    candidates, excluded = [], []
     for label, quota in enumerate(share(counted_C, budget)):
         rows = torch.nonzero(labels_N == label).flatten()
         # Best labels first, near-duplicates last.
@@ -127,9 +127,9 @@ def auto(
         rows = rows[copies_N[rows].int().argsort(stable=True)]
         num_candidates = max(quota, round((1 - plan.excluded_C[label]) * own_C[label]))
         candidates.append((rows[:num_candidates].sort().values, quota))
-        left_out.append(rows[num_candidates:])
+        excluded.append(rows[num_candidates:])
     chosen = _choose(signals, candidates, plan.method, seed)
-    return replace(chosen, findings=_findings(evidence, plan, found, torch.cat(left_out)))
+    return replace(chosen, findings=_findings(evidence, plan, found, torch.cat(excluded)))
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ class Plan:
     excluded_C: tuple[float, ...]
     wrong_C: tuple[float, ...]
     method: Method
-    why: str
+    reason: str
     excludes_duplicates: bool = False
 
 
@@ -216,18 +216,19 @@ def make_plan(evidence: Evidence) -> Plan:
         return _by_labels(evidence)
     fraction = min(1.0, evidence.fraction / (1.0 - evidence.copies))
     plan = _by_labels(replace(evidence, fraction=fraction))
-    why = f"{plan.why}; one of each picture, as {evidence.copies:.1%} are near-duplicates of others"
-    return replace(plan, excludes_duplicates=True, why=why)
+    copies = f"as {evidence.copies:.1%} are near-duplicates of others"
+    reason = f"{plan.reason}; one of each picture, {copies}"
+    return replace(plan, excludes_duplicates=True, reason=reason)
 
 
 def _by_labels(evidence: Evidence) -> Plan:
     nothing = (0.0,) * len(evidence.errors_C)
     if evidence.skill < _SKILL:
-        why = (
+        reason = (
             f"a head on the proxy's features is right on {evidence.accuracy:.1%} of the labels "
             "that it has not seen, too few to go by: class-balanced random"
         )
-        return Plan(nothing, nothing, "random", why)
+        return Plan(nothing, nothing, "random", reason)
     wrong_C = nothing
     if evidence.noise_low >= _NOISY:
         # The estimate for one class is rough: assume at least its share of all wrong labels.
@@ -244,16 +245,16 @@ def _by_labels(evidence: Evidence) -> Plan:
     least = f"without the {mean:.0%} with the lowest label quality"
     better = evidence.gains or evidence.head_is_reliable or any(excluded_C)
     if evidence.fraction < _REPRESENTED and better:
-        why = f"to keep {kept}: of each class those that represent it, {least}"
-        return Plan(excluded_C, wrong_C, "facility_location", why)
+        reason = f"to keep {kept}: of each class those that represent it, {least}"
+        return Plan(excluded_C, wrong_C, "facility_location", reason)
     if any(excluded_C):
-        why = f"to keep {kept}: class-balanced random, {least}"
-        return Plan(excluded_C, wrong_C, "random", why)
-    why = (
+        reason = f"to keep {kept}: class-balanced random, {least}"
+        return Plan(excluded_C, wrong_C, "random", reason)
+    reason = (
         f"no gain is known of choosing {kept} where labels are right and main training is "
         f"{evidence.training}: class-balanced random"
     )
-    return Plan(nothing, nothing, "random", why)
+    return Plan(nothing, nothing, "random", reason)
 
 
 def _strictness(evidence: Evidence, error: float) -> float:
@@ -284,25 +285,25 @@ def _choose(
 
 
 def _findings(
-    evidence: Evidence, plan: Plan, found: LabelErrors, left_out: Tensor
+    evidence: Evidence, plan: Plan, found: LabelErrors, excluded: Tensor
 ) -> dict[str, Any]:
     noise = found.noise.overall
-    least_trusted = left_out[found.quality_N[left_out].argsort(stable=True)]
+    by_quality = excluded[found.quality_N[excluded].argsort(stable=True)]
     interval = f"95% interval {noise.low:.1%} to {noise.high:.1%}"
     return {
         "words": [
             f"{noise.rate:.1%} of the labels look wrong ({interval})",
             f"{evidence.copies:.1%} of the examples are near-duplicates of others",
-            plan.why,
+            plan.reason,
         ],
         "method": plan.method,
         "noise": {"low": noise.low, "rate": noise.rate, "high": noise.high},
         "accuracy": evidence.accuracy,
         "copies": evidence.copies,
-        "left_out": {
-            "count": len(left_out),
+        "excluded": {
+            "count": len(excluded),
             "share_per_class": [round(share, 4) for share in plan.excluded_C],
-            "least_trusted_ids": least_trusted[:_MAX_NAMED].tolist(),
+            "lowest_quality_ids": by_quality[:_MAX_NAMED].tolist(),
         },
     }
 
@@ -310,7 +311,7 @@ def _findings(
 def auto_strata(signals: Signals, budget: int, *, balanced: bool, seed: int) -> Selection:
     """Draw from every stratum of examples with labels or numbers."""
     labels_N = signals.labels_N
-    surplus_N = surplus_duplicates(given(signals.pictures_N, "near-duplicates"))
+    surplus_N = surplus_duplicates(required(signals.pictures_N, "near-duplicates"))
     copies = float(surplus_N.double().mean())
     # Near-duplicates are used only if nothing else is left.
     if copies < REDUNDANT or int((~surplus_N).sum()) < budget:
@@ -332,7 +333,7 @@ def auto_strata(signals: Signals, budget: int, *, balanced: bool, seed: int) -> 
         "words": words,
         "method": "random",
         "copies": copies,
-        "left_out": {"count": int(surplus_N.sum())},
+        "excluded": {"count": int(surplus_N.sum())},
     }
     return replace(_choose(signals, strata, "random", seed), findings=findings)
 

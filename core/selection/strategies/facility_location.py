@@ -26,8 +26,8 @@ from lipt.core.selection.solvers.representatives import (
 from lipt.core.selection.strategy import FEATURES, built_in, needs_of_space
 from lipt.core.selection.vectors import (
     CACHED_BYTES,
+    CosineKernel,
     Rows,
-    ScaledCosine,
     Space,
     Vectors,
     gradients_of,
@@ -219,7 +219,7 @@ def neighbour_radii(vectors: Vectors, count: int) -> Tensor:
     radii_N = torch.zeros(len(vectors), device=vectors.device)
     if count == 0:
         return radii_N
-    similarity = ScaledCosine(Rows(vectors))
+    similarity = CosineKernel(Rows(vectors))
     for rows in row_blocks(len(vectors), 32 * len(vectors)):
         ids_B = torch.arange(rows.start, rows.stop, device=vectors.device)
         distances_BN = 1 - similarity.rows(ids_B)

@@ -41,7 +41,7 @@ from lipt.core.selection.vectors import (
     with_bias,
 )
 from lipt.core.selection.vectors import alignments as plain_alignments
-from lipt.core.signals.signals import Signals, given, probabilities_of
+from lipt.core.signals.signals import Signals, probabilities_of, required
 
 # Evaluated first by the exact solver: the best of them excludes most others.
 _NUM_PROBES = 16
@@ -150,7 +150,7 @@ class GlisterObjective:
 
     def __init__(self, signals: Signals, rate: float, num_updates: int) -> None:
         """Start with nothing chosen; `rate` multiplies the sum of the chosen gradients."""
-        validation = given(signals.validation or None, "validation examples")
+        validation = required(signals.validation or None, "validation examples")
         self.gradients, self._layer = _cheapest_form(
             gradients_of(signals), last_layer_at(validation), num_updates
         )

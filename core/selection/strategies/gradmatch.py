@@ -23,7 +23,7 @@ from lipt.core.selection.selection import Selection
 from lipt.core.selection.solvers.pursuit import BLOCK_BYTES, GradientAtoms, Pursuer, Pursuit
 from lipt.core.selection.strategy import CLASSES, SIGNALS, Need, built_in
 from lipt.core.selection.vectors import LayerGradient, gradients_of, weighted_sum
-from lipt.core.signals.signals import Signals, given
+from lipt.core.signals.signals import Signals, required
 
 Target = Literal["train", "validation"]
 Scale = Literal["mean_square", "absolute"]
@@ -113,7 +113,7 @@ def _own_rows(signals: Signals) -> Signals:
 def _target(signals: Signals, target: Target) -> LayerGradient:
     if target == "train":
         return weighted_sum(gradients_of(signals), block_bytes=BLOCK_BYTES)
-    validation = given(signals.validation, "validation examples")
+    validation = required(signals.validation, "validation examples")
     total = weighted_sum(gradients_of(validation), block_bytes=BLOCK_BYTES)
     return total.scaled(len(signals) / len(validation))
 

@@ -26,7 +26,7 @@ from lipt.common.signals.blocks import row_blocks
 from lipt.core.selection.selection import Selection, draw_by_weight, unweighted
 from lipt.core.selection.solvers.linear_cut import best_first, exact_bits, unit_rows
 from lipt.core.selection.strategy import FEATURES, built_in, needs_of_space
-from lipt.core.selection.vectors import Rows, ScaledCosine, Space, Vectors, in_space
+from lipt.core.selection.vectors import CosineKernel, Rows, Space, Vectors, in_space
 from lipt.core.signals.signals import Signals
 
 # A batch lasts some ten picks: their columns change which examples are most promising.
@@ -86,8 +86,8 @@ def graph_cut(
     lambda sum_{i in V, j in S} s_ij - sum_{i, j in S} s_ij: representative by the first sum,
     diverse by the second. For lambda >= 2 greedy choice reaches at least 63% of the best value.
     """
-    similarity = ScaledCosine(Rows(in_space(signals, space)))
-    gains_N = similarity.column_sums().mul_(coverage).sub_(similarity.to_themselves())
+    similarity = CosineKernel(Rows(in_space(signals, space)))
+    gains_N = similarity.column_sums().mul_(coverage).sub_(similarity.diagonal())
     picks = []
     for position, row_N in best_first(gains_N, budget, similarity.rows):
         picks.append(position)
@@ -115,9 +115,9 @@ def log_det(
     of those before it: near-duplicates gain least. One column of a Cholesky factor per pick updates
     those distances, K x N float64.
     """
-    similarity = ScaledCosine(Rows(in_space(signals, space)))
+    similarity = CosineKernel(Rows(in_space(signals, space)))
     # exp(gain): the squared distance from the span, plus the ridge.
-    distances_N = similarity.to_themselves() + ridge
+    distances_N = similarity.diagonal() + ridge
     columns_KN = distances_N.new_empty(budget, len(distances_N))
     picks: list[int] = []
     num_taken_out = 0

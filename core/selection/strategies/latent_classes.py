@@ -40,7 +40,7 @@ from lipt.core.selection.solvers.linear_cut import (
     unit_rows,
 )
 from lipt.core.selection.strategy import FEATURES, Balance, Need, built_in
-from lipt.core.signals.signals import Signals, given
+from lipt.core.signals.signals import Signals, required
 
 EASINESS_WEIGHT = 2.0
 LABEL_WEIGHT = 0.5
@@ -69,7 +69,7 @@ def clip_score(signals: Signals, budget: int) -> Selection:
 
 def captions_of(signals: Signals, strategy: str) -> Tensor:
     """The captions' features, N x P; SignalsError if their width differs from the images'."""
-    captions_NP = given(signals.paired_features_NP, "paired features")
+    captions_NP = required(signals.paired_features_NP, "paired features")
     width = signals.features_ND.shape[1]
     if captions_NP.shape[1] != width:
         raise SignalsError(
@@ -140,7 +140,7 @@ def _class_picks(pairs: Signals, label: Tensor, budget: int) -> Iterator[tuple[f
     captions_MD = unit_rows(captions_of(pairs, "clipcov")[positions_M], bits)
     for gain, place in cut_picks(
         torch.cat([images_MD, captions_MD], dim=1),
-        given(pairs.prepared_N, "terms")[positions_M],
+        required(pairs.prepared_N, "terms")[positions_M],
         min(budget, len(positions_M)),
         scale=1 / len(positions_M),
         # [v, t] as [t, v], whose product with another pair's [v, t] is a_ij.

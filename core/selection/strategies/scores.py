@@ -29,7 +29,7 @@ from lipt.core.selection.strategy import (
 )
 from lipt.core.selection.vectors import Rows, Vectors
 from lipt.core.signals.dynamics import mean_over_learners
-from lipt.core.signals.signals import Signals, given, probabilities_of
+from lipt.core.signals.signals import Signals, probabilities_of, required
 
 Models = Annotated[
     Literal["merged", "learners"],
@@ -92,7 +92,7 @@ def grand(signals: Signals, budget: int, *, parameters: Parameters = "last_layer
     if parameters == "last_layer":
         return keep_largest(signals.mean_over_models(last_layer_norms), budget)
     norms_N = signals.mean_over_models(
-        lambda model: given(model.gradient_norms_N, "gradient norms")
+        lambda model: required(model.gradient_norms_N, "gradient norms")
     )
     return keep_largest(norms_N, budget)
 

@@ -24,7 +24,7 @@ from lipt.common.signals.blocks import row_blocks
 from lipt.core.selection.selection import Selection, keep_largest
 from lipt.core.selection.strategy import FEATURES, built_in
 from lipt.core.selection.vectors import can_compile
-from lipt.core.signals.signals import Signals, given
+from lipt.core.signals.signals import Signals, required
 
 _DRAWS_PER_EXAMPLE = 20
 _MOST_DRAWS = 1_000_000
@@ -63,7 +63,7 @@ def score_coverage(
 )
 def zcore(signals: Signals, budget: int) -> Selection:
     """Keep the `budget` examples with the largest scores, largest first."""
-    return keep_largest(given(signals.prepared_N, "scores"), budget)
+    return keep_largest(required(signals.prepared_N, "scores"), budget)
 
 
 def feature_corners(columns_DN: Tensor) -> Tensor:

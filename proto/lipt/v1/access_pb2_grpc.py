@@ -65,38 +65,38 @@ class AccessServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def CreateToken(self, request, context):
-        """Makes a token. Repeating it makes another.
+        """Creates a token. Repeating the call creates another one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListTokens(self, request, context):
-        """All tokens that were made, oldest first, those that hold no longer included.
+        """All tokens, oldest first, including revoked and expired ones.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RevokeToken(self, request, context):
-        """Ends a token at once. Calls that are under way go on; what they stream does, too.
+        """Revokes a token at once. Calls and streams in progress continue.
 
-        NOT_FOUND / UNKNOWN_TOKEN: none has that id.
+        NOT_FOUND / UNKNOWN_TOKEN: no token has that id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WhoAmI(self, request, context):
-        """Who the caller is, as the coordinator sees it.
+        """The caller's name and roles, as the coordinator sees them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def OpenPage(self, request, context):
-        """Makes a link to the coordinator's page, which signs one browser in as the caller. Repeating it
-        makes another.
+        """Creates a link to the coordinator's page that signs one browser in as the caller. Repeating
+        the call creates another one.
 
         INVALID_ARGUMENT / INVALID_CONFIG: this coordinator serves no page.
         """

@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class BlobServiceStub(object):
-    """Moves blobs between a peer and the coordinator's store. A worker reads what its assignment
-    names, and sends its learner's files while it has the lease; trainers read and send any.
+    """Transfers blobs from and to the coordinator's store. A worker may read its assignment's blobs,
+    and write its learner's files while it has the lease. Trainers may read and write any blob.
 
     PERMISSION_DENIED / NOT_ITS_BLOB: a worker named another blob.
     """
@@ -56,8 +56,8 @@ class BlobServiceStub(object):
 
 
 class BlobServiceServicer(object):
-    """Moves blobs between a peer and the coordinator's store. A worker reads what its assignment
-    names, and sends its learner's files while it has the lease; trainers read and send any.
+    """Transfers blobs from and to the coordinator's store. A worker may read its assignment's blobs,
+    and write its learner's files while it has the lease. Trainers may read and write any blob.
 
     PERMISSION_DENIED / NOT_ITS_BLOB: a worker named another blob.
     """
@@ -65,26 +65,26 @@ class BlobServiceServicer(object):
     def ReadBlob(self, request, context):
         """Streams a blob from an offset to its end.
 
-        NOT_FOUND / UNKNOWN_BLOB: nothing is stored under that name.
+        NOT_FOUND / UNKNOWN_BLOB: no such blob is stored.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WriteBlob(self, request_iterator, context):
-        """Stores a blob. The first chunk starts at the offset that
-        GetUploadStatus answered; the blob is durable when the call returns.
+        """Stores a blob. The first chunk starts at the offset that GetUploadStatus returned. The blob is
+        durable when the call returns.
 
         DATA_LOSS / CORRUPT_BLOB: bytes differ from their checksum.
-        RESOURCE_EXHAUSTED / BLOB_TOO_LARGE: refused from the declared size.
-        FAILED_PRECONDITION / WRONG_OFFSET: ask for the status and resume there.
+        RESOURCE_EXHAUSTED / BLOB_TOO_LARGE: the declared size is above the limit.
+        FAILED_PRECONDITION / WRONG_OFFSET: call GetUploadStatus and resume at its offset.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetUploadStatus(self, request, context):
-        """Says how much of an upload the coordinator already keeps.
+        """Returns how much of an upload the coordinator already has.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -117,8 +117,8 @@ def add_BlobServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class BlobService(object):
-    """Moves blobs between a peer and the coordinator's store. A worker reads what its assignment
-    names, and sends its learner's files while it has the lease; trainers read and send any.
+    """Transfers blobs from and to the coordinator's store. A worker may read its assignment's blobs,
+    and write its learner's files while it has the lease. Trainers may read and write any blob.
 
     PERMISSION_DENIED / NOT_ITS_BLOB: a worker named another blob.
     """

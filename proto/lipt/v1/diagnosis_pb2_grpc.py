@@ -45,11 +45,11 @@ class DiagnosisServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Diagnose(self, request, context):
-        """Diagnoses the coordinator's data, or answers with the stored diagnosis:
-        progress while it is computed, then where its file is.
+        """Computes the diagnosis of the coordinator's data, or returns the stored one: progress first,
+        then its description with the blob of its file.
 
-        FAILED_PRECONDITION / RUN_NOT_READY: the message says how far it is.
-        INVALID_ARGUMENT: there is no such proxy, or the features do not fit.
+        FAILED_PRECONDITION / RUN_NOT_READY: the message has the run's progress.
+        INVALID_ARGUMENT: unknown proxy, or features of another shape.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

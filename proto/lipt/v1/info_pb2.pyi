@@ -68,7 +68,7 @@ class DatasetInfo(_message.Message):
     def __init__(self, source: _Optional[str] = ..., num_examples: _Optional[int] = ..., class_names: _Optional[_Iterable[str]] = ..., class_counts: _Optional[_Iterable[int]] = ..., fingerprint: _Optional[str] = ..., channels: _Optional[int] = ..., height: _Optional[int] = ..., width: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[_worker_pb2.Column, _Mapping]]] = ..., other_target: _Optional[_Union[_worker_pb2.Target, _Mapping]] = ..., target_names: _Optional[_Iterable[str]] = ..., quarantined: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
-    __slots__ = ("worker_id", "name", "device", "versions", "assignment", "seconds_since_heard", "idle_reason", "joined_at", "certificate_expires_at")
+    __slots__ = ("worker_id", "name", "device", "versions", "assignment", "seconds_since_last_call", "idle_reason", "joined_at", "certificate_expires_at")
     class VersionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -81,7 +81,7 @@ class WorkerInfo(_message.Message):
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
-    SECONDS_SINCE_HEARD_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_SINCE_LAST_CALL_FIELD_NUMBER: _ClassVar[int]
     IDLE_REASON_FIELD_NUMBER: _ClassVar[int]
     JOINED_AT_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
@@ -90,11 +90,11 @@ class WorkerInfo(_message.Message):
     device: str
     versions: _containers.ScalarMap[str, str]
     assignment: str
-    seconds_since_heard: float
+    seconds_since_last_call: float
     idle_reason: str
     joined_at: _timestamp_pb2.Timestamp
     certificate_expires_at: _timestamp_pb2.Timestamp
-    def __init__(self, worker_id: _Optional[str] = ..., name: _Optional[str] = ..., device: _Optional[str] = ..., versions: _Optional[_Mapping[str, str]] = ..., assignment: _Optional[str] = ..., seconds_since_heard: _Optional[float] = ..., idle_reason: _Optional[str] = ..., joined_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., certificate_expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    def __init__(self, worker_id: _Optional[str] = ..., name: _Optional[str] = ..., device: _Optional[str] = ..., versions: _Optional[_Mapping[str, str]] = ..., assignment: _Optional[str] = ..., seconds_since_last_call: _Optional[float] = ..., idle_reason: _Optional[str] = ..., joined_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., certificate_expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class WatchServiceRequest(_message.Message):
     __slots__ = ("interval_seconds", "num_runs")
@@ -121,19 +121,19 @@ class WatchServiceResponse(_message.Message):
     def __init__(self, now: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., runs: _Optional[_Iterable[_Union[_run_pb2.Run, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., num_workers: _Optional[int] = ..., computations: _Optional[_Iterable[_Union[Computation, _Mapping]]] = ..., num_runs: _Optional[int] = ...) -> None: ...
 
 class Computation(_message.Message):
-    __slots__ = ("lane", "job", "run_id", "num_callers", "computing", "seconds", "progress")
-    LANE_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("queue", "job", "run_id", "num_callers", "computing", "seconds", "progress")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     NUM_CALLERS_FIELD_NUMBER: _ClassVar[int]
     COMPUTING_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
-    lane: str
+    queue: str
     job: str
     run_id: str
     num_callers: int
     computing: bool
     seconds: float
     progress: _run_pb2.Progress
-    def __init__(self, lane: _Optional[str] = ..., job: _Optional[str] = ..., run_id: _Optional[str] = ..., num_callers: _Optional[int] = ..., computing: bool = ..., seconds: _Optional[float] = ..., progress: _Optional[_Union[_run_pb2.Progress, _Mapping]] = ...) -> None: ...
+    def __init__(self, queue: _Optional[str] = ..., job: _Optional[str] = ..., run_id: _Optional[str] = ..., num_callers: _Optional[int] = ..., computing: bool = ..., seconds: _Optional[float] = ..., progress: _Optional[_Union[_run_pb2.Progress, _Mapping]] = ...) -> None: ...

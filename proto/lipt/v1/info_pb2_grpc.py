@@ -56,9 +56,8 @@ class InfoServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def WatchService(self, request, context):
-        """Streams how the whole service stands, for whoever watches it: once at
-        once, then whenever something has changed, and every few seconds as a sign
-        of life.
+        """Streams the state of the service: at once, after every change, and every few seconds as a
+        keep-alive.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

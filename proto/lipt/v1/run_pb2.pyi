@@ -62,7 +62,7 @@ WEIGHTS_KIND_INITIAL: WeightsKind
 WEIGHTS_KIND_PRETRAINED: WeightsKind
 
 class Run(_message.Message):
-    __slots__ = ("run_id", "name", "state", "revision", "config", "learners", "message", "progress", "created_at", "ended_at", "fingerprint", "soup", "costs", "initial_weights", "pretrained_weights", "waiting", "fitted", "note")
+    __slots__ = ("run_id", "name", "state", "revision", "config", "learners", "message", "progress", "created_at", "ended_at", "fingerprint", "soup", "costs", "initial_weights", "pretrained_weights", "waiting_reason", "lowered_defaults", "initialization_note")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -78,9 +78,9 @@ class Run(_message.Message):
     COSTS_FIELD_NUMBER: _ClassVar[int]
     INITIAL_WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     PRETRAINED_WEIGHTS_FIELD_NUMBER: _ClassVar[int]
-    WAITING_FIELD_NUMBER: _ClassVar[int]
-    FITTED_FIELD_NUMBER: _ClassVar[int]
-    NOTE_FIELD_NUMBER: _ClassVar[int]
+    WAITING_REASON_FIELD_NUMBER: _ClassVar[int]
+    LOWERED_DEFAULTS_FIELD_NUMBER: _ClassVar[int]
+    INITIALIZATION_NOTE_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     name: str
     state: RunState
@@ -96,10 +96,10 @@ class Run(_message.Message):
     costs: Costs
     initial_weights: _blob_pb2.BlobRef
     pretrained_weights: _blob_pb2.BlobRef
-    waiting: str
-    fitted: str
-    note: str
-    def __init__(self, run_id: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[_Union[RunState, str]] = ..., revision: _Optional[int] = ..., config: _Optional[_Union[_config_pb2.RunConfig, _Mapping]] = ..., learners: _Optional[_Iterable[_Union[Learner, _Mapping]]] = ..., message: _Optional[str] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., fingerprint: _Optional[str] = ..., soup: _Optional[_Union[SoupReport, _Mapping]] = ..., costs: _Optional[_Union[Costs, _Mapping]] = ..., initial_weights: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., pretrained_weights: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., waiting: _Optional[str] = ..., fitted: _Optional[str] = ..., note: _Optional[str] = ...) -> None: ...
+    waiting_reason: str
+    lowered_defaults: str
+    initialization_note: str
+    def __init__(self, run_id: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[_Union[RunState, str]] = ..., revision: _Optional[int] = ..., config: _Optional[_Union[_config_pb2.RunConfig, _Mapping]] = ..., learners: _Optional[_Iterable[_Union[Learner, _Mapping]]] = ..., message: _Optional[str] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., fingerprint: _Optional[str] = ..., soup: _Optional[_Union[SoupReport, _Mapping]] = ..., costs: _Optional[_Union[Costs, _Mapping]] = ..., initial_weights: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., pretrained_weights: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., waiting_reason: _Optional[str] = ..., lowered_defaults: _Optional[str] = ..., initialization_note: _Optional[str] = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("activity", "done", "total", "ahead")

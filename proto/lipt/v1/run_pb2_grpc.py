@@ -70,8 +70,8 @@ class RunServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def CreateRun(self, request, context):
-        """Starts a run; it goes on by itself. Repeating a request id answers with
-        the run that the first one started.
+        """Starts a run, which needs no further call. Repeating a request id returns the run that the
+        first request started.
 
         INVALID_ARGUMENT: the configuration does not fit the data or the models.
         """
@@ -98,18 +98,17 @@ class RunServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def WatchRun(self, request, context):
-        """Streams the run whenever it has changed, from the revision after
-        `after_revision`, and ends when the run has. The same revision again is a
-        sign of life.
+        """Streams the run after every change, from the revision after `after_revision` until the run
+        ends. A repeated revision is a keep-alive.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetWeights(self, request, context):
-        """Names the blob of a run's weights.
+        """Returns the blob of a run's weights.
 
-        FAILED_PRECONDITION / RUN_NOT_READY: the message says how far it is.
+        FAILED_PRECONDITION / RUN_NOT_READY: the message has the run's progress.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

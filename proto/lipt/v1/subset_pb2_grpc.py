@@ -50,12 +50,12 @@ class SubsetServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def GetSubset(self, request, context):
-        """Computes a subset, or answers with the stored one: progress while it is
-        computed, then its description with the blob that has its examples.
+        """Computes a subset, or returns the stored one: progress first, then its description with the
+        blob of its examples.
 
-        FAILED_PRECONDITION / RUN_NOT_READY: it lacks theta* or, where the answer depends on learners,
-        theta_p; the message says how far it is.
-        INVALID_ARGUMENT: fraction, budget, strategy or options cannot be served.
+        FAILED_PRECONDITION / RUN_NOT_READY: theta* is missing, or theta_p if the strategy uses
+        learners. The message has the run's progress. INVALID_ARGUMENT: invalid fraction, budget,
+        strategy or options.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -351,13 +351,13 @@ class GetDemandRequest(_message.Message):
     def __init__(self, wait_seconds: _Optional[float] = ..., known: _Optional[_Union[GetDemandResponse, _Mapping]] = ...) -> None: ...
 
 class GetDemandResponse(_message.Message):
-    __slots__ = ("num_queued", "num_leased", "num_coming", "num_ranges")
+    __slots__ = ("num_queued", "num_leased", "num_upcoming", "num_ranges")
     NUM_QUEUED_FIELD_NUMBER: _ClassVar[int]
     NUM_LEASED_FIELD_NUMBER: _ClassVar[int]
-    NUM_COMING_FIELD_NUMBER: _ClassVar[int]
+    NUM_UPCOMING_FIELD_NUMBER: _ClassVar[int]
     NUM_RANGES_FIELD_NUMBER: _ClassVar[int]
     num_queued: int
     num_leased: int
-    num_coming: int
+    num_upcoming: int
     num_ranges: int
-    def __init__(self, num_queued: _Optional[int] = ..., num_leased: _Optional[int] = ..., num_coming: _Optional[int] = ..., num_ranges: _Optional[int] = ...) -> None: ...
+    def __init__(self, num_queued: _Optional[int] = ..., num_leased: _Optional[int] = ..., num_upcoming: _Optional[int] = ..., num_ranges: _Optional[int] = ...) -> None: ...

@@ -70,8 +70,7 @@ class WorkerServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Register(self, request, context):
-        """Makes a worker known. Repeating it with the same `instance_id` renews it, for the same
-        worker only.
+        """Registers a worker. The same worker may repeat it with the same `instance_id`.
 
         FAILED_PRECONDITION / INCOMPATIBLE_PROTOCOL: update the older side.
         """
@@ -80,44 +79,43 @@ class WorkerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def AcquireAssignment(self, request, context):
-        """Waits up to `wait_seconds` for work; an answer without an assignment
-        means that there was none: ask again. A worker has one assignment at a
-        time: asking again while it holds one answers with that one.
+        """Waits up to `wait_seconds` for work. After an answer without an assignment, call again. A
+        worker has one assignment at a time: a worker that still holds one gets the same one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Heartbeat(self, request, context):
-        """Keeps the lease and reports progress.
+        """Renews the lease and reports progress.
 
-        FAILED_PRECONDITION / STALE_LEASE: the assignment went to somebody else.
+        FAILED_PRECONDITION / STALE_LEASE: another worker has the assignment.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CommitResult(self, request, context):
-        """Hands in a learner whose blob is already uploaded.
+        """Submits a learner whose blob is already uploaded.
 
         FAILED_PRECONDITION / STALE_LEASE: too late, the result is not used.
-        INVALID_ARGUMENT / LEARNER_REJECTED: wrong names, shapes, dtypes, values
-        that are not finite, or a wrong `data_proof`; the assignment is done again elsewhere.
+        INVALID_ARGUMENT / LEARNER_REJECTED: wrong names, shapes or dtypes, non-finite values, or a
+        wrong `data_proof`. Another worker gets the assignment.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReleaseAssignment(self, request, context):
-        """Gives an assignment back undone, so that another worker gets it at once.
+        """Returns an unfinished assignment, so that another worker gets it at once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetDemand(self, request, context):
-        """How many learners there are for workers, registered or not: for who starts and ends workers.
-        Answers as soon as that differs from `known`, or after `wait_seconds`.
+        """The number of learners that need workers, for pools that start and stop workers. Answers as
+        soon as it differs from `known`, or after `wait_seconds`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -60,7 +60,7 @@ def found(address: str = ADDRESS) -> str:
     return LocalTarget(address).current()
 
 
-def test_sockets_are_their_user_s_alone_and_found_until_the_end(
+def test_sockets_are_private_and_found_until_they_close(
     folders: tuple[Path, Path], server: Server
 ) -> None:
     before = os.umask(0)
@@ -81,13 +81,13 @@ def test_sockets_are_their_user_s_alone_and_found_until_the_end(
     assert [list(folder.iterdir()) for folder in folders] == [[], []]
 
 
-def test_localhost_is_both_of_its_addresses(server: Server) -> None:
+def test_localhost_matches_ipv4_and_ipv6(server: Server) -> None:
     with local_sockets("localhost:7", server.bind):
         assert len(server.targets) == 4
         assert all(is_local(found(one)) for one in (ADDRESS, "[::1]:7", "localhost:7"))
 
 
-def test_a_killed_coordinator_s_socket_is_taken_for_none_and_gives_way(server: Server) -> None:
+def test_a_killed_coordinator_s_socket_is_ignored_and_replaced(server: Server) -> None:
     with local_sockets(ADDRESS, server.bind) as paths:
         target = LocalTarget(ADDRESS)
         assert is_local(target.current())
@@ -105,7 +105,7 @@ def test_a_killed_coordinator_s_socket_is_taken_for_none_and_gives_way(server: S
         other.kill()
 
 
-def test_dead_sockets_are_removed_and_live_ones_are_not(server: Server) -> None:
+def test_only_dead_sockets_are_removed(server: Server) -> None:
     with local_sockets(ADDRESS, server.bind) as paths:
         forget_dead(ADDRESS)
         assert all(path.exists() for path in paths)
@@ -117,7 +117,7 @@ def test_dead_sockets_are_removed_and_live_ones_are_not(server: Server) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o701, 0o770, 0o750, 0o700])
-def test_a_folder_that_others_may_enter_or_own_is_used_by_neither_side(
+def test_a_folder_that_other_users_can_enter_or_own_is_not_used(
     folders: tuple[Path, Path], mode: int, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with local_sockets(ADDRESS, server.bind):
@@ -134,7 +134,7 @@ def test_a_folder_that_others_may_enter_or_own_is_used_by_neither_side(
         assert found() == ADDRESS
 
 
-def test_a_name_that_another_user_has_taken_denies_nothing(
+def test_a_folder_name_taken_by_another_user_does_not_block_serving(
     folders: tuple[Path, Path], server: Server
 ) -> None:
     for folder in folders:
@@ -149,7 +149,7 @@ def test_a_name_that_another_user_has_taken_denies_nothing(
         assert again == path
 
 
-def test_links_and_what_is_no_socket_are_refused(
+def test_links_and_other_files_are_not_used_as_sockets(
     folders: tuple[Path, Path], server: Server, tmp_path: Path
 ) -> None:
     elsewhere = tmp_path / "elsewhere"
@@ -167,7 +167,7 @@ def test_links_and_what_is_no_socket_are_refused(
         assert found("127.0.0.1:8") == "127.0.0.1:8"
 
 
-def test_a_long_temporary_folder_gives_way_to_a_short_one(
+def test_a_short_folder_replaces_a_temporary_folder_with_a_long_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long = tmp_path / ("x" * 100)

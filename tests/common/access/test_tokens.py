@@ -22,7 +22,7 @@ from lipt.common.errors import ConfigError
 TEXT = "lipt_0a1b2c3d_" + "5" * 64
 
 
-def test_token_is_read_from_a_line_and_other_texts_are_none() -> None:
+def test_token_is_read_from_a_line_and_other_texts_are_rejected() -> None:
     token = Token.parse(f" {TEXT}\n")
     assert token is not None
     assert (token.token_id, token.text) == ("0a1b2c3d", TEXT)
@@ -37,7 +37,7 @@ def test_token_is_read_from_a_line_and_other_texts_are_none() -> None:
 ONE, OTHER = Token.draw("one").text, Token.draw("other").text
 
 
-def test_file_is_read_anew_and_wins_over_the_text(tmp_path: Path) -> None:
+def test_token_file_is_read_again_and_overrides_the_text(tmp_path: Path) -> None:
     text = TokenSource.from_options(None, ONE)
     assert text is not None
     assert text.read() == ONE
@@ -51,7 +51,7 @@ def test_file_is_read_anew_and_wins_over_the_text(tmp_path: Path) -> None:
     assert source.read() == OTHER
 
 
-def test_what_is_no_token_is_refused_without_being_shown(tmp_path: Path) -> None:
+def test_invalid_token_is_refused_and_not_printed(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"LIPT_TOKEN holds no token.*lipt token create") as text:
         TokenSource.from_options(None, "password")
     assert "password" not in str(text.value)
@@ -110,14 +110,14 @@ def identity(made: x509.Certificate) -> CertificateIdentity:
 
 
 @pytest.mark.parametrize("role", Role)
-def test_a_role_is_given_by_a_uri_or_by_a_unit(role: Role) -> None:
+def test_a_certificate_s_role_is_in_its_uri_or_organizational_unit(role: Role) -> None:
     uri, unit = f"lipt:role:{role.value}", f"lipt-{role.value}"
     assert (role_uri(role), role_unit(role)) == (uri, unit)
     assert identity(certificate("a", names=[Uri(uri)])).roles == {role}
     assert identity(certificate("a", [unit])).roles == {role}
 
 
-def test_who_may_score_is_a_field_of_its_own() -> None:
+def test_the_certificate_s_scoring_permission_is_separate_from_its_role() -> None:
     worker = Uri("lipt:role:worker")
     assert not identity(certificate("a", names=[worker])).scores
     named = identity(certificate(names=[worker, Uri("lipt:scores"), Uri("box")]))
@@ -137,11 +137,11 @@ def test_who_may_score_is_a_field_of_its_own() -> None:
         certificate("a", names=[Uri("spiffe://lipt:role:admin"), x509.RFC822Name("lipt-admin")]),
     ],
 )
-def test_what_is_no_role_gives_none(made: x509.Certificate) -> None:
+def test_unknown_roles_in_a_certificate_are_ignored(made: x509.Certificate) -> None:
     assert identity(made).roles == frozenset()
 
 
-def test_a_name_is_the_common_name_or_else_a_dns_name_or_else_a_uri() -> None:
+def test_a_certificate_s_name_is_its_common_name_else_a_dns_name_else_a_uri() -> None:
     names = [Uri("lipt:role:worker"), Uri("spiffe://cluster/box"), x509.DNSName("box.example")]
     assert identity(certificate("box", names=names)).name == "box"
     assert identity(certificate(names=names)).name == "box.example"
@@ -155,7 +155,7 @@ def test_a_name_is_the_common_name_or_else_a_dns_name_or_else_a_uri() -> None:
     assert found.name == found.sha256[:16]
 
 
-async def test_a_server_sees_whom_the_connection_shows() -> None:
+async def test_a_server_reads_the_identity_from_the_connection() -> None:
     key = KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     loopback = x509.IPAddress(ip_address("127.0.0.1"))
     shown = certificate("box", ["lipt-worker"], [loopback])

@@ -19,7 +19,7 @@ from lipt.v1 import blob_pb2
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
 
-def test_is_the_digest_and_the_size_of_the_content(tmp_path: Path) -> None:
+def test_blob_name_has_the_digest_and_the_size_of_the_content(tmp_path: Path) -> None:
     path = tmp_path / "content"
     path.write_bytes(b"abc")
     name = BlobName("ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad", 3)
@@ -29,7 +29,7 @@ def test_is_the_digest_and_the_size_of_the_content(tmp_path: Path) -> None:
 
 
 @given(st.text())
-def test_no_text_but_a_digest_becomes_a_name(text: str) -> None:
+def test_only_a_digest_is_a_valid_blob_name(text: str) -> None:
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
     assert BlobName(digest, 0).sha256 == digest
     if not re.fullmatch("[0-9a-f]{64}", text):
@@ -49,7 +49,7 @@ def chunk(offset_bytes: int, data: bytes) -> blob_pb2.Chunk:
     return message
 
 
-def test_the_checksum_is_that_of_zlib() -> None:
+def test_chunk_checksum_equals_zlib_s() -> None:
     # The check value of CRC-32/ISO-HDLC.
     assert chunk(4, b"123456789") == blob_pb2.Chunk(
         offset_bytes=4, data=b"123456789", crc32=0xCBF43926
@@ -57,7 +57,7 @@ def test_the_checksum_is_that_of_zlib() -> None:
 
 
 @given(st.binary(min_size=1, max_size=10), st.data())
-def test_any_flipped_bit_is_noticed(data: bytes, draw: st.DataObject) -> None:
+def test_any_flipped_bit_is_detected(data: bytes, draw: st.DataObject) -> None:
     message = chunk(0, data)
     bit = draw.draw(st.integers(0, 8 * len(data) - 1))
     damaged = bytearray(data)
@@ -81,7 +81,7 @@ def test_any_flipped_bit_is_noticed(data: bytes, draw: st.DataObject) -> None:
     ],
     ids=["elsewhere", "after the end", "too large"],
 )
-def test_chunks_that_do_not_continue_the_blob_are_refused(
+def test_chunks_at_a_wrong_offset_are_refused(
     sent: blob_pb2.Chunk, kept: int, error: type[LiptError], words: str
 ) -> None:
     with pytest.raises(error, match=words):

@@ -34,7 +34,7 @@ def texts(tmp_path: Path) -> Texts:
 
 
 @pytest.mark.parametrize("damage", [b"", b"of", b"0f a", b"of a and more"])
-def test_a_file_that_was_damaged_is_made_again(
+def test_a_damaged_cache_file_is_computed_again(
     texts: Texts, damage: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     texts.text("a")
@@ -46,7 +46,7 @@ def test_a_file_that_was_damaged_is_made_again(
     assert f"{path} is damaged" in caplog.text
 
 
-def test_the_last_used_files_of_a_kind_stay(texts: Texts) -> None:
+def test_the_cache_keeps_the_last_used_files_of_a_kind(texts: Texts) -> None:
     files: dict[str, Path] = {}
     # A kind whose name begins with another's is a kind of its own.
     texts.text("first", kind="kind-of-all")
@@ -81,14 +81,14 @@ def test_write_errors_are_logged_and_leave_no_file(
     assert texts.made == ["a", "a"]
 
 
-def test_many_at_once_leave_one_whole_file(texts: Texts) -> None:
+def test_concurrent_writers_leave_one_complete_file(texts: Texts) -> None:
     with ThreadPoolExecutor(8) as executor:
         found = list(executor.map(lambda _: texts.text("a"), range(32)))
     assert found == ["of a"] * 32
     assert len(list(texts.folder.iterdir())) == 1
 
 
-def test_larger_files_are_ignored(texts: Texts) -> None:
+def test_files_above_the_size_limit_are_not_cached(texts: Texts) -> None:
     texts.text("a")
     assert find_cached(texts.folder, "kind", ("a",), max_bytes=3) is None
     assert find_cached(texts.folder, "kind", ("a",), max_bytes=4) is not None

@@ -17,7 +17,7 @@ DATA = b"0123456789" * 100
 NAME = BlobName.of(DATA)
 
 
-def test_keeps_a_content_under_its_digest(store: BlobStore) -> None:
+def test_content_is_stored_under_its_digest(store: BlobStore) -> None:
     assert not store.has(NAME)
     assert store.put_bytes(DATA) == NAME
     assert store.has(NAME)
@@ -27,9 +27,7 @@ def test_keeps_a_content_under_its_digest(store: BlobStore) -> None:
     assert files_of(store) == [f"blobs/{NAME.sha256[:2]}/{NAME.sha256}"]
 
 
-def test_a_damaged_file_is_noticed_when_it_is_read_and_replaced_when_it_is_stored(
-    store: BlobStore,
-) -> None:
+def test_a_damaged_blob_is_detected_by_reads_and_replaced_by_writes(store: BlobStore) -> None:
     store.put_bytes(DATA)
     assert store.is_whole(NAME, remove_damaged=True)
     store.path(NAME).write_bytes(DATA[:-1] + b"x")
@@ -45,7 +43,7 @@ def test_a_damaged_file_is_noticed_when_it_is_read_and_replaced_when_it_is_store
     assert not store.has(NAME)
 
 
-def test_too_large_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_a_too_large_blob_is_refused_before_writing(tmp_path: Path) -> None:
     store = BlobStore(tmp_path, max_blob_bytes=999)
     for ask in (
         lambda: store.put_bytes(DATA),
@@ -57,15 +55,13 @@ def test_too_large_is_refused_before_anything_is_written(tmp_path: Path) -> None
     assert files_of(store) == []
 
 
-def test_a_full_disk_leaves_no_half_written_blob(store: BlobStore) -> None:
+def test_a_full_disk_leaves_no_partial_blob(store: BlobStore) -> None:
     with file_size_limit(500), pytest.raises(StateError, match="File too large"):
         store.put_bytes(DATA)
     assert files_of(store) == []
 
 
-def test_uploads_that_were_tidied_away_are_made_again_and_a_store_that_is_gone_is_not(
-    store: BlobStore,
-) -> None:
+def test_a_removed_upload_folder_is_recreated_but_not_a_removed_store(store: BlobStore) -> None:
     shutil.rmtree(store.root / "uploads")
     assert store.read_bytes(store.put_bytes(DATA)) == DATA
     other = BlobName.of(DATA[::-1])
@@ -81,7 +77,9 @@ def test_uploads_that_were_tidied_away_are_made_again_and_a_store_that_is_gone_i
     assert not store.root.exists()
 
 
-def test_content_and_name_are_synced(store: BlobStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_content_and_directory_are_synced(
+    store: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store.put_bytes(DATA)
     store.path(NAME).unlink()
     calls: list[str] = []
@@ -101,7 +99,7 @@ def test_content_and_name_are_synced(store: BlobStore, monkeypatch: pytest.Monke
     assert calls == ["fsync file", "rename", "fsync directory"]
 
 
-def test_files_of_dead_processes_go_those_of_living_ones_stay(store: BlobStore) -> None:
+def test_only_temporary_files_of_dead_processes_are_removed(store: BlobStore) -> None:
     uploads = store.root / "uploads"
     stale = uploads / "dead.tmp"
     stale.write_bytes(b"half")
@@ -112,7 +110,7 @@ def test_files_of_dead_processes_go_those_of_living_ones_stay(store: BlobStore) 
     assert not living.exists()
 
 
-def test_trimming_a_cache_deletes_what_was_unused_for_longest(store: BlobStore) -> None:
+def test_cache_trimming_removes_the_least_recently_used_blobs(store: BlobStore) -> None:
     old, used, new = (store.put_bytes(bytes([number]) * 100) for number in range(3))
     for age, name in enumerate((new, old)):
         os.utime(store.path(name), (1000 - age, 1000 - age))
@@ -143,7 +141,7 @@ def begin(store: BlobStore, content: bytes) -> BlobName:
     return name
 
 
-def test_blob_is_removed_when_neither_used_nor_sent_for_long(store: BlobStore) -> None:
+def test_blob_expires_after_its_last_use_or_upload(store: BlobStore) -> None:
     old, new = aged(store, b"old"), aged(store, b"new", used_at=LATELY)
     removed = [store.expiry.remove_blob(it.sha256, before=LATELY - 1) for it in (old, new, old)]
     assert removed == [True, False, False]
@@ -158,7 +156,7 @@ def test_blob_is_removed_when_neither_used_nor_sent_for_long(store: BlobStore) -
     assert not store.expiry.remove_blob(name.sha256, before=LONG_AGO)
 
 
-def test_held_blob_stays_until_the_last_who_holds_it_has_left(store: BlobStore) -> None:
+def test_held_blob_stays_until_its_last_holder_releases_it(store: BlobStore) -> None:
     name = aged(store, b"old")
     with store.expiry.holding(name.sha256):
         with store.expiry.holding(name.sha256):
@@ -167,9 +165,7 @@ def test_held_blob_stays_until_the_last_who_holds_it_has_left(store: BlobStore) 
     assert store.expiry.remove_blob(name.sha256, before=NOW)
 
 
-def test_beginning_is_removed_when_it_got_no_byte_for_long_and_is_not_being_sent(
-    store: BlobStore,
-) -> None:
+def test_unfinished_upload_expires_without_new_bytes_unless_open(store: BlobStore) -> None:
     old, new = begin(store, b"old one"), begin(store, b"new one")
     with store.open_upload(old, 1):
         age_part(store, old, LONG_AGO)
@@ -181,9 +177,7 @@ def test_beginning_is_removed_when_it_got_no_byte_for_long_and_is_not_being_sent
     assert store.committed_offset(old) == 0
 
 
-def test_removal_waits_for_another_process_that_uses_a_blob_of_the_same_folder(
-    store: BlobStore,
-) -> None:
+def test_removal_waits_for_a_process_that_uses_the_same_folder(store: BlobStore) -> None:
     name = aged(store, b"old")
     folder = store.path(name).parent
     with ThreadPoolExecutor(1) as pool:
@@ -196,7 +190,7 @@ def test_removal_waits_for_another_process_that_uses_a_blob_of_the_same_folder(
 
 
 @pytest.mark.parametrize("acknowledge", [BlobStore.use, lambda store, _: store.put_bytes(b"old")])
-def test_removal_never_takes_what_was_acknowledged(store: BlobStore, acknowledge: object) -> None:
+def test_removal_never_removes_an_acknowledged_blob(store: BlobStore, acknowledge: object) -> None:
     assert callable(acknowledge)
     start = threading.Barrier(2)
 

@@ -36,7 +36,7 @@ LIMIT = 8 * 1024 * 1024
 
 
 @pytest.mark.parametrize("num_bytes", [0, 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES])
-async def test_a_blob_arrives_as_it_was_sent(
+async def test_a_transferred_blob_is_unchanged(
     num_bytes: int, stub: BlobServiceStub, blobs: Any, cache: BlobStore, tmp_path: Path
 ) -> None:
     data = DATA[:num_bytes]
@@ -51,7 +51,7 @@ async def test_a_blob_arrives_as_it_was_sent(
     assert await to_thread(Transfers(stub).download_bytes, first, max_bytes=LIMIT) == data
 
 
-async def test_a_cut_download_asks_only_for_the_rest(
+async def test_an_interrupted_download_requests_only_the_rest(
     stub: BlobServiceStub, blobs: Any, cache: BlobStore, policy: RetryPolicy
 ) -> None:
     blobs.store.put_bytes(DATA)
@@ -88,7 +88,7 @@ async def test_a_cut_upload_resumes(stub: BlobServiceStub, blobs: Any, policy: R
     assert (blobs.num_calls, blobs.num_bytes) == (3, len(DATA))
 
 
-async def test_lasting_damage_is_given_up_and_dropped(
+async def test_a_download_damaged_every_time_fails_and_is_deleted(
     stub: BlobServiceStub, blobs: Any, cache: BlobStore, policy: RetryPolicy
 ) -> None:
     blobs.store.put_bytes(DATA)
@@ -108,7 +108,7 @@ async def test_lasting_damage_is_given_up_and_dropped(
     assert cache.committed_offset(NAME) == 0
 
 
-async def test_too_large_is_refused_from_the_declared_size(
+async def test_a_blob_above_the_limit_is_refused_by_its_declared_size(
     stub: BlobServiceStub, blobs: Any, tmp_path: Path
 ) -> None:
     blobs.store.put_bytes(DATA)
@@ -122,7 +122,9 @@ async def test_too_large_is_refused_from_the_declared_size(
     assert blobs.num_calls == 0
 
 
-async def test_silence_is_given_up(stub: BlobServiceStub, blobs: Any, cache: BlobStore) -> None:
+async def test_a_silent_transfer_times_out(
+    stub: BlobServiceStub, blobs: Any, cache: BlobStore
+) -> None:
     blobs.store.put_bytes(DATA)
     blobs.hang = True
     policy = RetryPolicy(max_failures=2, first_seconds=0.01)
@@ -147,7 +149,7 @@ async def test_silence_is_given_up(stub: BlobServiceStub, blobs: Any, cache: Blo
         (StateError, 1),
     ],
 )
-async def test_cuts_and_damage_are_mended_and_refusals_raised_at_once(
+async def test_interruptions_and_damage_are_retried_but_refusals_are_raised(
     stub: BlobServiceStub, blobs: Any, cache: BlobStore, error: type[LiptError], expected_calls: int
 ) -> None:
     blobs.refusal = error("the coordinator says no.")
@@ -172,7 +174,9 @@ def stop_after(num_chunks: int) -> Callable[[int], None]:
     return on_bytes
 
 
-async def test_callers_end_transfers(stub: BlobServiceStub, blobs: Any, cache: BlobStore) -> None:
+async def test_a_caller_can_stop_a_transfer(
+    stub: BlobServiceStub, blobs: Any, cache: BlobStore
+) -> None:
     with pytest.raises(StopTransferError):
         await to_thread(Transfers(stub, on_bytes=stop_after(2)).upload, DATA)
     assert not blobs.store.has(NAME)
@@ -182,7 +186,7 @@ async def test_callers_end_transfers(stub: BlobServiceStub, blobs: Any, cache: B
     assert cache.committed_offset(NAME) == 2 * CHUNK_BYTES
 
 
-async def test_an_upload_survives_a_network_that_is_cut_five_times(blobs: Any) -> None:
+async def test_an_upload_survives_five_interruptions(blobs: Any) -> None:
     policy = RetryPolicy(max_failures=20, first_seconds=0.05, max_seconds=0.5)
     # Connections get one to two chunks far, so that all of them are cut.
     cuts = [
@@ -205,7 +209,7 @@ CONTENT_NAME = BlobName.of(CONTENT)
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.lists(st.integers(0, 1000), max_size=5), data=st.binary(max_size=1000))
-def test_any_cuts_give_the_same_blob(tmp_path: Path, cuts: list[int], data: bytes) -> None:
+def test_any_interruptions_give_the_same_blob(tmp_path: Path, cuts: list[int], data: bytes) -> None:
     store = BlobStore(tmp_path, max_blob_bytes=10_000)
     name = BlobName.of(data)
     edges = [*sorted(cut for cut in cuts if cut < len(data)), len(data)]
@@ -219,7 +223,7 @@ def test_any_cuts_give_the_same_blob(tmp_path: Path, cuts: list[int], data: byte
     assert store.read_bytes(name) == data
 
 
-def test_an_upload_that_changed_or_goes_on_is_not_taken(store: BlobStore) -> None:
+def test_a_corrupt_or_too_long_upload_is_refused(store: BlobStore) -> None:
     with store.open_upload(CONTENT_NAME, 0) as upload:
         upload.write(CONTENT[:-1] + b"x")
         with pytest.raises(CorruptBlobError, match="Send it again from the start"):
@@ -234,7 +238,7 @@ def test_an_upload_that_changed_or_goes_on_is_not_taken(store: BlobStore) -> Non
     assert store.read_bytes(CONTENT_NAME) == CONTENT
 
 
-def test_an_unfinished_upload_keeps_what_it_has_for_its_user_alone(store: BlobStore) -> None:
+def test_an_unfinished_upload_is_kept_in_a_private_file(store: BlobStore) -> None:
     with store.open_upload(CONTENT_NAME, 0) as upload:
         upload.write(CONTENT[:300])
         assert store.part(CONTENT_NAME).stat().st_mode & 0o777 == 0o600
@@ -246,7 +250,7 @@ def test_an_unfinished_upload_keeps_what_it_has_for_its_user_alone(store: BlobSt
             store.open_upload(CONTENT_NAME, offset)
 
 
-def test_a_part_longer_than_the_blob_is_dropped(store: BlobStore) -> None:
+def test_a_partial_file_longer_than_the_blob_is_discarded(store: BlobStore) -> None:
     with store.open_upload(BlobName(CONTENT_NAME.sha256, 2000), 0) as upload:
         upload.write(bytes(1500))
     assert store.committed_offset(CONTENT_NAME) == 0
@@ -256,7 +260,7 @@ def test_a_part_longer_than_the_blob_is_dropped(store: BlobStore) -> None:
     assert store.read_bytes(CONTENT_NAME) == CONTENT
 
 
-def test_a_full_disk_is_a_sentence_and_what_fits_is_kept(store: BlobStore) -> None:
+def test_a_full_disk_is_one_sentence_and_keeps_the_received_part(store: BlobStore) -> None:
     with file_size_limit(500), store.open_upload(CONTENT_NAME, 0) as upload:
         upload.write(CONTENT[:300])
         with pytest.raises(StateError, match=r"File too large. Free space there"):
@@ -268,7 +272,7 @@ def test_a_full_disk_is_a_sentence_and_what_fits_is_kept(store: BlobStore) -> No
     assert store.read_bytes(CONTENT_NAME) == CONTENT
 
 
-def test_an_upload_of_a_killed_process_can_be_continued(store: BlobStore) -> None:
+def test_an_upload_of_a_killed_process_can_be_resumed(store: BlobStore) -> None:
     program = """
 import sys
 from pathlib import Path

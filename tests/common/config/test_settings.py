@@ -39,7 +39,7 @@ def load(**flags: object) -> CoordinatorSettings:
     return load_settings(CoordinatorSettings, config=None, flags=digits | flags)
 
 
-def test_flags_then_environment_then_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_override_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tmp_path / "run.toml"
     config.write_text(
         'listen = "file:1"\ndevice = "file"\nlog_level = "DEBUG"\n'
@@ -73,7 +73,7 @@ def test_flags_then_environment_then_file(tmp_path: Path, monkeypatch: pytest.Mo
         ("listen = ", "is not TOML"),
     ],
 )
-def test_bad_file_is_refused_with_what_is_allowed(tmp_path: Path, text: str, words: str) -> None:
+def test_bad_file_is_refused_with_allowed_values(tmp_path: Path, text: str, words: str) -> None:
     config = tmp_path / "run.toml"
     config.write_text(text)
     with pytest.raises(ConfigError, match=words) as caught:
@@ -82,12 +82,12 @@ def test_bad_file_is_refused_with_what_is_allowed(tmp_path: Path, text: str, wor
 
 
 @pytest.mark.parametrize("deadline", [0.0, 30.0, 3600.0])
-def test_deadline_of_a_lease_or_more_or_none_is_taken(deadline: float) -> None:
+def test_deadline_is_zero_or_at_least_a_lease(deadline: float) -> None:
     settings = load(run={"learners": {"deadline_seconds": deadline}})
     assert settings.run.learners.deadline_seconds == deadline
 
 
-def test_own_factories_are_allowed_and_others_are_not() -> None:
+def test_only_the_operator_s_own_factories_are_allowed() -> None:
     own = {"source": "mine.data:train"}
     settings = load(dataset=own, run={"model": "torchvision:resnet18"}, allow_modules=("also",))
     assert with_own_modules(settings).allow_modules == ("also", "mine.data")
@@ -171,7 +171,7 @@ NUMBERS = Regression(mean=(0.1, 1e9), std=(0.3, 1e-9))
         replace(TASK, num_classes=2, other_target=NUMBERS),
     ],
 )
-def test_task_survives_the_wire(task: LearnerTask) -> None:
+def test_task_is_unchanged_after_the_wire(task: LearnerTask) -> None:
     again = read(sent(task))
     assert again == task
     assert again.inputs == (task.image or task.columns)
@@ -187,14 +187,14 @@ def test_task_survives_the_wire(task: LearnerTask) -> None:
         ("pruning_method", 99, "pruning_method = '99': input should be 'magnitude', 'snip'"),
     ],
 )
-def test_task_that_cannot_be_done_is_refused(field: str, value: Any, words: str) -> None:
+def test_impossible_task_is_refused(field: str, value: Any, words: str) -> None:
     message = sent(TASK)
     setattr(message, field, value)
     with pytest.raises(ConfigError, match=words):
         read(message)
 
 
-def test_a_column_of_no_known_type_is_refused() -> None:
+def test_a_column_of_unknown_type_is_refused() -> None:
     message = sent(replace(TASK, image=None, columns=ColumnsFormat(COLUMNS[1:])))
     column = message.columns.columns[0].column
     for number in (0, 99):
@@ -210,7 +210,7 @@ def test_a_column_of_no_known_type_is_refused() -> None:
         read(message)
 
 
-def test_a_recipe_s_setting_that_there_is_not_is_refused_with_what_was_meant() -> None:
+def test_an_unknown_recipe_setting_is_refused_with_a_suggestion() -> None:
     with pytest.raises(ConfigError, match=r"Did you mean learning_rate"):
         validate(Recipe, {"learning_rates": 1})
 
@@ -242,7 +242,7 @@ OVEN_TABLE = r"""
 """.strip()
 
 
-def test_tables_escape_what_markdown_takes_for_its_own_outside_of_code() -> None:
+def test_tables_escape_markdown_outside_code() -> None:
     assert markdown_tables(Kitchen, level=3).split("\n\n")[1:4] == [
         "### `[oven]`",
         "How the soup is kept warm.",
@@ -250,7 +250,7 @@ def test_tables_escape_what_markdown_takes_for_its_own_outside_of_code() -> None
     ]
 
 
-def test_flag_says_what_its_setting_does_allows_and_defaults_to() -> None:
+def test_flag_help_has_the_setting_s_description_values_and_default() -> None:
     names = ("cooks", "precision", "open_late", "spare.watts")
     assert [option_help(Kitchen, name) for name in names] == [
         "How many cooks there are. [1 to 10000; default: 3]",
@@ -276,7 +276,9 @@ def test_flag_says_what_its_setting_does_allows_and_defaults_to() -> None:
         (1, 1, (1,)),
     ],
 )
-def test_snapshots_are_even(num_steps: int, num_snapshots: int, steps: tuple[int, ...]) -> None:
+def test_snapshots_are_equidistant(
+    num_steps: int, num_snapshots: int, steps: tuple[int, ...]
+) -> None:
     config = LearnersConfig(num_steps=num_steps, num_snapshots=num_snapshots)
     assert config.snapshot_steps == steps
 
@@ -297,7 +299,7 @@ FLOATS = [
 
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
 @pytest.mark.parametrize("path", FLOATS)
-def test_figure_that_no_record_could_hold_is_refused(path: str, value: float) -> None:
+def test_number_too_large_for_a_record_is_refused(path: str, value: float) -> None:
     # JSON has no such numbers: a run's record with one could not be read at the next start.
     section, _, field = path.partition(".")
     with pytest.raises(ConfigError, match=rf"{section}\.{field} = .*finite"):

@@ -43,7 +43,7 @@ def pets(request: pytest.FixtureRequest, image_folder: Path) -> Dataset:
     return open_dataset(f"imagefolder:{image_folder}", memory_budget_bytes=request.param)
 
 
-def test_small_sets_are_pixels_and_large_ones_files(image_folder: Path) -> None:
+def test_small_sets_are_kept_as_pixels_and_large_sets_as_files(image_folder: Path) -> None:
     source = f"imagefolder:{image_folder}"
     needed = 5 * 3 * 12 * 10
     memory = open_dataset(source, memory_budget_bytes=needed)
@@ -59,7 +59,7 @@ def test_small_sets_are_pixels_and_large_ones_files(image_folder: Path) -> None:
     assert torch.equal(memory.labels_N, files.labels_N)
 
 
-def test_images_come_in_the_order_asked_for(pets: Dataset, image_folder: Path) -> None:
+def test_images_have_the_requested_order(pets: Dataset, image_folder: Path) -> None:
     files = [*sorted((image_folder / "cat").iterdir()), *sorted((image_folder / "dog").iterdir())]
     ids = [4, 0, 0, 3, 1]
     images_BCHW = pets.images(torch.tensor(ids))
@@ -92,7 +92,7 @@ budgets = pytest.mark.parametrize("budget", [IN_MEMORY, ON_DISK])
         ([(20, 30), (30, 20)], 16, (16, 16)),
     ],
 )
-def test_size_seen_by_the_model(
+def test_images_have_the_model_s_size(
     tmp_path: Path,
     encode: Encode,
     sizes: list[tuple[int, int]],
@@ -110,7 +110,7 @@ def test_size_seen_by_the_model(
     assert data.images(torch.tensor([1, 0])).shape == (2, 3, *expected)
 
 
-def test_normalization_agrees_with_a_slow_oracle_and_samples_by_seed() -> None:
+def test_normalization_equals_a_slow_oracle_and_samples_by_seed() -> None:
     images = np.random.default_rng(1).integers(0, 256, (250, 3, 4, 5), np.uint8)
     mean, std = normalization(array_set(images), torch.arange(250), seed=0)
     for channel in range(3):
@@ -130,7 +130,7 @@ def test_normalization_agrees_with_a_slow_oracle_and_samples_by_seed() -> None:
 
 
 @budgets
-def test_files_that_are_replaced_are_noticed(image_folder: Path, budget: int) -> None:
+def test_replaced_files_are_detected(image_folder: Path, budget: int) -> None:
     dataset = open_dataset(f"imagefolder:{image_folder}", memory_budget_bytes=budget)
     assert not dataset.has_changed()
     path = image_folder / "cat" / "1.png"
@@ -163,9 +163,7 @@ def data():
 """
 
 
-def test_rows_of_a_user_s_own_that_are_read_when_asked_for_are_read_again(
-    write_module: Callable[[str, str], None],
-) -> None:
+def test_lazily_read_user_rows_are_read_again(write_module: Callable[[str, str], None]) -> None:
     write_module("lazy", FACTORY)
     dataset = open_dataset("lazy:data", allowed_modules=["lazy"], memory_budget_bytes=0)
     import lazy  # type: ignore[import-not-found]
@@ -180,12 +178,12 @@ def test_rows_of_a_user_s_own_that_are_read_when_asked_for_are_read_again(
 @st.composite
 def id_mappings(draw: st.DrawFn) -> tuple[int, IdMapping]:
     size = draw(st.integers(1, 40))
-    left_out = draw(st.sets(st.integers(0, size - 1), max_size=size - 1))
-    return size, IdMapping(tuple(sorted(left_out)))
+    excluded = draw(st.sets(st.integers(0, size - 1), max_size=size - 1))
+    return size, IdMapping(tuple(sorted(excluded)))
 
 
 @given(id_mappings())
-def test_places_count_the_ids_that_are_not_excluded(drawn: tuple[int, IdMapping]) -> None:
+def test_positions_count_only_ids_that_are_not_excluded(drawn: tuple[int, IdMapping]) -> None:
     size, id_mapping = drawn
     ids = [row for row in range(size) if row not in id_mapping.excluded]
     places = torch.arange(len(ids))
@@ -222,7 +220,7 @@ def folder(tmp_path: Path, encode: Encode) -> Path:
 
 
 @budgets
-def test_broken_images_are_named_and_left_out(
+def test_broken_images_are_named_and_excluded(
     folder: Path, budget: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     def opening() -> Dataset:
@@ -256,7 +254,7 @@ def test_broken_images_are_named_and_left_out(
         ("read", {"max_corrupt": 3}, list(range(10))),
     ],
 )
-def test_images_are_looked_at_once(
+def test_every_image_is_validated_once(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     method: str,

@@ -12,7 +12,7 @@ from lipt.common.inputs.specs import Column, ColumnFormat, ColumnsFormat, Column
 from tests.common.data.columns import SIZES, TOKENS, column_rows
 
 
-def test_figures_are_of_chosen_examples_by_place_or_channel() -> None:
+def test_statistics_are_per_entry_or_channel_of_the_training_examples() -> None:
     data = load(column_rows())
     found = input_format(data, torch.tensor([2, 0]), seed=0)
     # Of 1 and 6: the mean is 3.5, the population's deviation 2.5.
@@ -33,7 +33,7 @@ def test_figures_are_of_chosen_examples_by_place_or_channel() -> None:
     assert input_format(data, torch.arange(100), 3) == ImageFormat(1, 8, 8, *figures)
 
 
-def test_a_wrong_value_neither_hides_the_others_nor_reaches_a_model() -> None:
+def test_an_extreme_value_is_clipped_and_leaves_the_statistics_usable() -> None:
     values_N = torch.tensor([*map(float, range(9)), 1e12])
     rows = ColumnRows("made", None, torch.arange(10) % 2, (SIZES,), {"sizes": values_N})
     found = input_format(load(rows), torch.arange(10), seed=0)

@@ -21,7 +21,7 @@ from lipt.common.inputs.specs import ColumnsSpec, ImageSpec
 from tests.common.data.columns import SIZES, TOKENS, column_rows, counted, write_folder
 
 
-def test_a_data_set_of_columns_gives_examples_by_their_ids() -> None:
+def test_column_examples_are_read_by_id() -> None:
     data = load(column_rows())
     assert data.inputs == ColumnsSpec((TOKENS, SIZES))
     stored = data.examples(torch.tensor([2, 0]))
@@ -78,7 +78,7 @@ def test_the_first_20_broken_images_are_named(tmp_path: Path, encode: Encode, bu
     assert lines[20:] == ["and 2 more: lipt check --data lists all"]
 
 
-def test_images_that_stay_encoded_are_looked_at_once_until_one_changes(
+def test_encoded_images_are_validated_again_only_after_a_change(
     image_folder: Path, monkeypatch: pytest.MonkeyPatch, encode: Encode
 ) -> None:
     checked = counted(monkeypatch, EncodedRows, "check")
@@ -110,7 +110,7 @@ LARGE = "; a training step takes about 12 times that of --image-size 64"
         (8, f"{SCALED} 8 x 8: 192 B each, 384 B {AGAIN}"),
     ],
 )
-def test_scaling_cost_is_told(tmp_path: Path, encode: Encode, size: int | None, note: str) -> None:
+def test_scaling_cost_is_noted(tmp_path: Path, encode: Encode, size: int | None, note: str) -> None:
     write_folder(tmp_path, {"a/0.png": encode(0, (20, 40)), "b/0.png": encode(0, (30, 30))})
     source = f"imagefolder:{tmp_path}"
     assert open_dataset(source, image_size=size, memory_budget_bytes=0).note == note
@@ -134,7 +134,7 @@ def test_all_unusable_images_are_listed_by_their_ids(tmp_path: Path, encode: Enc
         decode_all("digits")
 
 
-def test_unknown_source_is_answered_with_the_list_of_which_none_is_a_module() -> None:
+def test_unknown_source_is_refused_with_the_list_of_sources() -> None:
     for source in ("", "MNIST:", "s3://bucket/x"):
         with pytest.raises(UnknownNameError) as caught:
             open_dataset(source)
@@ -145,7 +145,7 @@ def test_unknown_source_is_answered_with_the_list_of_which_none_is_a_module() ->
     assert with_path - {"package.module"} <= SCHEMES | {"cifar10-test", "cifar100-test"}
 
 
-def test_one_in_twenty_of_the_mislabelled_digits_has_another_class() -> None:
+def test_the_mislabelled_digits_have_5_percent_wrong_labels() -> None:
     right, given = open_dataset("digits-train"), open_dataset("digits-mislabelled")
     every = torch.arange(len(right))
     assert torch.equal(given.images(every), right.images(every))
@@ -156,9 +156,7 @@ def test_one_in_twenty_of_the_mislabelled_digits_has_another_class() -> None:
     assert torch.equal(open_dataset("digits-mislabelled").labels_N, given.labels_N)
 
 
-def test_digits_are_what_scikit_learn_loads_and_cost_no_import_of_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_digits_equal_scikit_learn_s_without_importing_it(monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("sklearn.datasets")
     loaded, digits = datasets.load_digits(), open_dataset("digits")
     expected_NHW = np.rint(loaded.images * 255 / 16).astype(np.uint8)
@@ -205,7 +203,7 @@ def test_cifar10_reads_published_batches(tmp_path: Path, monkeypatch: pytest.Mon
         open_dataset(f"cifar10:{tmp_path}")
 
 
-def test_image_folder_that_is_missing_or_holds_nothing(tmp_path: Path, encode: Encode) -> None:
+def test_missing_or_empty_image_folder_is_refused(tmp_path: Path, encode: Encode) -> None:
     with pytest.raises(DataError, match=r"No such file .*absent'\. It has to hold a directory"):
         open_dataset(f"imagefolder:{tmp_path / 'absent'}")
     with pytest.raises(DataError, match="has to hold a directory for each class"):
@@ -224,7 +222,7 @@ def test_reports_progress_from_start_to_end(image_folder: Path, monkeypatch: Any
     assert calls == [(done, 5) for done in (0, 1, 2, 3, 4, 5, 5)]
 
 
-def test_an_image_folder_is_torchvisions(image_folder: Path, encode: Encode) -> None:
+def test_an_image_folder_equals_torchvision_s(image_folder: Path, encode: Encode) -> None:
     other = {"cat/notes.txt": b"no image", "list.csv": b"no class"}
     write_folder(image_folder, {**other, "dog/B.JPEG": encode(7, kind="JPEG")})
     (image_folder / "dog" / "linked").symlink_to(image_folder / "cat")
@@ -261,8 +259,6 @@ def test_wrong_paths_and_sizes_are_refused(source: str, image_size: int | None, 
         ("cifar-10:/data", "cifar10"),
     ],
 )
-def test_a_path_or_a_misspelt_name_is_answered_with_the_name_that_opens_it(
-    source: str, meant: str
-) -> None:
+def test_a_path_or_misspelt_source_is_refused_with_the_right_name(source: str, meant: str) -> None:
     with pytest.raises(UnknownNameError, match=f"Did you mean {meant}"):
         open_dataset(source)

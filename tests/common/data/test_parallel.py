@@ -7,14 +7,14 @@ from lipt.common.data.parallel import map_rows, prefetched
 
 
 @pytest.mark.parametrize("num_threads", [1, 3])
-def test_rows_come_in_order_and_the_first_failure_wins(num_threads: int) -> None:
+def test_rows_are_in_order_and_the_first_failure_is_raised(num_threads: int) -> None:
     found = list(map_rows(lambda row: row * row, range(600), num_threads=num_threads))
     assert found == [row * row for row in range(600)]
     with pytest.raises(ZeroDivisionError):
         list(map_rows(lambda row: {0: 1 / row}[row % 7], range(600), num_threads=num_threads))
 
 
-def test_batches_come_in_order_from_another_thread_two_ahead_and_no_more() -> None:
+def test_a_thread_reads_at_most_two_batches_ahead_in_order() -> None:
     begun = [threading.Event() for _ in range(6)]
     asked, names = list[int](), set[str]()
 
@@ -40,7 +40,7 @@ def test_batches_come_in_order_from_another_thread_two_ahead_and_no_more() -> No
     assert name.startswith("decode")
 
 
-def test_an_error_comes_when_its_batch_is_due() -> None:
+def test_a_read_error_is_raised_at_its_batch() -> None:
     def read(part: int) -> int:
         if part == 2:
             raise ValueError("the file of part 2 is broken")
@@ -52,7 +52,7 @@ def test_an_error_comes_when_its_batch_is_due() -> None:
             next(batches)
 
 
-def test_an_error_in_the_block_waits_for_what_is_being_read_and_begins_nothing() -> None:
+def test_an_error_in_the_block_ends_reading_after_the_current_batch() -> None:
     begun, go_on, ended = threading.Event(), threading.Event(), list[int]()
 
     def read(part: int) -> int:

@@ -154,13 +154,13 @@ def encoded_file(files: list[bytes], offsets: list[int] | None = None) -> bytes:
         ([0, 3, 7, 2**62], "offsets do not rise from 0 to 10"),
     ],
 )
-def test_refuses_offsets_that_do_not_cut_the_files(offsets: list[int], sentence: str) -> None:
+def test_invalid_offsets_of_files_are_refused(offsets: list[int], sentence: str) -> None:
     data = encoded_file([b"abc", b"defg", b"hij"], offsets)
     with pytest.raises(DataError, match=sentence):
         unpack(data, (3, 12, 10), num_examples=3)
 
 
-def test_opened_files_are_decoded_when_they_are_asked_for(encode: Encode) -> None:
+def test_files_of_a_shard_are_decoded_on_demand(encode: Encode) -> None:
     data = encoded_file([encode(1), encode(2)[:-40], encode(3)])
     shard = unpack(data, (3, 64, 64), num_examples=3)
     assert isinstance(shard.examples, EncodedImages)
@@ -171,7 +171,7 @@ def test_opened_files_are_decoded_when_they_are_asked_for(encode: Encode) -> Non
 
 
 @pytest.mark.parametrize(("more", "kind"), [(0, EncodedImages), (1, Tensor)])
-def test_files_that_take_more_than_their_pixels_are_decoded_at_once(
+def test_files_larger_than_their_pixels_are_decoded_at_once(
     encode: Encode, more: int, kind: type
 ) -> None:
     # What comes after an image's end is not looked at.
@@ -221,13 +221,13 @@ def test_columns_have_the_documented_bytes() -> None:
         ({"labels": torch.tensor([-1, 2**62])}, rf"from -1 to {2**62}, outside 0\.\.2"),
     ],
 )
-def test_what_is_not_the_tasks_is_refused(changed: dict[str, Tensor | None], sentence: str) -> None:
+def test_another_task_s_shard_is_refused(changed: dict[str, Tensor | None], sentence: str) -> None:
     tensors = {name: values for name, values in (WHOLE | changed).items() if values is not None}
     with pytest.raises(DataError, match=sentence):
         unpack_columns(pack(tensors))
 
 
-def test_a_flag_is_0_or_1() -> None:
+def test_boolean_values_must_be_0_or_1() -> None:
     flags = ColumnsFormat((ColumnFormat(Column("", ColumnType.BOOL, (1,))),))
     good = pack({"column.": torch.tensor([[True], [False]]), "labels": torch.tensor([0, 1])})
     shard = unpack_columns(good, flags)
@@ -238,9 +238,7 @@ def test_a_flag_is_0_or_1() -> None:
         unpack_columns(good[:-2] + b"\2\0", flags)
 
 
-def test_each_is_decoded_once_and_not_before_it_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_each_image_is_decoded_once_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[bytes] = []
 
     def watched(file: bytes, shape: tuple[int, int, int]) -> Tensor:
@@ -259,7 +257,7 @@ def test_each_is_decoded_once_and_not_before_it_is_asked_for(
     assert decoded == [files[2], files[1], files[3], files[0]]
 
 
-def test_files_are_let_go_of_with_the_last_one() -> None:
+def test_encoded_files_are_released_after_the_last_image() -> None:
     files = files_of(made_up(2))
     offsets = list(itertools.accumulate(map(len, files), initial=0))
     content = np.frombuffer(b"".join(files), np.uint8)
@@ -282,7 +280,7 @@ def with_targets(targets: Sequence[object]) -> Dataset:
     return load(rows_of_data("mine:data", list(zip(VECTORS, targets, strict=True))))
 
 
-def test_every_target_counts_in_the_fingerprint() -> None:
+def test_the_fingerprint_depends_on_every_target() -> None:
     changed = [*NUMBERS[:5], 61.0]
     first, again, other = map(with_targets, (list(NUMBERS), list(NUMBERS), list(changed)))
     # The quantiles are the same.
@@ -297,7 +295,7 @@ def test_every_target_counts_in_the_fingerprint() -> None:
         ([[0, 1], [1, 1], [0, 0], [1, 0], [0, 1], [1, 1]], torch.uint8),
     ],
 )
-def test_a_shard_has_targets_in_place_of_labels(targets: list[object], dtype: torch.dtype) -> None:
+def test_a_shard_of_targets_has_no_labels(targets: list[object], dtype: torch.dtype) -> None:
     data = with_targets(targets)
     inputs, ids = input_format(data, torch.arange(6), 0), torch.tensor([4, 1])
     shard = open_shard(pack_shard(data, ids), inputs, num_examples=2, target=data.target)
@@ -308,7 +306,7 @@ def test_a_shard_has_targets_in_place_of_labels(targets: list[object], dtype: to
             open_shard(pack_shard(data, ids), inputs, num_examples=2, target=other)
 
 
-def test_a_shards_labels_have_to_be_0_or_1() -> None:
+def test_a_shard_s_multi_labels_must_be_0_or_1() -> None:
     data = with_targets([[0, 1], [1, 1], [0, 0], [1, 0], [0, 1], [1, 1]])
     packed, inputs = pack_shard(data, torch.tensor([0])), input_format(data, torch.arange(6), 0)
     assert packed.endswith(bytes([0, 1]))
@@ -324,7 +322,7 @@ def test_a_shards_labels_have_to_be_0_or_1() -> None:
         (np.array([0, 1] * 3), SingleLabel(2)),
     ],
 )
-def test_labels_of_a_feature_file(tmp_path: Path, labels: np.ndarray, target: object) -> None:
+def test_multi_labels_of_a_feature_file(tmp_path: Path, labels: np.ndarray, target: object) -> None:
     write = {"X": VECTORS, "y": torch.from_numpy(labels)}
     (tmp_path / "f").write_bytes(pack(write))
     assert open_dataset(f"features:{tmp_path / 'f'}").target == target

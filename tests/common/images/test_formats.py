@@ -52,7 +52,7 @@ def test_decodes_all_modes_to_channels_first_and_keeps_the_upper_bits_of_16() ->
     assert check_file(io.BytesIO(data)) == Header(2, 2, grayscale=True)
 
 
-def test_an_image_lies_as_its_camera_was_held_and_transparent_pixels_are_white() -> None:
+def test_exif_orientation_is_applied_and_transparent_pixels_are_white() -> None:
     exif, file = Image.Exif(), io.BytesIO()
     exif[ExifTags.Base.Orientation] = 6  # a quarter turn clockwise
     gray([[1, 2, 3], [4, 5, 6]]).save(file, "PNG", exif=exif)
@@ -79,7 +79,7 @@ def test_crops_the_longer_side_at_the_centre_and_scales_large_jpegs_closely() ->
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "PPM", "GIF", "WEBP"])
-def test_reads_the_formats_of_image_folders_but_no_cut_off_file(encode: Encode, kind: str) -> None:
+def test_all_image_formats_are_read_but_no_truncated_file(encode: Encode, kind: str) -> None:
     data = encode(size=(40, 40), kind=kind)
     assert check_file(io.BytesIO(data)) == Header(40, 40, grayscale=False)
     assert decode_image(data, (3, 12, 10)).shape == (3, 12, 10)
@@ -112,7 +112,7 @@ def test_refuses_other_files_and_images_that_declare_too_many_pixels() -> None:
     ),
 )
 @pytest.mark.filterwarnings("ignore")
-def test_garbage_is_refused_or_decoded_and_nothing_else(data: bytes, prefix: bytes) -> None:
+def test_random_bytes_are_refused_or_decoded(data: bytes, prefix: bytes) -> None:
     try:
         decoded = decode_image(prefix + data, (3, 4, 4))
     except DataError:
@@ -137,9 +137,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 
 @pytest.mark.parametrize("shape", [(50, 3, 32, 32), (50, 1, 8, 8), (50, 3, 5, 9)], ids=str)
-def test_every_image_is_a_crop_of_its_padded_self_or_the_mirror_of_one(
-    shape: tuple[int, int, int, int],
-) -> None:
+def test_every_augmented_image_is_a_crop_or_mirrored_crop(shape: tuple[int, int, int, int]) -> None:
     images_BCHW = torch.randint(1, 256, shape, generator=seeded(1)).to(torch.uint8)
     before = images_BCHW.clone()
     cropped = crop_flip(images_BCHW, generator=seeded())
@@ -164,7 +162,7 @@ def test_every_image_is_a_crop_of_its_padded_self_or_the_mirror_of_one(
         ((3, 32, 40), (4, True)),
     ],
 )
-def test_only_images_of_28_pixels_are_shifted_and_coloured_ones_mirrored(
+def test_mild_augmentation_shifts_images_of_28_pixels_and_mirrors_colour_images(
     shape: tuple[int, int, int], found: tuple[int, bool]
 ) -> None:
     assert mild_augmentation(shape) == found

@@ -35,7 +35,7 @@ def test_images_are_scaled_to_one_then_normalized() -> None:
     torch.testing.assert_close(inputs, torch.tensor([[[[-2.0, 2.0, -1.2]]]]))
 
 
-def test_columns_are_given_by_name_and_only_standardized_ones_change() -> None:
+def test_columns_are_passed_by_name_and_only_standardized_columns_change() -> None:
     inputs = to_model_input(STORED, FORMAT, "cpu")
     assert isinstance(inputs, dict)
     assert inputs["tokens"].tolist() == [[1, 2]]
@@ -68,14 +68,14 @@ def test_columns_are_given_by_name_and_only_standardized_ones_change() -> None:
         (torch.zeros(1, 1, 2, 2, dtype=torch.uint8), FORMAT, "are not those of the run"),
     ],
 )
-def test_other_examples_than_the_runs_are_refused(
+def test_examples_of_another_format_are_refused(
     stored: Stored, inputs: ImageFormat | ColumnsFormat, words: str
 ) -> None:
     with pytest.raises(DataError, match=f"{words}.*the data set that the run was made with"):
         to_model_input(stored, inputs, "cpu")
 
 
-def test_only_images_have_a_layout_and_neither_kind_is_taken_for_the_other() -> None:
+def test_images_and_columns_are_told_apart() -> None:
     images = in_layout(torch.zeros(2, 3, 4, 4), torch.channels_last)
     assert isinstance(images, Tensor)
     assert images.is_contiguous(memory_format=torch.channels_last)
@@ -102,7 +102,7 @@ def first_ids(stored: Stored) -> list[int]:
 
 
 @pytest.mark.parametrize("stored", [IMAGES, COLUMNS], ids=["images", "columns"])
-def test_rows_and_parts_are_taken_of_either_kind(stored: Stored) -> None:
+def test_rows_and_slices_work_for_images_and_columns(stored: Stored) -> None:
     assert num_stored(stored) == 7
     assert first_ids(rows_of(stored, torch.tensor([3, 0, 3]))) == [3, 0, 3]
     assert first_ids(rows_of(stored, slice(5, 9))) == [5, 6]

@@ -26,7 +26,7 @@ class Difference(nn.Module):
         return SimpleNamespace(logits=tokens - mask.to(tokens.dtype))
 
 
-def test_specs_say_what_they_are_of_and_give_zeros() -> None:
+def test_specs_describe_their_inputs_and_create_zeros() -> None:
     assert str(ImageSpec(3, 32, 30)) == "3x32x30 images"
     assert str(ColumnsSpec((TOKENS, MASK))) == "tokens int64[4], mask bool[4]"
     assert str(ColumnsSpec((Column("", ColumnType.FLOAT32, (2, 3)),))) == "float32[2x3]"
@@ -41,7 +41,7 @@ def test_specs_say_what_they_are_of_and_give_zeros() -> None:
     }
 
 
-def test_columns_that_no_model_can_be_given_together_are_refused() -> None:
+def test_incompatible_columns_are_refused() -> None:
     for names in (("a", "a"), ("a", "")):
         with pytest.raises(ConfigError, match="several need names that differ"):
             ColumnsSpec(tuple(Column(name, ColumnType.BOOL, ()) for name in names))
@@ -58,7 +58,7 @@ def test_one_tensor_is_an_argument_and_several_are_keywords() -> None:
 SIZES = Column("sizes", ColumnType.FLOAT32, (2, 3), standardized=True)
 
 
-def test_a_format_without_its_figures_is_a_spec() -> None:
+def test_a_format_without_statistics_is_a_spec() -> None:
     image = ImageFormat(3, 8, 9, mean=(0.5,) * 3, std=(0.5,) * 3)
     assert spec_of(image) == ImageSpec(3, 8, 9)
     columns = ColumnsFormat((ColumnFormat(TOKENS), ColumnFormat(SIZES, (0.0,) * 3, (1.0,) * 3)))

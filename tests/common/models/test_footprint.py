@@ -19,7 +19,7 @@ def figures(model: nn.Module, *shape: int) -> ModelFigures:
     return measure_model(model.train(), "mine", inputs=ImageSpec(channels, height, width))
 
 
-def test_figures_of_a_small_network_are_those_of_its_tensors() -> None:
+def test_measured_sizes_of_a_small_network_equal_its_tensors() -> None:
     # Weights 6 x 5 + 5 + 5 x 3 + 3 = 53. Of an image: itself 6, the hidden layer 5 and what is left
     # of it 5; then 3 logits take the place of the hidden layer. Gradients as the largest, twice.
     model = nn.Sequential(nn.Flatten(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
@@ -30,7 +30,7 @@ def test_figures_of_a_small_network_are_those_of_its_tensors() -> None:
     )
 
 
-def test_measuring_leaves_the_model_as_it_is() -> None:
+def test_measuring_does_not_change_the_model() -> None:
     model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(6), nn.Dropout(), nn.Linear(6, 3)).train()
     before = {name: item.clone() for name, item in model.state_dict().items()}
     state = torch.get_rng_state()
@@ -54,7 +54,7 @@ class LooksAtValues(nn.Module):
         return self.fc(flat if float(flat.detach().sum()) > -1e9 else -flat)  # type: ignore[no-any-return]
 
 
-def test_a_model_that_looks_at_values_is_measured_with_some() -> None:
+def test_a_model_that_branches_on_values_is_measured_with_real_values() -> None:
     model = LooksAtValues()
     found = figures(model, 1, 2, 3)
     # The image, what is normalized and the logits are among what is alive.
@@ -69,7 +69,7 @@ def test_a_model_that_cannot_be_trained_is_refused() -> None:
         figures(nn.Linear(7, 3), 1, 2, 3)
 
 
-def test_what_lives_is_counted_once_and_forgotten_when_it_is_gone() -> None:
+def test_live_tensors_are_counted_once_until_they_are_freed() -> None:
     with LiveTensors() as live:
         first = torch.zeros(100)
         view = first[:50]
@@ -91,7 +91,7 @@ def test_what_lives_is_counted_once_and_forgotten_when_it_is_gone() -> None:
         ("torchvision:googlenet", 64),
     ],
 )
-def test_a_model_without_values_has_the_figures_of_the_model(spec: str, side: int) -> None:
+def test_a_model_on_the_meta_device_has_the_same_sizes(spec: str, side: int) -> None:
     inputs = ImageSpec(3, side, side)
     real = build_model(spec, num_classes=7, inputs=inputs, seed=0)
     empty = build_without_values(spec, num_classes=7, inputs=inputs)
@@ -100,7 +100,7 @@ def test_a_model_without_values_has_the_figures_of_the_model(spec: str, side: in
     assert measure_model(empty, spec, inputs=inputs) == measure_model(real, spec, inputs=inputs)
 
 
-def test_the_largest_models_take_no_memory_to_look_at() -> None:
+def test_measuring_the_largest_models_takes_no_memory() -> None:
     spec, inputs = "torchvision:regnet_y_128gf", ImageSpec(3, 224, 224)
     build_without_values("torchvision:resnet18", num_classes=10, inputs=inputs)
     with memory_growth(100 * 2**20):

@@ -37,7 +37,7 @@ def test_models_have_the_known_number_of_parameters(name: str, num_parameters: i
     assert sum(parameter.numel() for parameter in model.parameters()) == num_parameters
 
 
-def test_convnet_halves_images_and_looks_at_each_alone() -> None:
+def test_convnet_halves_images_and_treats_each_alone() -> None:
     # 8 x 8 pixels are halved twice: a third time would leave a single one of each channel.
     model = build_model("convnet", num_classes=3, inputs=ImageSpec(1, 8, 8), seed=0)
     assert find_head(model)[1].in_features == 2 * 2 * 64
@@ -64,7 +64,7 @@ def test_blocks_add_their_input_before_or_after_the_last_relu(
     assert block(torch.tensor([-3.0, 2.0]).reshape(1, 1, 1, 2)).flatten().tolist() == expected
 
 
-def test_convolutions_start_with_variance_two_over_fan_out() -> None:
+def test_convolutions_are_initialized_with_variance_2_over_fan_out() -> None:
     model = build_model("resnet18", num_classes=10, inputs=ImageSpec(3, 32, 32), seed=0)
     weight = model.get_parameter("blocks.7.conv2.weight").detach()
     # 2.4 million draws: the deviation's own error is far below 1%.
@@ -88,7 +88,7 @@ ALONE = Column("", ColumnType.FLOAT16, (3,))
         (ImageSpec(1, 4, 5), 20),
     ],
 )
-def test_every_value_of_an_example_goes_into_the_first_layer(
+def test_the_first_layer_uses_every_value_of_an_example(
     build: Callable[..., nn.Module], inputs: InputSpec, width: int
 ) -> None:
     model = build(num_classes=7, inputs=inputs)
@@ -117,7 +117,7 @@ def tokens(*lengths: int) -> Tensor:
     return tokens_BL * (torch.arange(12) < torch.tensor(lengths)[:, None])
 
 
-def test_logits_of_a_text_depend_on_its_words_alone() -> None:
+def test_logits_of_a_text_do_not_depend_on_its_padding() -> None:
     model = build_text()
     assert model(tokens(12, 3)).shape == (2, 3)
     assert torch.equal(call_model(model, {"words": tokens(5)}), model(tokens(5)))
@@ -174,7 +174,7 @@ def built(name: str, inputs: ColumnsSpec = SPEC) -> nn.Module:
     )
 
 
-def test_an_output_with_logits_is_as_good_as_logits() -> None:
+def test_an_output_object_with_logits_is_accepted() -> None:
     model = built("wrapped").eval()
     inputs = {"tokens": torch.tensor([[1, 2, 3, 4, 0]] * 2), "figures": torch.rand(2, 3)}
     logits_BC, features_BD = forward_with_features(model, inputs)
@@ -182,7 +182,7 @@ def test_an_output_with_logits_is_as_good_as_logits() -> None:
     assert torch.equal(logits_BC, find_head(model)[1](features_BD))
 
 
-def test_models_that_cannot_be_given_the_data_are_named() -> None:
+def test_models_that_do_not_fit_the_data_are_refused_by_name() -> None:
     with pytest.raises(ConfigError, match=r"'' with inputs of the shapes \[\(1, 3, 4\)\]"):
         forward_with_features(nn.Linear(4, 2), torch.zeros(1, 3, 4))
     with pytest.raises(ConfigError, match=r"figures float32\[3\] with TypeError.*keywords"):
@@ -203,7 +203,7 @@ def test_models_that_cannot_be_given_the_data_are_named() -> None:
         ("torchvision:googlenet", "fc"),
     ],
 )
-def test_the_head_makes_logits_of_features(spec: str, head: str) -> None:
+def test_the_head_maps_features_to_logits(spec: str, head: str) -> None:
     shape = (3, 64, 64) if spec.startswith("torchvision") else (1, 8, 8)
     model = build_model(spec, num_classes=10, inputs=ImageSpec(*shape), seed=0)
     assert model.training
@@ -226,7 +226,7 @@ def normalized() -> nn.Sequential:
     )
 
 
-def test_globs_freeze_parameters_and_the_statistics_of_layers_that_are_frozen_whole() -> None:
+def test_globs_freeze_parameters_and_the_statistics_of_frozen_layers() -> None:
     statistics = {"running_mean", "running_var", "num_batches_tracked"}
     model = normalized()
     assert frozen_names(model, ["2.*"]) == {f"2.{name}" for name in {"weight", "bias"} | statistics}

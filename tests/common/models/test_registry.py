@@ -62,7 +62,7 @@ def build(spec: str, inputs: InputSpec = SMALL, seed: int = 0) -> nn.Module:
     )
 
 
-def test_unknown_model_is_answered_with_the_list() -> None:
+def test_unknown_model_is_refused_with_the_list_of_models() -> None:
     with pytest.raises(UnknownNameError) as caught:
         build("resnet19")
     assert str(caught.value) == (
@@ -84,7 +84,7 @@ def test_seed_alone_decides_the_weights(write_module: Write, spec: str) -> None:
     assert not all(torch.equal(first[name], other[name]) for name in first)
 
 
-def test_global_generators_are_left_alone(write_module: Write) -> None:
+def test_global_generators_are_unchanged(write_module: Write) -> None:
     write_module("users_model", USERS_MODEL)
     torch.manual_seed(3)
     torch_state, python_state = torch.get_rng_state(), random.getstate()
@@ -113,14 +113,14 @@ def test_refuses_models_that_fail(write_module: Write, factory: str, sentence: s
         build(f"users_model:{factory}", TINY)
 
 
-def test_every_default_file_of_torchvision_is_named_by_its_hash() -> None:
+def test_every_default_weight_file_of_torchvision_has_its_hash_in_its_name() -> None:
     names = torchvision.models.list_models(module=torchvision.models)
     urls = [torchvision_weights(name) for name in names]
     assert all(re.search(r"/[^/]+-[0-9a-f]{8,}\.pth$", url) for url in urls)
     assert torchvision_weights("resnet18").endswith("/resnet18-f37072fd.pth")
 
 
-def test_torchvision_model_takes_one_channel_as_three_equal_ones() -> None:
+def test_torchvision_model_repeats_a_single_channel() -> None:
     one = build("torchvision:resnet18", ImageSpec(1, 32, 32)).eval()
     three = build("torchvision:resnet18").eval()
     x = torch.randn(2, 1, 32, 32)
@@ -136,7 +136,7 @@ def test_torchvision_model_takes_one_channel_as_three_equal_ones() -> None:
         ("text:tiny", Column("", ColumnType.INT64, (5,), num_values=9)),
     ],
 )
-def test_models_of_columns_are_built_from_what_the_data_has(spec: str, column: Column) -> None:
+def test_models_of_columns_fit_the_columns_of_the_data(spec: str, column: Column) -> None:
     inputs = ColumnsSpec((column,))
     with pytest.raises(ConfigError, match=r"data has .*\[5\]\. Choose linear, mlp, text"):
         build("resnet8", inputs)
@@ -169,7 +169,7 @@ def test_models_of_torchvision_that_do_not_fit_are_refused(
         made(f"torchvision:{name}", num_classes=10, inputs=ImageSpec(3, side, side))
 
 
-def test_layout_changes_no_value() -> None:
+def test_memory_layout_changes_no_value() -> None:
     model = build("resnet8")
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     assert memory_format("mine:model") is torch.contiguous_format
@@ -181,7 +181,7 @@ def test_layout_changes_no_value() -> None:
             assert tensor.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_a_model_has_the_file_s_weights_and_is_ready_to_be_evaluated(tmp_path: Path) -> None:
+def test_a_loaded_model_has_the_file_s_weights_in_evaluation_mode(tmp_path: Path) -> None:
     trained = build("resnet8", seed=7).state_dict()
     file, device = tmp_path / "w.safetensors", torch.device("cpu")
     file.write_bytes(pack(trained))

@@ -60,7 +60,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     return made
 
 
-def test_files_that_cannot_work_are_named_with_their_flags(files: Files, tmp_path: Path) -> None:
+def test_unusable_tls_files_are_named_with_their_flags(files: Files, tmp_path: Path) -> None:
     edwards = tmp_path / "edwards.pem"
     subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", edwards], check=True)
     for flag, path, words in (
@@ -85,7 +85,7 @@ def test_files_that_cannot_work_are_named_with_their_flags(files: Files, tmp_pat
         (BEGIN - DAY, "is not valid yet: it is valid from 2026-01-01 00:00"),
     ],
 )
-def test_a_certificate_out_of_its_time_is_refused(files: Files, now: datetime, words: str) -> None:
+def test_expired_or_future_certificate_is_refused(files: Files, now: datetime, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         files.checked(now)
 
@@ -94,7 +94,7 @@ def test_a_certificate_out_of_its_time_is_refused(files: Files, now: datetime, w
     ("days_left", "said"),
     [(15.0, ""), (13.9, "expires in 13 days, on 2026-03-01 12:30 UTC"), (0.5, "expires in 0 days")],
 )
-def test_a_certificate_that_expires_soon_is_said(files: Files, days_left: float, said: str) -> None:
+def test_certificate_that_expires_soon_is_logged(files: Files, days_left: float, said: str) -> None:
     now = END - days_left * DAY
     note = files.checked(now).expires_soon(now)
     assert said in note
@@ -120,7 +120,7 @@ def test_address_is_host_and_port_and_refused_with_an_example_if_malformed(addre
         split_address(address)
 
 
-def test_listening_beyond_this_machine_has_to_be_deliberate() -> None:
+def test_listening_beyond_this_machine_needs_a_flag() -> None:
     tls = TlsFiles(cert=Path("c.pem"), key=Path("k.pem"))
     with pytest.raises(ConfigError, match=r"--tls-cert.*--insecure"):
         require_deliberate_exposure("0.0.0.0:50051", None, insecure=False)
@@ -163,7 +163,7 @@ def test_contents_are_the_same_object_until_the_files_change(
     assert caplog.messages == [f"new connections use the new content of {names}"]
 
 
-def test_a_pair_that_is_half_replaced_is_not_used_and_said_once(
+def test_a_half_replaced_key_pair_is_not_used_and_logged_once(
     served_files: TlsFiles, authority: trustme.CA, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert served_files.cert is not None
@@ -182,7 +182,7 @@ def test_a_pair_that_is_half_replaced_is_not_used_and_said_once(
 
 
 @pytest.mark.parametrize("name", ["cert", "key", "ca"])
-def test_a_file_that_is_gone_cut_short_or_garbage_is_not_used(
+def test_a_missing_truncated_or_invalid_file_is_not_used(
     served_files: TlsFiles, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = getattr(served_files, name)
@@ -199,7 +199,7 @@ def test_a_file_that_is_gone_cut_short_or_garbage_is_not_used(
     assert renewal.current() is before
 
 
-def test_a_folder_exchanged_behind_a_link_counts(tmp_path: Path, authority: trustme.CA) -> None:
+def test_a_replaced_folder_behind_a_link_is_reread(tmp_path: Path, authority: trustme.CA) -> None:
     # As Kubernetes renews a secret in a pod: the files are links into a folder behind a link.
     write_files(tmp_path / "1", authority)
     fresh = write_files(tmp_path / "2", authority)
@@ -215,7 +215,7 @@ def test_a_folder_exchanged_behind_a_link_counts(tmp_path: Path, authority: trus
     assert renewal.current().cert == content(fresh.cert)
 
 
-def test_files_that_do_not_work_to_begin_with_are_refused(served_files: TlsFiles) -> None:
+def test_files_that_are_invalid_at_the_start_are_refused(served_files: TlsFiles) -> None:
     with pytest.raises(ConfigError, match="a server needs --tls-cert"):
         server_credentials(TlsFiles(ca=served_files.ca))
     assert served_files.key is not None
@@ -253,7 +253,9 @@ async def ask(address: str, served_files: TlsFiles) -> bytes:
 
 
 @pytest.mark.parametrize("mutual", [False, True])
-async def test_a_server_renews_and_old_connections_go_on(tmp_path: Path, mutual: bool) -> None:
+async def test_a_server_renews_certificates_and_keeps_connections(
+    tmp_path: Path, mutual: bool
+) -> None:
     old, new = trustme.CA(), trustme.CA()
     old_peer = write_files(tmp_path / "old", old)
     new_peer = write_files(tmp_path / "new", new)

@@ -49,7 +49,7 @@ def json_log() -> Log:
     return Log(JsonFormatter())
 
 
-def test_a_record_is_one_line_whoever_logs_it(log: Log) -> None:
+def test_every_log_record_is_one_line(log: Log) -> None:
     log.logger.warning("worker %s has joined", HOSTILE)
     log.logger.warning(f"worker {HOSTILE} has joined")
     line = r"WARNING worker x\n2026-01-01 INFO all is well\x1b[2J\x9b\u202e has joined"
@@ -62,7 +62,7 @@ def test_a_record_is_one_line_whoever_logs_it(log: Log) -> None:
     assert all(line.startswith(("    ", "Stack (most recent")) for line in rest)
 
 
-def test_event_is_one_line_of_pairs_and_one_count(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_event_is_one_log_line_and_one_count(caplog: pytest.LogCaptureFixture) -> None:
     events = Events()
     with caplog.at_level(logging.INFO):
         events.record(
@@ -78,7 +78,9 @@ def test_event_is_one_line_of_pairs_and_one_count(caplog: pytest.LogCaptureFixtu
     "text",
     ["a\nevent=run_ended", 'quote"d', "tab\there", "a=b", "a b", "a\u2028b", "trailing\n"],
 )
-def test_a_peers_text_begins_no_line_or_pair(text: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_peer_texts_cannot_begin_a_line_or_pair(
+    text: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.INFO):
         Events().record(EventKind.CALL_REFUSED, reason=text)
     (line,) = caplog.messages
@@ -98,7 +100,7 @@ def test_a_traceback_is_a_field(json_log: Log) -> None:
     assert line["stack"].startswith("Stack (most recent call last):\n")
 
 
-def test_an_event_is_an_object_of_its_own(json_log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_event_is_one_json_object(json_log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lipt.common.observability.logs.logger", json_log.logger)
     with logging_about(run="6c51"):
         Events().record(EventKind.LEARNER_FAILED, run="run-1", learner=3, reason=HOSTILE_TEXT)
@@ -109,7 +111,7 @@ def test_an_event_is_an_object_of_its_own(json_log: Log, monkeypatch: pytest.Mon
     assert line["message"].startswith("event=learner_failed run=run-1 learner=3 reason=")
 
 
-def test_a_line_has_the_ids_of_what_it_belongs_to(json_log: Log) -> None:
+def test_a_log_line_has_the_ids_of_its_context(json_log: Log) -> None:
     with logging_about(run="a", assignment="a/1"):
         json_log.logger.info("one")
         with logging_about(run="b", learner=2, worker=""):
@@ -122,7 +124,7 @@ def test_a_line_has_the_ids_of_what_it_belongs_to(json_log: Log) -> None:
     assert not {"run", "assignment", "learner"} & set(three)
 
 
-def test_a_line_names_the_span_that_it_is_logged_in(json_log: Log) -> None:
+def test_a_log_line_names_its_span(json_log: Log) -> None:
     with remembering() as spans:
         with span("work"):
             json_log.logger.info("within")

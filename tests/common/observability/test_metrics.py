@@ -67,7 +67,7 @@ def served(
         yield address
 
 
-def test_events_and_readings_are_as_they_stand_at_the_scrape() -> None:
+def test_a_scrape_returns_current_events_and_readings() -> None:
     events = Events()
     runs = {"ready": 0.0}
 
@@ -88,7 +88,7 @@ def test_events_and_readings_are_as_they_stand_at_the_scrape() -> None:
         scrape(f"http://{address}/metrics")
 
 
-def test_what_was_recorded_is_shown_in_the_text_format_to_the_letter() -> None:
+def test_recorded_values_have_the_exact_text_format() -> None:
     meters = Meters()
     meters.add(SENT, "a", by=2.5)
     meters.add(SENT, 'c"\n', by=1)
@@ -119,9 +119,7 @@ def test_what_was_recorded_is_shown_in_the_text_format_to_the_letter() -> None:
     ]
 
 
-def test_certificates_that_change_are_shown_and_asked_for_from_the_next_scrape_on(
-    tmp_path: Path,
-) -> None:
+def test_renewed_certificates_are_used_from_the_next_scrape(tmp_path: Path) -> None:
     old, new = trustme.CA(), trustme.CA()
     files = write_files(tmp_path / "served", old)
     clients = [
@@ -142,7 +140,7 @@ def test_certificates_that_change_are_shown_and_asked_for_from_the_next_scrape_o
 
 
 @pytest.mark.parametrize("secure", [False, True])
-def test_who_connects_and_says_nothing_keeps_no_other_waiting(tmp_path: Path, secure: bool) -> None:
+def test_a_silent_connection_does_not_block_others(tmp_path: Path, secure: bool) -> None:
     files = write_files(tmp_path / "tls", trustme.CA()) if secure else None
     with served(files) as address:
         host, port = address.split(":")
@@ -159,7 +157,7 @@ def test_who_connects_and_says_nothing_keeps_no_other_waiting(tmp_path: Path, se
 CALLS = Counter("lipt_calls_total", "Calls.", ("peer", "code"), most=2)
 
 
-def test_values_of_a_label_beyond_the_most_that_are_told_apart_are_other_ones() -> None:
+def test_label_values_above_the_limit_count_as_other() -> None:
     meters = Meters()
     for peer in ("a", "b", "c", "d", "a"):
         meters.add(CALLS, peer, "OK")
@@ -171,7 +169,7 @@ def test_values_of_a_label_beyond_the_most_that_are_told_apart_are_other_ones() 
     assert sums(meters, CALLS)[("other", "other")] == 1
 
 
-def test_a_phase_that_lasts_counts_already() -> None:
+def test_an_open_phase_counts() -> None:
     clock = Clock()
     phases = Phases("waiting", "training", clock=clock)
     clock.now += 2.0

@@ -37,12 +37,12 @@ GIVEN = f"00-{TRACE}-{SPAN}-01"
         (f"00-{TRACE[:-1]}-{SPAN}-01", ""),
     ],
 )
-def test_a_peers_traceparent_is_read_or_left_out(text: str, read: str) -> None:
+def test_a_peer_s_traceparent_is_read_or_ignored(text: str, read: str) -> None:
     with remembering(), attached(text):
         assert current_traceparent() == read
 
 
-def test_a_span_is_within_the_one_around_it_and_within_what_was_attached() -> None:
+def test_spans_nest_and_continue_an_attached_trace() -> None:
     with remembering() as spans:
         assert is_tracing()
         with attached(GIVEN):
@@ -69,7 +69,7 @@ def test_a_span_is_within_the_one_around_it_and_within_what_was_attached() -> No
         (ValueError("as well"), "ValueError"),
     ],
 )
-def test_an_error_fails_its_span_by_its_kind_alone(error: Exception, kind: str) -> None:
+def test_an_error_marks_its_span_with_its_class_only(error: Exception, kind: str) -> None:
     with remembering() as spans, pytest.raises(type(error)), span("outer"):
         raise error
     failed = spans["outer"]
@@ -122,11 +122,11 @@ def run(
         ({"OTEL_SDK_DISABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": AWAY}, False),
     ],
 )
-def test_otel_variables_apply(environment: dict[str, str], wanted: bool) -> None:
+def test_otel_environment_variables_apply(environment: dict[str, str], wanted: bool) -> None:
     assert wants_export(environment) is wanted
 
 
-def test_spans_go_to_the_collector_with_what_the_process_is() -> None:
+def test_spans_are_exported_with_the_process_s_attributes() -> None:
     with collecting() as collector:
         run(collector.environment | {"OTEL_RESOURCE_ATTRIBUTES": "deployment.environment=lab"})
         spans = collector.wait_for(lambda spans: len(spans) == 3)
@@ -135,7 +135,7 @@ def test_spans_go_to_the_collector_with_what_the_process_is() -> None:
         collector.wait_for(lambda spans: sum(span.service == "mine" for span in spans) == 3)
 
 
-def test_unasked_without_collector_or_extra_the_work_is_done() -> None:
+def test_work_continues_without_collector_or_extra() -> None:
     done = run({})
     assert (done.stdout, done.stderr) == ("done False\n", "")
     environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": AWAY, "OTEL_EXPORTER_OTLP_TIMEOUT": "0.2"}

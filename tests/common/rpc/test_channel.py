@@ -46,7 +46,7 @@ class Unavailable(run_pb2_grpc.RunServiceServicer):
         yield run_pb2.WatchRunResponse()
 
 
-async def test_plain_calls_are_repeated_by_grpc_and_streams_by_those_who_read_them() -> None:
+async def test_grpc_retries_unary_calls_and_readers_retry_streams() -> None:
     servicer = Unavailable()  # pyright: ignore[reportAbstractUsage] - the rest stays unimplemented
 
     def ask(address: str) -> None:
@@ -70,7 +70,7 @@ class Call:
         self.cancelled.set()
 
 
-def test_a_call_that_gives_nothing_is_ended_and_any_ends_with_the_block() -> None:
+def test_a_silent_stream_times_out_and_every_stream_ends_with_the_block() -> None:
     call, watchdog = Call(), IdleWatchdog(0.01)
     with watchdog.over(call):
         assert call.cancelled.wait(60)
@@ -158,16 +158,14 @@ def call_each_kind(channel: grpc.Channel) -> list[bytes]:
 TOKEN = TokenSource(text=Token.draw("one").text)
 
 
-def test_every_kind_of_call_shows_a_token(server: Bound, listener: Listener) -> None:
+def test_every_kind_of_call_carries_the_token(server: Bound, listener: Listener) -> None:
     server[0].start()
     with open_channel(f"127.0.0.1:{server[1]}", token=TOKEN) as channel:
         call_each_kind(channel)
     assert listener.shown == [f"Bearer {TOKEN.text}"] * 5
 
 
-def test_loopback_is_called_over_the_local_socket_once_there_is_one_and_shown_no_secret(
-    server: Bound, listener: Listener
-) -> None:
+def test_loopback_calls_use_the_socket_without_token(server: Bound, listener: Listener) -> None:
     address = f"localhost:{server[1]}"
     with open_channel(address) as channel:
         ask = channel.unary_unary("/x.X/unary_unary")
@@ -186,7 +184,7 @@ def test_loopback_is_called_over_the_local_socket_once_there_is_one_and_shown_no
     assert listener.keys == {"user-agent"}
 
 
-def test_missing_file_fails_the_call(server: Bound, listener: Listener, tmp_path: Path) -> None:
+def test_missing_token_file_fails_a_call(server: Bound, listener: Listener, tmp_path: Path) -> None:
     server[0].start()
     token = TokenSource(tmp_path / "none")
     with open_channel(f"127.0.0.1:{server[1]}", token=token) as shown:
@@ -197,9 +195,7 @@ def test_missing_file_fails_the_call(server: Bound, listener: Listener, tmp_path
     assert listener.shown == []
 
 
-def test_token_that_goes_over_the_network_in_the_clear_is_warned_of(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_token_over_plain_text_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     with open_channel("127.0.0.1:1", token=TOKEN):
         assert caplog.text == ""
     with open_channel("head-node:1", token=TOKEN):
@@ -212,7 +208,7 @@ def name(certificate: bytes) -> str:
 
 
 @pytest.mark.parametrize("token", [None, TOKEN], ids=["alone", "with a token"])
-def test_calls_after_a_change_show_the_new_certificate_and_those_before_go_on(
+def test_new_calls_use_the_renewed_certificate_and_open_calls_continue(
     server: Bound, listener: Listener, files: TlsFiles, authority: trustme.CA, token: Any
 ) -> None:
     assert files.cert is not None
@@ -233,7 +229,7 @@ def test_calls_after_a_change_show_the_new_certificate_and_those_before_go_on(
     assert len(listener.peers) == 2
 
 
-def test_a_connection_is_closed_at_the_second_change(
+def test_an_old_connection_is_closed_at_the_second_renewal(
     server: Bound, files: TlsFiles, authority: trustme.CA, tmp_path: Path
 ) -> None:
     server[0].start()
@@ -248,7 +244,7 @@ def test_a_connection_is_closed_at_the_second_change(
             oldest.unary_unary("/x.X/unary_unary")(b"", timeout=30)
 
 
-def test_a_first_call_after_the_end_is_an_error_and_no_crash() -> None:
+def test_a_first_call_after_closing_is_an_error() -> None:
     channel = open_channel("127.0.0.1:1")
     stub: Any = worker_pb2_grpc.WorkerServiceStub(channel)
     channel.close()
@@ -259,7 +255,7 @@ def test_a_first_call_after_the_end_is_an_error_and_no_crash() -> None:
 Register = worker_pb2.RegisterRequest
 
 
-def test_dict_of_a_message_has_what_is_set_and_nothing_else() -> None:
+def test_dict_of_a_message_has_only_set_fields() -> None:
     message = config_pb2.RunConfig(model="x", seed=0)
     message.pruning.method = config_pb2.PRUNING_METHOD_SNIP
     message.learners.frozen.append("all-but-head")
@@ -305,12 +301,12 @@ def test_dict_of_a_message_has_what_is_set_and_nothing_else() -> None:
         ),
     ],
 )
-def test_too_long_is_refused_with_length_and_limit(request_: Message, words: str) -> None:
+def test_a_too_long_text_is_refused_with_length_and_limit(request_: Message, words: str) -> None:
     with pytest.raises(InvalidRequestError, match=words):
         require_lengths(request_)
 
 
-def test_what_is_as_long_as_it_may_be_is_taken() -> None:
+def test_a_text_at_the_limit_is_accepted() -> None:
     require_lengths(
         Register(
             instance_id="i" * 100,
@@ -326,7 +322,7 @@ def test_what_is_as_long_as_it_may_be_is_taken() -> None:
     require_lengths(blob_pb2.WriteBlobRequest(chunk=blob_pb2.Chunk(data=b"x" * 10_000)))
 
 
-async def test_status_is_whether_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_health_status_is_serving_or_not_serving(monkeypatch: pytest.MonkeyPatch) -> None:
     healthy = health.aio.HealthServicer()
     async with serving((health_pb2_grpc.add_HealthServicer_to_server, healthy)) as address:
         monkeypatch.setenv("LIPT_LISTEN", address.replace("127.0.0.1", "0.0.0.0"))

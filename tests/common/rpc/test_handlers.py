@@ -35,7 +35,7 @@ class Services:
 
 
 @pytest.mark.parametrize(("method", "num_made"), [(METHOD, 1), ("/lipt.v1.InfoService/No", 3)])
-async def test_handlers_are_made_once_and_no_unknown_kept(method: str, num_made: int) -> None:
+async def test_handlers_are_cached_except_for_unknown_methods(method: str, num_made: int) -> None:
     unknown, services = list[None](), Services()
     interceptor = Interceptor(lambda _: (), on_unknown=lambda: unknown.append(None))
     details = cast("grpc.HandlerCallDetails", type("Details", (), {"method": method}))
@@ -90,7 +90,7 @@ def read_blob(address: str) -> None:
 
 @pytest.mark.parametrize("call", [get_run, read_blob])
 @pytest.mark.parametrize("cls", ERRORS, ids=lambda cls: cls.reason)
-async def test_every_error_arrives_as_its_own_class(
+async def test_every_error_arrives_as_the_same_class(
     servicer: tuple[Raising, str], cls: type[LiptError], call: Any
 ) -> None:
     if cls.code is grpc.StatusCode.UNAVAILABLE:
@@ -111,7 +111,7 @@ async def refused(servicer: tuple[Raising, str], error: Exception) -> LiptError:
     return from_rpc_error(caught.value)
 
 
-async def test_unforeseen_error_gets_a_number_and_keeps_its_secret(
+async def test_an_unexpected_error_has_a_number_and_no_details(
     servicer: tuple[Raising, str],
 ) -> None:
     error = await refused(servicer, RuntimeError("a path and a password"))
@@ -121,7 +121,7 @@ async def test_unforeseen_error_gets_a_number_and_keeps_its_secret(
 
 
 @pytest.mark.parametrize("streams", [False, True])
-async def test_message_that_is_none_is_an_invalid_request_also_within_a_stream(
+async def test_an_undecodable_message_is_an_invalid_request(
     servicer: tuple[Raising, str], streams: bool
 ) -> None:
     async with grpc.aio.insecure_channel(servicer[1]) as channel:
@@ -139,7 +139,7 @@ async def test_message_that_is_none_is_an_invalid_request_also_within_a_stream(
     assert not servicer[0].seen
 
 
-async def test_long_sentence_arrives_with_its_beginning_and_its_remedy(
+async def test_a_long_error_keeps_its_beginning_and_its_remedy(
     servicer: tuple[Raising, str],
 ) -> None:
     sentence = f"there is no run {'é' * 50_000}. Start one: lipt run start"
@@ -200,7 +200,7 @@ async def asked(service: Any, ask: Callable[[grpc.Channel], object]) -> Remember
     return spans
 
 
-async def test_a_call_is_a_span_on_either_side_of_its_callers(service: Any) -> None:
+async def test_a_call_has_a_client_and_a_server_span(service: Any) -> None:
     def ask(channel: grpc.Channel) -> None:
         create = run_pb2_grpc.RunServiceStub(channel).CreateRun
         create(run_pb2.CreateRunRequest(), timeout=30)
@@ -225,9 +225,7 @@ async def test_a_call_is_a_span_on_either_side_of_its_callers(service: Any) -> N
     }
 
 
-async def test_calls_that_wait_or_come_again_and_again_belong_to_the_trace_without_a_span(
-    service: Any,
-) -> None:
+async def test_polls_and_heartbeats_have_no_span(service: Any) -> None:
     def ask(channel: grpc.Channel) -> None:
         request = worker_pb2.HeartbeatRequest()
         worker_pb2_grpc.WorkerServiceStub(channel).Heartbeat(request, timeout=30)
@@ -241,7 +239,7 @@ async def test_calls_that_wait_or_come_again_and_again_belong_to_the_trace_witho
     assert service.seen == [f"00-{script.trace_id:032x}-{script.span_id:016x}-01"] * 3
 
 
-async def test_a_refused_call_fails_on_either_side_without_the_peers_words(service: Any) -> None:
+async def test_a_refused_call_fails_both_spans_without_the_peer_s_text(service: Any) -> None:
     def ask(channel: grpc.Channel) -> None:
         with pytest.raises(grpc.RpcError, match="budget 1 is outside"):
             run_pb2_grpc.RunServiceStub(channel).CancelRun(run_pb2.CancelRunRequest(), timeout=30)
@@ -253,7 +251,7 @@ async def test_a_refused_call_fails_on_either_side_without_the_peers_words(servi
     assert {each["rpc.grpc.status_code"] for each in kinds.values()} == {3}
 
 
-def test_of_two_traces_none_is_taken() -> None:
+def test_two_traceparents_are_ignored() -> None:
     with remembering():
         assert received((("x", "y"), ("traceparent", GIVEN))) == GIVEN
         assert received((("traceparent", GIVEN), ("traceparent", GIVEN))) == ""

@@ -34,9 +34,7 @@ def tensor(inputs: Inputs) -> Tensor:
 
 
 @pytest.mark.parametrize("some", [None, torch.arange(20).flip(0)], ids=["all", "some"])
-def test_batches_are_the_examples_in_order_and_progress_is_told_after_each(
-    some: Tensor | None,
-) -> None:
+def test_batches_are_in_order_and_progress_is_reported_after_each(some: Tensor | None) -> None:
     dataset, told = made_up_dataset(20 if some is None else 50), list[tuple[int, int]]()
     batches = Batches(dataset, IMAGE, CPU, 8, lambda *counts: told.append(counts), some)
     assert len(batches) == 20
@@ -75,7 +73,7 @@ def threads_of(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return names
 
 
-def test_only_decoding_costs_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_decoding_uses_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = threading.current_thread().name
     assert threads_of(made_up_dataset(), monkeypatch) == {here}
     files = folder(tmp_path)
@@ -85,7 +83,7 @@ def test_only_decoding_costs_a_thread(tmp_path: Path, monkeypatch: pytest.Monkey
     assert threads_of(files, monkeypatch) == {here}
 
 
-def test_a_broken_file_is_named_when_its_batch_is_due(tmp_path: Path) -> None:
+def test_a_broken_file_is_named_at_its_batch(tmp_path: Path) -> None:
     dataset = folder(tmp_path)
     (tmp_path / "b" / "19.png").write_bytes(b"no image")
     told = list[tuple[int, int]]()
@@ -114,7 +112,7 @@ def score(task: ScoringTask) -> Weights:
 
 
 @given(st.integers(1, 5))
-def test_ranges_of_whole_batches_have_the_bits_of_one_pass(num_batches: int) -> None:
+def test_ranges_of_whole_batches_equal_one_pass_bit_for_bit(num_batches: int) -> None:
     whole = {"errors": torch.empty(len(DATASET), 3), "features": torch.empty(len(DATASET), 64)}
     batches = Batches(DATASET, IMAGE, CPU, TASK.batch_size, lambda *_: None)
     pass_over(MODEL, batches, whole["errors"], whole["features"])
@@ -127,7 +125,7 @@ def test_ranges_of_whole_batches_have_the_bits_of_one_pass(num_batches: int) -> 
         assert torch.equal(torch.cat([part[name] for part in parts]), values)
 
 
-def test_halves_are_the_nearest_to_the_floats_and_larger_features_are_refused_by_id() -> None:
+def test_float16_values_are_rounded_and_too_large_features_refused_by_id() -> None:
     halves = score(replace(TASK, half_errors=True, half_features=True))
     for name, values in score(TASK).items():
         assert torch.equal(halves[name], values.half())
@@ -140,7 +138,7 @@ def test_halves_are_the_nearest_to_the_floats_and_larger_features_are_refused_by
         score_range(large, DATASET, task, device=CPU)
 
 
-def test_file_gives_the_same_bits_and_another_range_or_what_is_not_finite_is_refused() -> None:
+def test_a_range_file_keeps_its_bits_and_wrong_files_are_refused() -> None:
     task = replace(TASK, stop=8)
     scored = score(task)
     num_features = scored["features"].shape[1]
@@ -174,7 +172,7 @@ def computed(device: str, asked: list[int]) -> Computed:
         ),
     ],
 )
-def test_batches_are_handed_on_in_order_as_soon_as_they_are_there(device: str, ahead: int) -> None:
+def test_finished_batches_are_passed_on_in_order(device: str, ahead: int) -> None:
     asked: list[int] = []
     for number, (rows, (values_B, above_B)) in enumerate(results_on_cpu(computed(device, asked))):
         assert len(asked) == min(number + ahead, 5)

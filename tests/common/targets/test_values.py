@@ -56,7 +56,7 @@ def test_vectors_are_numbers_or_labels() -> None:
     assert given.values.tolist() == [[0, 1, 0], [0, 1, 1]]
 
 
-def test_other_targets_are_refused_with_what_to_do_instead() -> None:
+def test_unsupported_targets_are_refused_with_a_remedy() -> None:
     words = r"row 1 .*single-label, multi-label or regression.*choose by features"
     matrix = torch.zeros(8, 8, dtype=torch.int64)
     for target in ({"boxes": [[0, 0, 1, 1]]}, matrix, None, [[1, 2], [3]], "a caption"):
@@ -112,7 +112,7 @@ def test_losses_by_hand() -> None:
 
 
 @pytest.mark.parametrize(("target", "targets"), CASES, ids=IDS)
-def test_residual_times_feature_is_each_examples_gradient(target: Target, targets: Tensor) -> None:
+def test_residual_times_feature_equals_autograd_s_gradient(target: Target, targets: Tensor) -> None:
     torch.manual_seed(0)
     head, features_ND = nn.Linear(4, target.num_outputs), torch.randn(5, 4)
     residuals_NT = target.residuals(head(features_ND).detach(), targets)
@@ -156,7 +156,7 @@ def test_chance_is_the_score_of_the_best_constant_answer() -> None:
     assert NUMBERS.chance(torch.tensor([[12.0, 0.5], [8.0, 0.0]])) == 0.0
 
 
-def test_r_squared_is_scikit_learns_0_of_the_mean_1_of_the_truth_and_has_a_floor() -> None:
+def test_r_squared_equals_scikit_learn_s_and_has_a_minimum() -> None:
     metrics = pytest.importorskip("sklearn.metrics")
     targets = CASES[2][1]
     outputs = torch.randn(5, 2, generator=torch.Generator().manual_seed(3)) / 4
@@ -186,7 +186,7 @@ def test_targets_are_validated_and_written_as_nested_values() -> None:
             Regression(mean=mean, std=std)
 
 
-def test_no_bin_is_empty_and_there_are_two_at_least_and_labels_count_by_the_rarest() -> None:
+def test_strata_are_at_least_two_nonempty_bins_or_rarest_labels() -> None:
     for values, expected in (
         ([float(number) for number in range(99, -1, -1)], [10] * 10),
         ([0.0] * 95 + [1.0] * 5, [95, 5]),
@@ -211,7 +211,7 @@ def test_no_bin_is_empty_and_there_are_two_at_least_and_labels_count_by_the_rare
         (None, [["cat"], ["dog"]], ["dog"], "the label 'cat', which is none of its 1 `classes`"),
     ],
 )
-def test_values_that_no_target_has_are_refused(
+def test_invalid_target_values_are_refused(
     values_of: Any, values: list[Any], names: list[str] | None, words: str
 ) -> None:
     with pytest.raises(DataError, match=words):

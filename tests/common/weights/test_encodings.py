@@ -53,7 +53,7 @@ def tensors(draw: st.DrawFn) -> torch.Tensor:
 
 @pytest.mark.parametrize("encoding", LOSSLESS)
 @given(weights=st.dictionaries(st.text(min_size=1, max_size=5), tensors(), max_size=4))
-def test_decoding_gives_back_the_very_bits(encoding: WeightEncoding, weights: Weights) -> None:
+def test_decoding_restores_every_bit(encoding: WeightEncoding, weights: Weights) -> None:
     weights = weights | {"special": SPECIAL.view(torch.float32)}
     content = encode_weights(weights, encoding)
     decoded = dict(open_weights(content, like=specs_of(weights)))
@@ -66,7 +66,7 @@ def test_decoding_gives_back_the_very_bits(encoding: WeightEncoding, weights: We
         assert sum(tensor.nbytes for tensor in stored) <= dense
 
 
-def test_refuses_a_file_larger_than_any_of_the_model_before_reading_it(tmp_path: Path) -> None:
+def test_a_file_larger_than_the_model_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "huge"
     with path.open("wb") as file:
         file.truncate(2**40)
@@ -108,7 +108,7 @@ def test_bytes_of_a_tiny_example_are_those_of_the_specification() -> None:
     # 64 values in 256 bytes, the mask takes 8: two zeros only pay for it, a third gains.
     [(0, "dense"), (2, "dense"), (3, "mask"), (64, "mask")],
 )
-def test_masks_exactly_the_tensors_that_get_smaller(num_zeros: int, form: str) -> None:
+def test_only_tensors_that_get_smaller_are_masked(num_zeros: int, form: str) -> None:
     tensor = torch.ones(64)
     tensor[:num_zeros] = 0.0
     stored = safetensors.torch.load(encode_sparse({"w": tensor}))
@@ -173,7 +173,7 @@ def deflated(content: bytes) -> torch.Tensor:
     return torch.tensor(list(squeeze.compress(content) + squeeze.flush()), dtype=torch.uint8)
 
 
-def test_parts_of_a_tiny_example_are_those_of_the_specification() -> None:
+def test_planes_of_a_tiny_example_are_those_of_the_specification() -> None:
     # 1.0 is 0x3f800000, rotated left 0x7f000000; -2.5 is 0xc0200000, rotated 0x80400001.
     content = encode_planes({"w": torch.tensor([[0.0, 1.0], [-2.5, 0.0]]), "n": torch.tensor([3])})
     stored = safetensors.torch.load(content)
@@ -189,7 +189,7 @@ def test_parts_of_a_tiny_example_are_those_of_the_specification() -> None:
     }
 
 
-def test_bfloat16_rounds_float32_and_leaves_the_rest() -> None:
+def test_bfloat16_planes_round_only_float32() -> None:
     weights: Weights = {
         "single": torch.tensor([1.0 + 2**-9, 1.0 + 3 * 2**-8, 0.0, -(2.0**-130)]),
         "double": torch.tensor([1.0 + 2**-40], dtype=torch.float64),
@@ -255,7 +255,7 @@ REFUSED_PLANES = {
 
 
 @pytest.mark.parametrize("case", REFUSED_PLANES)
-def test_refuses_contradictions_and_bombs_in_little_memory(case: str) -> None:
+def test_contradictions_and_bombs_are_refused_in_little_memory(case: str) -> None:
     content, message = REFUSED_PLANES[case]
     tracemalloc.start()
     try:

@@ -32,7 +32,7 @@ def test_reads_what_the_library_wrote(tmp_path: Path) -> None:
     assert all(torch.equal(weights[name], WEIGHTS[name]) for name in WEIGHTS)
 
 
-def test_names_the_first_three_differences_with_both_values() -> None:
+def test_the_first_three_differences_are_named_with_both_values() -> None:
     found = {
         "conv.weight": torch.zeros(2, 3, 5),
         "fc.bias": torch.zeros(2),
@@ -109,7 +109,7 @@ def test_refuses_malformed_files(case: str) -> None:
         read_container(content, **LIMITS)
 
 
-def test_refuses_what_is_too_large_too_many_or_too_long(tmp_path: Path) -> None:
+def test_headers_above_the_limits_are_refused(tmp_path: Path) -> None:
     content = file_of({"w": entry("U8", [10_000], [0, 10_000])}, bytes(10_000))
     (tmp_path / "file").write_bytes(content)
     for source in (content, tmp_path / "file"):
@@ -125,7 +125,7 @@ def test_refuses_what_is_too_large_too_many_or_too_long(tmp_path: Path) -> None:
     assert len(str(caught.value).encode()) < 1000
 
 
-def test_a_file_is_written_as_it_is_packed(tmp_path: Path) -> None:
+def test_a_written_file_equals_the_packed_bytes(tmp_path: Path) -> None:
     tensors = {
         "a": torch.arange(7),
         "b": torch.randn(3, 5).T,
@@ -136,7 +136,7 @@ def test_a_file_is_written_as_it_is_packed(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_bytes() == pack(tensors)
 
 
-def test_the_first_bad_tensor_is_named_with_how_much_of_it_is_bad() -> None:
+def test_the_first_non_finite_tensor_is_named_with_its_share() -> None:
     bad = torch.tensor([1.0, float("nan"), float("inf"), -float("inf")])
     weights = {"n": torch.tensor(2**40), "ok": torch.tensor([1e38, -0.0]), "none": torch.empty(0)}
     assert not non_finite(weights)
@@ -148,7 +148,7 @@ def test_the_first_bad_tensor_is_named_with_how_much_of_it_is_bad() -> None:
     assert two_more.endswith("(3 of 4), as have 2 other tensors")
 
 
-def test_a_copy_is_contiguous_and_out_of_reach_of_the_original() -> None:
+def test_a_copy_is_contiguous_and_independent() -> None:
     network = torch.nn.Conv2d(2, 3, 3).to(memory_format=torch.channels_last)
     before = network.weight.detach().clone()
     copies = copy_to_cpu(network.state_dict(keep_vars=True))
@@ -185,7 +185,7 @@ def test_other_files_are_refused_with_a_remedy(content: bytes, words: str, tmp_p
         read_container(content, max_bytes=10_000, max_tensors=1)
 
 
-def test_a_file_of_the_library_passes(tmp_path: Path) -> None:
+def test_a_file_of_safetensors_is_valid(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     safetensors.torch.save_file(WEIGHTS, path)
     require_safetensors(path)
@@ -229,7 +229,7 @@ def same(first: Weights, second: Weights) -> bool:
     )
 
 
-def test_a_whole_checkpoint_is_taken_and_a_new_head_is_not_even_where_it_fits() -> None:
+def test_a_whole_checkpoint_is_used_except_for_a_new_head() -> None:
     taken, said = read(MODEL, new_head=False)
     assert same(taken, MODEL)
     assert said == "theta* begins with 5 tensors of the weights given."
@@ -260,7 +260,7 @@ def test_a_checkpoint_may_have_another_head_or_none(own_head: Weights) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["module.", "model.", "backbone.", "state.model.encoder."])
-def test_a_prefix_before_all_names_is_taken_off(prefix: str) -> None:
+def test_a_common_name_prefix_is_removed(prefix: str) -> None:
     assert same(read(under(prefix, MODEL), new_head=False)[0], MODEL)
     # What is beside the backbone is left over.
     taken, said = read(under(prefix, BODY) | {"head.weight": torch.ones(2, 2)})
@@ -268,7 +268,7 @@ def test_a_prefix_before_all_names_is_taken_off(prefix: str) -> None:
     assert "left over: 'head.weight'" in said
 
 
-def test_narrower_numbers_are_widened_and_wider_ones_refused() -> None:
+def test_narrower_dtypes_are_converted_and_wider_ones_refused() -> None:
     half = {**BODY, "conv.weight": BODY["conv.weight"].to(torch.bfloat16)}
     assert same(read(half)[0], BODY)
     double = {**BODY, "conv.weight": BODY["conv.weight"].double()}
@@ -285,14 +285,14 @@ def test_narrower_numbers_are_widened_and_wider_ones_refused() -> None:
     ],
     ids=["another shape", "a layer more", "in a part of the body"],
 )
-def test_another_body_is_refused_with_a_new_head_too(change: Weights, words: str) -> None:
+def test_another_body_is_refused_even_with_a_new_head(change: Weights, words: str) -> None:
     with pytest.raises(WeightsError, match=words) as refused:
         read(BODY | change)
     words = "But for the head ('fc.bias', 'fc.weight') all has to be the model's"
     assert words in str(refused.value)
 
 
-def test_what_differs_in_the_head_alone_suggests_a_new_one() -> None:
+def test_a_different_head_is_refused_with_the_hint_new_head() -> None:
     for other in ({"fc.weight": torch.ones(7, 2)}, {"classifier.weight": torch.ones(7, 2)}):
         with pytest.raises(WeightsError, match=r"That is the head alone.*--new-head"):
             read(BODY | other, new_head=False)
@@ -314,14 +314,14 @@ class Touch:
         return (Path.touch, (self.path,))
 
 
-def test_an_object_is_refused_and_not_made(tmp_path: Path) -> None:
+def test_a_pickled_object_is_refused_and_not_created(tmp_path: Path) -> None:
     torch.save({"w": Touch(tmp_path / "touched")}, tmp_path / "evil.pt")
     with pytest.raises(ValueError, match="Weights only load failed"):
         read_torch_file(tmp_path / "evil.pt")
     assert not (tmp_path / "touched").exists()
 
 
-def test_the_linter_refuses_what_could_run_a_file_s_code() -> None:
+def test_the_linter_refuses_unsafe_loading() -> None:
     lines = ["import pickle", "torch.load('m', weights_only=True)", "torch.hub.load('a/b', 'c')"]
     lines.append("eval('1')")
     ruff = [sys.executable, "-m", "ruff", "check", "--output-format", "concise", "--stdin-filename"]

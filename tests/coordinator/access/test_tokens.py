@@ -52,7 +52,7 @@ def caller(*roles: Role) -> Caller:
     return Caller(key="k", name="the token 0a1b2c3d", roles=frozenset(roles))
 
 
-def test_the_table_has_every_call_with_the_roles_that_are_expected() -> None:
+def test_the_access_table_has_every_call_with_its_roles() -> None:
     assert {path_of(method) for method in contract_methods()} <= ALLOWED_ROLES.keys()
     assert ALLOWED_ROLES.keys() <= {path_of(method) for method in all_methods()}
     expected = {
@@ -63,14 +63,14 @@ def test_the_table_has_every_call_with_the_roles_that_are_expected() -> None:
     assert expected == {path: set(map(str, roles)) for path, roles in ALLOWED_ROLES.items()}
 
 
-def test_only_health_is_open() -> None:
+def test_only_health_needs_no_role() -> None:
     opened = {path_of(method) for method in all_methods() if is_open(path_of(method))}
     assert opened
     assert all(path.startswith("/grpc.health.v1.Health/") for path in opened)
     assert not is_open("/grpc.health.v1.HealthX/Check")
 
 
-def test_refusal_names_the_caller_its_role_the_call_and_who_may_make_it() -> None:
+def test_refusal_names_the_caller_its_role_the_call_and_allowed_roles() -> None:
     with pytest.raises(
         PermissionDeniedError,
         match=r"^the token 0a1b2c3d has the role worker, and RunService/CreateRun takes the role "
@@ -91,7 +91,7 @@ OTHER = Caller("cert-3", "other", EVERY_ROLE, certificate="cc")
 NAMESAKE = Caller("token-1", "box", WORKER)
 
 
-def test_the_id_is_a_hash_of_the_secret_and_shows_nothing_of_it() -> None:
+def test_a_worker_id_is_a_hash_of_the_secret() -> None:
     # printf '5%.0s' {1..32} | sha256sum
     assert worker_id_of(SECRET) == "w-b235d9133396f6aa"
     shown = Evidence(ANYBODY, SECRET)
@@ -102,7 +102,7 @@ def test_the_id_is_a_hash_of_the_secret_and_shows_nothing_of_it() -> None:
 
 
 @pytest.mark.parametrize("now", [ANYBODY, BOX, OTHER, NAMESAKE])
-def test_a_worker_bound_by_its_secret_is_whoever_shows_it(now: Caller) -> None:
+def test_a_worker_is_identified_by_its_secret(now: Caller) -> None:
     binding = Binding.of(Evidence(ANYBODY, SECRET))
     assert binding.objection(Evidence(now, SECRET)) == ""
     for secret in ("", SECRET[1:], SECRET.replace("5", "6")):
@@ -110,7 +110,7 @@ def test_a_worker_bound_by_its_secret_is_whoever_shows_it(now: Caller) -> None:
         assert binding.objection(Evidence(now, secret)) == expected
 
 
-def test_a_certificate_has_to_be_shown_again_or_a_renewed_one_of_its_name() -> None:
+def test_a_worker_bound_to_a_certificate_must_use_it_or_its_renewal() -> None:
     binding = Binding.of(Evidence(BOX, SECRET))
     for caller in (BOX, RENEWED):
         assert binding.objection(Evidence(caller, SECRET)) == ""
@@ -121,7 +121,7 @@ def test_a_certificate_has_to_be_shown_again_or_a_renewed_one_of_its_name() -> N
     assert binding.objection(Evidence(BOX)) != ""
 
 
-def test_whoever_was_let_in_is_one_credential_and_of_others_each_process_is() -> None:
+def test_authenticated_callers_are_one_credential_others_one_per_process() -> None:
     # A certificate by its name, for it may be renewed while a run lasts.
     assert credential_of(BOX, "w-1") == credential_of(RENEWED, "w-2") != credential_of(OTHER, "w-1")
     assert (
@@ -151,7 +151,7 @@ async def given(
     return (await tokens.create(role, name=name, days=days, created_by="a test"))[1]
 
 
-async def test_holder_of_a_token_is_called_by_it_and_only_a_digest_is_kept(
+async def test_a_token_names_its_holder_and_only_its_digest_is_stored(
     tokens: Tokens, database: Database
 ) -> None:
     record, text = await tokens.create(Role.TRAINER, name="ci", days=0.0, created_by="a test")
@@ -165,9 +165,7 @@ async def test_holder_of_a_token_is_called_by_it_and_only_a_digest_is_kept(
     assert text.rpartition("_")[2] not in stored.model_dump_json()
 
 
-async def test_scoring_is_a_permission_of_a_worker_s_token_that_is_given_on_purpose(
-    tokens: Tokens,
-) -> None:
+async def test_scoring_needs_a_permission_of_a_worker_token(tokens: Tokens) -> None:
     record, text = await tokens.create(Role.WORKER, name="", days=0.0, created_by="", scores=True)
     assert (record.scores, tokens.caller(text).may_score) == (True, True)
     assert [tokens.caller(await given(tokens, role)).may_score for role in Role] == [
@@ -183,7 +181,7 @@ async def test_scoring_is_a_permission_of_a_worker_s_token_that_is_given_on_purp
     assert identify(shown, Admission.CERTIFIED, tokens).scores
 
 
-async def test_own_token_makes_an_admin_that_is_not_listed(tokens: Tokens, own: Token) -> None:
+async def test_the_coordinator_s_own_token_is_an_unlisted_admin(tokens: Tokens, own: Token) -> None:
     assert tokens.caller(own.text) is OWN_USER
     assert OWN_USER.roles == {Role.ADMIN}
     assert tokens.listed() == ()
@@ -202,7 +200,7 @@ async def test_own_token_makes_an_admin_that_is_not_listed(tokens: Tokens, own: 
         lambda text: Token.draw("admin").text,
     ],
 )
-async def test_token_of_nobody_is_refused_with_how_to_get_one(
+async def test_an_unknown_token_is_refused_with_a_remedy(
     tokens: Tokens, change: Callable[[str], str]
 ) -> None:
     shown = change(await given(tokens))
@@ -212,7 +210,7 @@ async def test_token_of_nobody_is_refused_with_how_to_get_one(
         tokens.caller(shown)
 
 
-async def test_revoked_token_is_refused_at_once_and_over_restarts(
+async def test_a_revoked_token_is_refused_at_once_and_after_restarts(
     tokens: Tokens, database: Database, own: Token, clock: Clock
 ) -> None:
     text = await given(tokens, name="ci")
@@ -240,7 +238,7 @@ async def test_tokens_are_listed_oldest_first_after_a_restart(
     assert again.listed() == (older, record)
 
 
-async def test_revoked_token_has_ended_though_the_disk_is_full_and_is_written_when_asked_again(
+async def test_a_revocation_applies_on_a_full_disk_and_a_repeat_writes_it(
     tokens: Tokens, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refuse(_: object) -> None:
@@ -261,7 +259,7 @@ async def test_revoked_token_has_ended_though_the_disk_is_full_and_is_written_wh
     assert await database.load(TokenRecord) == (revoked,)
 
 
-async def test_a_revocation_that_the_disk_refused_is_written_once_it_can_be(
+async def test_a_failed_revocation_write_is_repeated(
     database: Database, own: Token, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     retries = asyncio.Semaphore(0)
@@ -288,7 +286,7 @@ async def test_a_revocation_that_the_disk_refused_is_written_once_it_can_be(
     tokens.stop()
 
 
-async def test_a_replaced_own_token_counts_at_once_and_a_damaged_one_changes_nothing(
+async def test_a_replaced_own_token_is_used_at_once_and_a_damaged_one_ignored(
     database: Database, clock: Clock, tmp_path: Path
 ) -> None:
     tokens = Tokens(database, OwnToken(tmp_path), wall_clock=clock)
@@ -305,9 +303,7 @@ async def test_a_replaced_own_token_counts_at_once_and_a_damaged_one_changes_not
         tokens.caller(old)
 
 
-async def test_token_holds_for_its_days_and_not_a_moment_longer(
-    tokens: Tokens, clock: Clock
-) -> None:
+async def test_a_token_expires_after_its_days(tokens: Tokens, clock: Clock) -> None:
     clock.now = 0.0
     text = await given(tokens, days=1.5)
     clock.now = 1.5 * DAY - 0.001
@@ -318,15 +314,13 @@ async def test_token_holds_for_its_days_and_not_a_moment_longer(
 
 
 @pytest.mark.parametrize("days", [-1.0, float("nan"), float("inf"), 1e9])
-async def test_days_that_are_none_are_refused(tokens: Tokens, days: float) -> None:
+async def test_invalid_days_are_refused(tokens: Tokens, days: float) -> None:
     with pytest.raises(InvalidRequestError, match=r"cannot hold for .* days\. Give 0 < days"):
         await given(tokens, days=days)
     assert tokens.listed() == ()
 
 
-async def test_what_a_caller_has_shown_counts_for_as_long_as_it_holds(
-    tokens: Tokens, clock: Clock
-) -> None:
+async def test_a_caller_is_valid_while_its_credential_is(tokens: Tokens, clock: Clock) -> None:
     lasts = tokens.caller(await given(tokens))
     ends = tokens.caller(await given(tokens, days=1.0))
     certified = Caller("certificate:ab", "a certificate", frozenset(), expires_at=clock.now + 10)
@@ -339,9 +333,7 @@ async def test_what_a_caller_has_shown_counts_for_as_long_as_it_holds(
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\xff\xfe", f"lipt_other_{64 * '0'}".encode()])
-def test_own_token_stays_the_same_and_is_its_user_s_alone(
-    tmp_path: Path, content: bytes | None
-) -> None:
+def test_the_own_token_persists_in_a_private_file(tmp_path: Path, content: bytes | None) -> None:
     if content is not None:  # is no own token: it is replaced
         (tmp_path / OWN_FILE).write_bytes(content)
     token = OwnToken(tmp_path)()
@@ -352,7 +344,7 @@ def test_own_token_stays_the_same_and_is_its_user_s_alone(
     assert [path.name for path in tmp_path.iterdir()] == [OWN_FILE]
 
 
-def test_full_disk_costs_no_more_than_the_next_start(
+def test_a_full_disk_delays_the_own_token_until_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(*_: object) -> None:
@@ -377,7 +369,7 @@ def refusal(shown: Shown, admitted: Admission, tokens: Tokens) -> LiptError:
 
 
 @pytest.mark.parametrize("admitted", Admission)
-async def test_token_is_checked_however_the_coordinator_listens(
+async def test_a_token_is_checked_in_every_listening_mode(
     tokens: Tokens, own: Token, admitted: Admission
 ) -> None:
     text = await given(tokens, Role.TRAINER)
@@ -409,9 +401,7 @@ def test_certificate_comes_after_a_token_and_needs_a_role(tokens: Tokens, own: T
         assert words in str(error)
 
 
-def test_local_socket_makes_the_own_user_and_counts_only_where_it_is_served(
-    tokens: Tokens,
-) -> None:
+def test_the_local_socket_identifies_the_coordinator_s_user(tokens: Tokens) -> None:
     mine = replace(NOTHING, peer="unix:")
     assert identify(mine, Admission.OWN_USER, tokens) is OWN_USER
     assert isinstance(refusal(mine, Admission.TOKEN, tokens), UnauthenticatedError)
@@ -427,7 +417,7 @@ def test_local_socket_makes_the_own_user_and_counts_only_where_it_is_served(
         (Admission.CERTIFIED, "asks for one"),
     ],
 )
-def test_who_shows_nothing_is_told_how_to_get_a_token(
+def test_a_caller_without_credentials_is_told_how_to_get_a_token(
     tokens: Tokens, admitted: Admission, words: str
 ) -> None:
     error = refusal(NOTHING, admitted, tokens)
@@ -463,7 +453,7 @@ OPEN, BY_TOKEN = f"{ALL}unencrypted: lets anybody", "lets in who shows a token"
         (EVERYWHERE, MTLS, True, True, Admission.CERTIFIED, f"{ALL}mTLS: lets in peers"),
     ],
 )
-def test_who_gets_in_follows_from_how_a_coordinator_listens_and_is_said(
+def test_admission_follows_from_the_listening_mode_and_is_logged(
     listen: str,
     tls: TlsFiles | None,
     insecure: bool,

@@ -71,7 +71,7 @@ def test_job_on_other_data_is_refused_before_it_begins(context: Context) -> None
     assert begun == []
 
 
-def test_data_that_was_replaced_is_opened_again_and_so_when_it_is_back(
+def test_replaced_data_is_opened_again(
     context: Context, pets: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     own = fingerprint_of(pets)
@@ -106,7 +106,7 @@ def keep(context: Context, made: list[str], during: Callable[[], object] = lambd
     context.cached(Key(Text, "texts", (len(context.dataset),)), compute)
 
 
-def test_what_was_computed_on_data_that_changed_meanwhile_is_not_kept(
+def test_results_on_data_that_changed_meanwhile_are_not_cached(
     context: Context, pets: Path
 ) -> None:
     made: list[str] = []
@@ -125,9 +125,7 @@ def quarantined(folder: Path, *ids: int) -> tuple[int, ...]:
     return with_kept_quarantine(replace(DIGITS, quarantined=ids), folder).quarantined
 
 
-def test_an_image_that_was_repaired_stays_out_and_one_that_broke_since_is_refused(
-    tmp_path: Path,
-) -> None:
+def test_a_repaired_image_stays_excluded_and_a_newly_broken_one_is_refused(tmp_path: Path) -> None:
     for broken in ((3, 8), (8,), ()):
         assert quarantined(tmp_path, *broken) == (3, 8)
     with pytest.raises(DataError, match=r"^2 images of digits cannot be used .* made: 5, 9\."):
@@ -135,7 +133,7 @@ def test_an_image_that_was_repaired_stays_out_and_one_that_broke_since_is_refuse
 
 
 @pytest.mark.parametrize("content", ["", "{}", '["a"]', "[1", "\x00"])
-def test_a_damaged_file_is_not_guessed_at(tmp_path: Path, content: str) -> None:
+def test_a_damaged_cache_file_is_not_used(tmp_path: Path, content: str) -> None:
     quarantined(tmp_path, 3)
     (file,) = tmp_path.iterdir()
     file.write_text(content)
@@ -172,7 +170,7 @@ def light(heavy: Context) -> LightContext:
     return LightContext(heavy.settings, lambda _: None, known)
 
 
-def test_data_is_known_by_its_labels(heavy: Context, light: LightContext) -> None:
+def test_the_fingerprint_depends_on_the_labels(heavy: Context, light: LightContext) -> None:
     assert torch.equal(light.dataset.labels_N, heavy.dataset.labels_N)
     assert light.dataset.labels_N.dtype is torch.int64
     for name in ("fingerprint", "inputs", "class_names", "source"):
@@ -184,7 +182,7 @@ def test_data_is_known_by_its_labels(heavy: Context, light: LightContext) -> Non
 
 
 @pytest.mark.parametrize("strategy", ["uniform", "uniform_per_class", "grand", "el2n", "ccs"])
-def test_subsets_of_labels_and_of_kept_signals_are_the_same(
+def test_the_light_process_selects_the_same_subsets(
     heavy: Context,
     light: LightContext,
     select: Callable[..., SelectSubset],
@@ -200,7 +198,7 @@ def test_subsets_of_labels_and_of_kept_signals_are_the_same(
             job.run(light)
 
 
-def test_what_is_not_kept_is_not_computed_and_no_backbone_loaded(
+def test_the_light_process_computes_no_signals_and_loads_no_backbone(
     light: LightContext, select: Callable[..., SelectSubset]
 ) -> None:
     later = BlobName.of(b"later weights")
@@ -213,7 +211,7 @@ def test_what_is_not_kept_is_not_computed_and_no_backbone_loaded(
         select("grand", proxy="auto").run(replace(light, settings=settings))
 
 
-def test_signals_that_the_other_process_has_just_forgotten_need_the_heavy_queue(
+def test_evicted_signals_need_the_heavy_queue(
     heavy: Context,
     light: LightContext,
     select: Callable[..., SelectSubset],
@@ -247,7 +245,7 @@ SMALL, LARGE = BlobName("0" * 64, 1000), BlobName("0" * 64, MAX_LIGHT_BYTES + 1)
         ("auto", None, False),
     ],
 )
-def test_lightness_follows_from_the_strategy_and_from_what_is_read(
+def test_a_job_is_light_by_its_strategy_and_inputs(
     select: Callable[..., SelectSubset], strategy: str, features: BlobName | None, light: bool
 ) -> None:
     assert select(strategy, features=features).is_light is light

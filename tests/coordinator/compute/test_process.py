@@ -104,7 +104,7 @@ async def compute(tmp_path: Path, events: Events) -> AsyncIterator[ComputeProces
         await process.run(Square(1))
 
 
-async def test_job_runs_in_a_process_of_its_own_that_stays(compute: ComputeProcess) -> None:
+async def test_jobs_run_in_one_lasting_child_process(compute: ComputeProcess) -> None:
     said: list[News] = []
     first, pid = await compute.run(Square(3), said.append)
     with pytest.raises(BudgetError, match=r"budget 0 is outside 1\.\.10\."):
@@ -115,7 +115,7 @@ async def test_job_runs_in_a_process_of_its_own_that_stays(compute: ComputeProce
     assert pid == same != os.getpid()
 
 
-async def test_job_whose_child_is_killed_is_done_again_by_another_and_the_third_time_fails(
+async def test_a_job_whose_child_is_killed_is_repeated_twice(
     compute: ComputeProcess, events: Events, tmp_path: Path
 ) -> None:
     _, before = await compute.run(Square(5))
@@ -129,7 +129,7 @@ async def test_job_whose_child_is_killed_is_done_again_by_another_and_the_third_
     assert (await compute.run(Square(5)))[0] == 25
 
 
-async def test_job_that_asks_for_more_memory_than_allowed_fails_once_with_the_figures(
+async def test_a_job_above_the_memory_limit_fails_at_once_with_the_sizes(
     events: Events, tmp_path: Path
 ) -> None:
     small = compute_process(tmp_path, events, memory_bytes=1_600_000_000)
@@ -146,7 +146,7 @@ async def test_job_that_asks_for_more_memory_than_allowed_fails_once_with_the_fi
     small.stop()
 
 
-async def test_job_whose_child_the_system_killed_for_memory_is_not_done_again(
+async def test_a_job_killed_for_memory_is_not_repeated(
     compute: ComputeProcess, events: Events, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kills = iter(range(100))
@@ -157,15 +157,13 @@ async def test_job_whose_child_the_system_killed_for_memory_is_not_done_again(
     assert events.count(EventKind.RETRIED) == 0
 
 
-def test_the_system_counts_what_it_kills_for_memory(tmp_path: Path) -> None:
+def test_the_kernel_counts_kills_for_memory(tmp_path: Path) -> None:
     assert process.system_kills(proc=tmp_path) == 0
     (tmp_path / "vmstat").write_text("pgfault 123\noom_kill 4\n")
     assert process.system_kills(proc=tmp_path) == 4
 
 
-async def test_no_child_is_started_once_it_is_stopped(
-    compute: ComputeProcess, events: Events
-) -> None:
+async def test_a_stopped_process_starts_no_child(compute: ComputeProcess, events: Events) -> None:
     hanging = asyncio.Event()
     job = asyncio.create_task(compute.run(HangAfterSaying(), lambda _: hanging.set()))
     await hanging.wait()
@@ -190,7 +188,7 @@ async def test_cancelled_job_leaves_no_child_behind(compute: ComputeProcess) -> 
         assert (await compute.run(Square(value)))[0] == value**2
 
 
-async def test_dropped_job_that_says_how_far_it_is_ends_and_its_child_lives_on(
+async def test_a_dropped_job_that_reports_progress_ends_without_killing_its_child(
     compute: ComputeProcess, events: Events, tmp_path: Path
 ) -> None:
     _, pid = await compute.run(Square(1))
@@ -206,7 +204,7 @@ async def test_dropped_job_that_says_how_far_it_is_ends_and_its_child_lives_on(
     assert events.count(EventKind.RETRIED) == 0
 
 
-async def test_dropped_job_that_says_nothing_more_loses_its_child_and_is_not_done_again(
+async def test_a_silent_dropped_job_s_child_is_killed_and_the_job_not_repeated(
     events: Events, tmp_path: Path
 ) -> None:
     process = compute_process(tmp_path, events, patience_seconds=0.05)
@@ -219,9 +217,7 @@ async def test_dropped_job_that_says_nothing_more_loses_its_child_and_is_not_don
     process.stop()
 
 
-async def test_word_that_comes_too_late_for_its_job_does_not_stop_the_next(
-    compute: ComputeProcess,
-) -> None:
+async def test_a_late_stop_does_not_end_the_next_job(compute: ComputeProcess) -> None:
     for value in range(10):
         # It reports once, and has most likely ended when it would hear of it.
         with suppress(DroppedError):
@@ -260,6 +256,6 @@ def test_the_server_starts_with_a_temporary_folder_too_long_for_a_socket(tmp_pat
     assert ended.returncode == 0, ended.stderr
 
 
-def test_all_that_is_to_be_loaded_ahead_is_there() -> None:
+def test_all_preloaded_modules_exist() -> None:
     # The server passes over a module that it does not find.
     assert [name for name in children._PRELOADED if not importlib.util.find_spec(name)] == []

@@ -48,14 +48,14 @@ def numbers(waiting: list[Entry], ranks: dict[str, int] | None = None) -> list[i
     return [one.number for one in fair_order(waiting, ranks or {})]
 
 
-def test_a_newcomer_does_not_pass_who_has_waited_for_longer() -> None:
+def test_a_new_caller_does_not_overtake_one_that_waited_longer() -> None:
     # Of the flood a job was begun at turn 1; the newcomers have come since.
     flood = [entry(number, "flood") for number in range(3)]
     waiting = [*flood, entry(3, "b", turn=1), entry(4, "c", turn=2)]
     assert numbers(waiting, {"flood": 2}) == [3, 0, 4, 1, 2]
 
 
-def test_a_job_of_several_comes_when_the_first_of_them_is_due() -> None:
+def test_a_shared_job_runs_at_its_first_caller_s_turn() -> None:
     waiting = [entry(1, "c"), entry(2, "flood"), entry(3, "flood b")]
     assert numbers(waiting, {"flood": 9}) == [1, 3, 2]
 
@@ -67,13 +67,13 @@ class PlayedProcess:
 
     def __init__(self) -> None:
         self.begun: list[Any] = []
-        self.say: Callable[[News], None] = lambda _: None
+        self.on_news: Callable[[News], None] = lambda _: None
         self.stopped = False
         self._end: asyncio.Future[Any] = asyncio.Future()
 
     async def run(self, job: Any, on_news: Callable[[News], None]) -> Any:
         self.begun.append(job.job)
-        self.say = on_news
+        self.on_news = on_news
         self._end = asyncio.get_running_loop().create_future()
         return await self._end
 
@@ -181,17 +181,15 @@ async def queue(make_queue: MakeQueue) -> PlayedQueue:
     return make_queue()
 
 
-async def test_who_watches_sees_what_is_computed_and_then_who_waits_in_order(
-    queue: PlayedQueue,
-) -> None:
+async def test_status_lists_the_running_job_then_queued_jobs_in_order(queue: PlayedQueue) -> None:
     first = queue.ask("first", run="r1")
     queue.ask("second", run="r2")
     queue.ask("third", caller=None, run="r3")
     await settled()
     queue.clock.now += 3.0
-    queue.process.say(Progressed("squaring", 1, 2))
+    queue.process.on_news(Progressed("squaring", 1, 2))
     # A part of a result is no progress.
-    queue.process.say("a part")
+    queue.process.on_news("a part")
     assert first.parts == ["a part"]
     seen = queue.computations()
     assert [(one.run, one.num_callers, one.computing) for one in seen] == [
@@ -199,13 +197,13 @@ async def test_who_watches_sees_what_is_computed_and_then_who_waits_in_order(
         ("r3", 0, False),
         ("r2", 1, False),
     ]
-    assert (seen[0].job, seen[0].lane, seen[0].seconds) == ("str", "heavy", 3.0)
+    assert (seen[0].job, seen[0].queue, seen[0].seconds) == ("str", "heavy", 3.0)
     assert [one.progress.activity for one in seen] == ["squaring", *["waiting for its turn"] * 2]
     await queue.end_all()
     assert queue.computations() == ()
 
 
-async def test_waiting_and_computing_are_measured_apart(queue: PlayedQueue) -> None:
+async def test_waiting_and_computing_are_measured_separately(queue: PlayedQueue) -> None:
     queue.ask("first")
     await settled()
     queue.clock.now += 2.0
@@ -218,13 +216,13 @@ async def test_waiting_and_computing_are_measured_apart(queue: PlayedQueue) -> N
     assert observed(queue.measured, JOB)["heavy", "str"] == (2, 7.0)
 
 
-async def test_who_waits_is_told_the_place_and_then_how_far_it_is(queue: PlayedQueue) -> None:
+async def test_a_queued_job_reports_its_position_and_then_its_progress(queue: PlayedQueue) -> None:
     first, second, third = (queue.ask(job) for job in ("first", "second", "third"))
     await settled()
     assert (second.ahead, third.ahead) == ([1], [2])
     assert second.heard[0].activity == "waiting for its turn"
     await queue.process.end()
-    queue.process.say(Progressed("squaring", 1, 2))
+    queue.process.on_news(Progressed("squaring", 1, 2))
     await settled()
     assert [item.activity for item in second.heard[1:]] == ["beginning", "squaring"]
     assert second.ahead == [1, 0, 0]
@@ -233,9 +231,7 @@ async def test_who_waits_is_told_the_place_and_then_how_far_it_is(queue: PlayedQ
     await queue.end_all()
 
 
-async def test_job_that_nobody_waits_for_is_dropped_and_the_next_begins_when_it_ends(
-    queue: PlayedQueue,
-) -> None:
+async def test_a_job_without_callers_is_dropped_before_the_next_begins(queue: PlayedQueue) -> None:
     first, second, third = (queue.ask(job) for job in ("first", "second", "third"))
     await settled()
     await queue.leave(second)
@@ -244,7 +240,7 @@ async def test_job_that_nobody_waits_for_is_dropped_and_the_next_begins_when_it_
     await queue.leave(first)
     assert queue.process.begun == ["first", "dropped"]
     # Its last reports go to no caller.
-    queue.process.say(Progressed("squaring", 1, 2))
+    queue.process.on_news(Progressed("squaring", 1, 2))
     assert first.ahead == [0]
     await queue.process.end(DroppedError())
     assert queue.process.begun == ["first", "dropped", "third"]
@@ -253,7 +249,7 @@ async def test_job_that_nobody_waits_for_is_dropped_and_the_next_begins_when_it_
     assert queue.counted.count(EventKind.JOB_DROPPED, "computing") == 1
 
 
-async def test_callers_take_turns_and_the_pipeline_is_one_of_them(queue: PlayedQueue) -> None:
+async def test_callers_and_the_pipeline_take_turns(queue: PlayedQueue) -> None:
     for job in ("a1", "a2", "a3"):
         queue.ask(job, "a")
     for job in ("b1", "b2"):
@@ -263,7 +259,7 @@ async def test_callers_take_turns_and_the_pipeline_is_one_of_them(queue: PlayedQ
     assert await queue.end_all() == ["a1", "b1", "run", "a2", "b2", "a3"]
 
 
-async def test_who_asks_again_and_again_does_not_pass_who_waits(queue: PlayedQueue) -> None:
+async def test_repeated_requests_do_not_overtake_waiting_callers(queue: PlayedQueue) -> None:
     queue.ask("under way", "a")
     await settled()
     for job in ("a1", "a2"):
@@ -278,9 +274,7 @@ async def test_who_asks_again_and_again_does_not_pass_who_waits(queue: PlayedQue
     assert set(queue._executors[0].ranks) <= {"a", "caller 2", "caller 3"}
 
 
-async def test_job_whose_callers_have_all_gone_is_passed_over_until_it_is_dropped(
-    queue: PlayedQueue,
-) -> None:
+async def test_a_job_without_callers_is_skipped_until_it_is_dropped(queue: PlayedQueue) -> None:
     callers = {"flood"}
     queue.ask("under way")
     abandoned = queue.ask("abandoned", lambda: frozenset(callers))
@@ -291,9 +285,7 @@ async def test_job_whose_callers_have_all_gone_is_passed_over_until_it_is_droppe
     await queue.leave(abandoned)
 
 
-async def test_more_than_may_wait_are_refused_with_the_time_to_ask_again(
-    make_queue: MakeQueue,
-) -> None:
+async def test_a_full_queue_refuses_with_a_retry_time(make_queue: MakeQueue) -> None:
     queue = make_queue(max_waiting=3, max_waiting_per_caller=2)
     under_way = queue.ask("under way", "a")
     kept = [queue.ask(f"a{number}", "a") for number in range(2)]
@@ -320,7 +312,9 @@ async def test_more_than_may_wait_are_refused_with_the_time_to_ask_again(
     assert {await request.task for request in (under_way, *kept)} == {"done"}
 
 
-async def test_light_job_that_needs_more_goes_on_to_the_heavy_process(queue: PlayedQueue) -> None:
+async def test_a_light_job_that_turns_out_heavy_moves_to_the_heavy_process(
+    queue: PlayedQueue,
+) -> None:
     queue.open_light(KNOWN)
     light = queue.played[1]
     heavy = queue.ask("heavy")
@@ -336,12 +330,12 @@ async def test_light_job_that_needs_more_goes_on_to_the_heavy_process(queue: Pla
     assert await first.task == "done"
 
 
-async def test_a_scan_that_a_job_leaves_open_is_closed_for_it(queue: PlayedQueue) -> None:
+async def test_a_scan_left_open_by_a_job_is_closed(queue: PlayedQueue) -> None:
     news: list[ScanNews] = []
     queue.on_scan = news.append
     request = queue.ask("first")
     await settled()
-    queue.process.say(ScanOpened("scan-1", cast("Any", None), frozenset(), cast("Any", None)))
+    queue.process.on_news(ScanOpened("scan-1", cast("Any", None), frozenset(), cast("Any", None)))
     await queue.process.end(BudgetError("budget 0 is outside 1..10."))
     assert [type(one) for one in news] == [ScanOpened, ScanClosed]
     assert request.ahead == [0]
@@ -349,7 +343,7 @@ async def test_a_scan_that_a_job_leaves_open_is_closed_for_it(queue: PlayedQueue
         await request.task
 
 
-async def test_stopping_ends_the_process_and_leaves_nobody_waiting(queue: PlayedQueue) -> None:
+async def test_stopping_ends_the_process_and_all_waits(queue: PlayedQueue) -> None:
     first, second = queue.ask("first"), queue.ask("second")
     await settled()
     await queue.stop()
@@ -366,7 +360,7 @@ class WhoseAmI:
         return dict(log_context()), current_traceparent()
 
 
-async def test_a_job_belongs_to_what_asked_for_it_and_is_a_span_of_it(tmp_path: Path) -> None:
+async def test_a_job_is_a_span_of_its_request_s_trace(tmp_path: Path) -> None:
     async def asked(queue: ThreadQueue, run: str) -> tuple[dict[str, str], str]:
         with logging_about(run=run):
             found: tuple[dict[str, str], str] = await queue.run(WhoseAmI())

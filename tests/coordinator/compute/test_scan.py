@@ -114,9 +114,7 @@ def same(first: Signals, second: Signals) -> bool:
     )
 
 
-def test_a_coordinator_alone_goes_from_the_end_to_the_beginning_to_the_same_bits(
-    world: World,
-) -> None:
+def test_a_coordinator_alone_computes_all_ranges_to_the_same_bits(world: World) -> None:
     assert same(world.signals(), world.alone())
     assert world.done_here() == [7, 6, 5, 4, 3, 2, 1, 0]
     assert isinstance(world.news[0], ScanOpened)
@@ -124,7 +122,7 @@ def test_a_coordinator_alone_goes_from_the_end_to_the_beginning_to_the_same_bits
     assert not world.folder.path.exists()
 
 
-def test_a_pass_that_was_cut_goes_on_with_what_is_missing(world: World) -> None:
+def test_an_interrupted_pass_computes_only_missing_ranges(world: World) -> None:
     def end(said: RangeDone) -> None:
         if said.index == 4:
             raise Killed
@@ -142,7 +140,7 @@ def test_a_pass_that_was_cut_goes_on_with_what_is_missing(world: World) -> None:
     assert opened.present == {4, 5, 6, 7}
 
 
-def test_wrong_values_are_found_and_all_ranges_of_that_credential_computed_again(
+def test_wrong_values_are_found_and_the_credential_s_ranges_repeated(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     def send(_: Scan) -> None:
@@ -188,9 +186,7 @@ def test_each_of_many_credentials_is_verified_in_each_of_its_ranges(
     assert 12 not in world.done_here()
 
 
-def test_a_forged_range_that_comes_last_is_noticed_and_so_is_a_distrusted_credential_s_next(
-    world: World,
-) -> None:
+def test_a_forged_last_range_and_later_ranges_are_detected(world: World) -> None:
     def send(said: RangeDone) -> None:
         if said.index == 1:
             world.sent("late", 0, linear(num_classes=10))
@@ -207,7 +203,7 @@ def test_a_forged_range_that_comes_last_is_noticed_and_so_is_a_distrusted_creden
     assert not world.folder.path.exists()
 
 
-def test_drawn_examples_that_fill_no_batch_are_verified_before_the_pass_ends(world: World) -> None:
+def test_sampled_examples_of_a_partial_batch_are_verified_at_the_end(world: World) -> None:
     # Some 26 of 256, and a batch has 64.
     world.context = world.started(world.computing(verified_share=0.1))
     world.when_opened = lambda _: world.sent("faulty", 0, linear(num_classes=10))
@@ -215,9 +211,7 @@ def test_drawn_examples_that_fill_no_batch_are_verified_before_the_pass_ends(wor
     assert world.distrusted() == {"faulty": {0}}
 
 
-def test_kept_signals_and_cut_passes_lose_what_a_distrusted_credential_has_sent(
-    world: World,
-) -> None:
+def test_cached_signals_lose_ranges_of_a_distrusted_credential(world: World) -> None:
     other = RangeFolder(scans_dir(world.settings.state_dir), "scan-other")
     other.open()
     for credential in ("faulty", "honest"):
@@ -232,7 +226,7 @@ def test_kept_signals_and_cut_passes_lose_what_a_distrusted_credential_has_sent(
     assert [file.credential for file in other.files().values()] == ["honest"]
 
 
-def test_a_proof_needs_each_example_and_target_and_the_nonce(world: World) -> None:
+def test_a_data_proof_depends_on_each_example_target_and_nonce(world: World) -> None:
     world.signals()
     (opened,) = (said for said in world.news if isinstance(said, ScanOpened))
     dataset, asked = world.context.dataset, opened.challenge
@@ -244,9 +238,7 @@ def test_a_proof_needs_each_example_and_target_and_the_nonce(world: World) -> No
     assert asked.proof not in [*proofs, data_proof(relabelled, asked.nonce, asked.ids)]
 
 
-def test_an_honest_mix_of_kinds_differs_in_last_digits_and_a_coarse_kind_is_not_taken(
-    world: World,
-) -> None:
+def test_rounding_of_other_devices_is_accepted_but_not_lower_precision(world: World) -> None:
     near, coarse = linear(num_classes=10), linear(num_classes=10)
     near.load_state_dict({name: value * (1 + 1e-6) for name, value in _state(world.model)})
     rounded = {name: (value * 16).round() / 16 for name, value in _state(world.model)}
@@ -272,7 +264,7 @@ def test_an_honest_mix_of_kinds_differs_in_last_digits_and_a_coarse_kind_is_not_
     assert set(chosen[0].tolist()) == set(chosen[1].tolist())
 
 
-def test_a_range_that_was_computed_here_and_sent_as_well_is_taken_from_here(world: World) -> None:
+def test_the_coordinator_s_own_range_is_preferred(world: World) -> None:
     world.folder.open()
     for credential in ("a", HERE, "z"):
         world.folder.keep(0, credential, credential.encode())
@@ -284,7 +276,7 @@ def _state(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
 
 
 @pytest.mark.parametrize("damage", ["a bit", "the end", "all"])
-def test_a_file_that_the_disk_has_changed_is_computed_again(world: World, damage: str) -> None:
+def test_a_damaged_range_file_is_computed_again(world: World, damage: str) -> None:
     def send(_: Scan) -> None:
         world.sent("w1", 5)
         path = world.folder.files()[5].path
@@ -298,7 +290,7 @@ def test_a_file_that_the_disk_has_changed_is_computed_again(world: World, damage
     assert 5 in world.done_here()
 
 
-def test_only_so_many_cut_passes_are_kept(tmp_path: Path) -> None:
+def test_the_number_of_kept_interrupted_passes_is_limited(tmp_path: Path) -> None:
     for number in range(5):
         folder = RangeFolder(tmp_path, f"scan-{number}")
         folder.open()

@@ -65,7 +65,7 @@ def noticed(credentials: Sequence[str], forged: Sequence[int], by: float = 0.5) 
     ],
     ids=["one", "two in turn", "late", "a few ids"],
 )
-def test_forged_examples_go_unnoticed_as_often_as_is_stated(
+def test_forged_examples_are_missed_as_often_as_stated(
     credentials: list[str], forged: Sequence[int]
 ) -> None:
     missed = sum(not noticed(credentials, forged) for _ in range(TRIALS))
@@ -74,7 +74,7 @@ def test_forged_examples_go_unnoticed_as_often_as_is_stated(
     assert abs(missed / TRIALS - stated) < 5 * (stated * (1 - stated) / TRIALS) ** 0.5
 
 
-def test_the_share_falls_while_more_comes_than_can_be_verified_to_a_thousand_of_the_pass() -> None:
+def test_the_verified_share_falls_under_load_to_a_minimum() -> None:
     many = replace(WHOLE, stop=100_000, batch_size=100)
     values = torch.zeros(1000, 2)
     checked = Verification(many, lambda ids: (torch.zeros(len(ids), 2),), share=0.05, exact=True)
@@ -95,7 +95,7 @@ def test_the_share_falls_while_more_comes_than_can_be_verified_to_a_thousand_of_
     assert checked.num_verified["a"] - before > 500
 
 
-def test_what_is_stated_by_hand() -> None:
+def test_stated_detection_probabilities_by_hand() -> None:
     assert unnoticed(0.5, 3) == 0.125
     assert unnoticed(1.0, 1) == 0.0
     assert unnoticed(0.05, 0) == 1.0
@@ -108,7 +108,7 @@ def test_what_is_stated_by_hand() -> None:
     assert (scorers_of(told), scorers_of(None)) == ({"a", "b"}, set())
 
 
-def test_one_last_bit_is_noticed_where_bits_are_equal_and_passes_where_kinds_differ() -> None:
+def test_one_bit_is_an_error_only_on_the_same_kind_of_device() -> None:
     sent = TRUE.clone()
     sent[3, 1] = torch.nextafter(sent[3, 1], torch.tensor(2.0))
     for exact, wrong in ((True, {"a"}), (False, set[str]())):
@@ -121,7 +121,7 @@ def test_one_last_bit_is_noticed_where_bits_are_equal_and_passes_where_kinds_dif
     assert checked.check(everything=True) == {"a"}
 
 
-def test_an_honest_credential_is_confirmed_by_its_own_batch_where_places_change_bits() -> None:
+def test_a_suspected_range_is_confirmed_by_its_own_batch() -> None:
     shift = 1e-6
     scorer = Scorer(shift)
     checked = Verification(WHOLE, scorer, share=1.0, exact=True)

@@ -21,7 +21,7 @@ from tests.coordinator.made_up_runs import made_up_run
 RESULT = LearnerResult(BlobName.of(b"learner"), loss=1.0, train_seconds=2.0, bytes_received=3)
 
 
-async def test_who_has_waited_longest_is_first_and_who_asks_again_waits_once(bench: Bench) -> None:
+async def test_the_longest_waiting_worker_is_first_and_polls_once(bench: Bench) -> None:
     polls = []
     for worker in map(bench.join, ("first", "second", "first")):
         polls.append(asyncio.create_task(bench.acquire(worker, wait_seconds=5.0)))
@@ -36,7 +36,7 @@ async def test_who_has_waited_longest_is_first_and_who_asks_again_waits_once(ben
     ]
 
 
-async def test_no_more_waiting_workers_are_considered_than_there_are_learners(
+async def test_considered_workers_are_limited_by_queued_learners(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     considered: list[str] = []
@@ -60,7 +60,9 @@ async def test_no_more_waiting_workers_are_considered_than_there_are_learners(
         poll.cancel()
 
 
-async def test_committed_learner_is_done_and_commits_again_without_change(bench: Bench) -> None:
+async def test_a_committed_learner_is_done_and_a_repeated_commit_changes_nothing(
+    bench: Bench,
+) -> None:
     worker, key, epoch = await bench.leased(made_up_run())
     await bench.dispatcher.commit(worker, key, epoch, RESULT)
     before = bench.store.find("r")
@@ -70,7 +72,7 @@ async def test_committed_learner_is_done_and_commits_again_without_change(bench:
     assert bench.dispatcher.check_commit(worker, key, epoch, RESULT.blob) == (before, True)
 
 
-async def test_heartbeat_keeps_the_lease_and_silence_ends_it(bench: Bench) -> None:
+async def test_heartbeats_renew_the_lease_and_silence_ends_it(bench: Bench) -> None:
     worker, key, epoch = await bench.leased(made_up_run())
     bench.clock.now = 29.0
     assert bench.dispatcher.heartbeat(worker, key, epoch, LearnerProgress(step=4)) is False
@@ -84,7 +86,7 @@ async def test_heartbeat_keeps_the_lease_and_silence_ends_it(bench: Bench) -> No
         bench.dispatcher.heartbeat(worker, key, epoch, LearnerProgress())
 
 
-async def test_zombie_cannot_commit_what_another_worker_got(bench: Bench) -> None:
+async def test_a_worker_cannot_commit_after_its_lease_went_to_another(bench: Bench) -> None:
     await bench.store.add(made_up_run(num_learners=1))
     zombie, heir = bench.join("zombie"), bench.join("heir")
     key, old_epoch = await bench.take(zombie)
@@ -101,7 +103,7 @@ async def test_zombie_cannot_commit_what_another_worker_got(bench: Bench) -> Non
     assert bench.state() is LearnerState.DONE
 
 
-async def test_released_learner_is_there_for_the_next_worker_at_once(bench: Bench) -> None:
+async def test_a_released_learner_is_available_at_once(bench: Bench) -> None:
     await bench.store.add(made_up_run(num_learners=1))
     leaving, waiting = bench.join("leaving"), bench.join("waiting")
     key, epoch = await bench.take(leaving)
@@ -137,7 +139,7 @@ async def refuse(*_: object) -> None:
     raise StateError("the disk is full.")
 
 
-async def test_lease_whose_end_cannot_be_written_is_looked_at_a_second_later(
+async def test_a_lease_end_that_cannot_be_written_is_retried_a_second_later(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await bench.leased(made_up_run())
@@ -170,7 +172,7 @@ async def test_learner_of_a_run_that_ends_or_is_held_is_not_leased(
     assert bench.state() is LearnerState.QUEUED
 
 
-async def test_learner_whose_call_was_cut_at_its_turn_is_there_for_others(bench: Bench) -> None:
+async def test_a_learner_of_a_cancelled_call_stays_queued(bench: Bench) -> None:
     await bench.store.add(made_up_run(num_learners=1))
     gone, here = bench.join("gone"), bench.join("here")
     cut = asyncio.create_task(bench.acquire(gone, wait_seconds=60.0))
@@ -181,7 +183,7 @@ async def test_learner_whose_call_was_cut_at_its_turn_is_there_for_others(bench:
     assert (await bench.take(here))[0] == ("r", 0)
 
 
-async def test_no_learner_of_a_held_run_goes_out_and_what_is_out_may_come_in(bench: Bench) -> None:
+async def test_a_held_run_leases_no_learner_but_accepts_results(bench: Bench) -> None:
     worker, key, epoch = await bench.leased(made_up_run(num_learners=2))
     bench.store.hold("r", "other data.")
     other = bench.join("b")
@@ -201,7 +203,7 @@ async def test_no_learner_of_a_held_run_goes_out_and_what_is_out_may_come_in(ben
     assert bench.state(1) is LearnerState.LEASED
 
 
-async def test_worker_that_waits_in_vain_is_told_once_at_once_and_the_log_too(
+async def test_an_idle_worker_gets_its_reason_at_once_and_once(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     vm = bench.join("vm")
@@ -220,16 +222,16 @@ async def test_worker_that_waits_in_vain_is_told_once_at_once_and_the_log_too(
     assert caplog.text.count("is idle") == 1
 
 
-async def test_only_who_has_no_learner_is_idle(bench: Bench) -> None:
+async def test_a_worker_with_a_learner_is_not_idle(bench: Bench) -> None:
     vm = bench.join("vm")
     mine = made_up_run(model="mine:build")
     await bench.store.add(mine)
     dispatcher = bench.dispatcher
-    assert "does not allow `mine`" in dispatcher.why_idle(dispatcher.workers.note_call(vm))
-    assert dispatcher.why_waiting(mine).startswith("worker vm does not allow")
+    assert "does not allow `mine`" in dispatcher.idle_reason(dispatcher.workers.note_call(vm))
+    assert dispatcher.waiting_reason(mine).startswith("worker vm does not allow")
     await bench.store.add(made_up_run("builtin", num_learners=1))
     await bench.take(vm)
-    assert dispatcher.why_idle(dispatcher.workers.note_call(vm)) == ""
+    assert dispatcher.idle_reason(dispatcher.workers.note_call(vm)) == ""
 
 
 async def lose(bench: Bench, name: str) -> AssignmentKey:
@@ -239,7 +241,7 @@ async def lose(bench: Bench, name: str) -> AssignmentKey:
     return key
 
 
-async def test_learner_that_ends_worker_after_worker_goes_last_and_is_said(
+async def test_a_learner_that_kills_workers_goes_last_and_is_reported(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     await bench.store.add(made_up_run(num_learners=1))
@@ -250,7 +252,7 @@ async def test_learner_that_ends_worker_after_worker_goes_last_and_is_said(
     assert bench.events.count(EventKind.LEARNER_QUARANTINED) == 1
     run = bench.store.find("r")
     assert run.learners[0].failures == 0
-    assert "learner 0 is in quarantine: 3 workers" in bench.dispatcher.why_waiting(run)
+    assert "learner 0 is in quarantine: 3 workers" in bench.dispatcher.waiting_reason(run)
     assert "learner 0 is in quarantine: 3 workers in a row (last a, b, c)" in caplog.text
 
     healthy = bench.join("healthy")
@@ -263,14 +265,14 @@ async def test_learner_that_ends_worker_after_worker_goes_last_and_is_said(
     assert (await bench.take(healthy))[0] == ("r", 0)
 
 
-async def test_learners_that_end_three_workers_are_quarantined_together(bench: Bench) -> None:
+async def test_learners_that_kill_three_workers_are_quarantined_together(bench: Bench) -> None:
     await bench.store.add(made_up_run(num_learners=4))
     for name in ("a", "b", "c"):
         await bench.take(bench.join(name))
     bench.clock.now += 31.0
     await bench.expire()
     assert bench.events.count(EventKind.LEARNER_QUARANTINED) == 1
-    assert "4 learners are in quarantine" in bench.dispatcher.why_waiting(bench.store.find("r"))
+    assert "4 learners are in quarantine" in bench.dispatcher.waiting_reason(bench.store.find("r"))
     assert await bench.acquire(bench.join("d")) is None
 
 
@@ -284,7 +286,7 @@ async def test_quarantine_outlives_a_restart_and_ends_if_a_worker_returns(bench:
     assert (await bench.take(bench.join("b")))[0] == ("r", 0)
 
 
-async def test_step_of_a_lost_worker_is_not_taken_for_the_next_one_s(bench: Bench) -> None:
+async def test_a_lost_worker_s_step_is_not_shown_for_the_next_worker(bench: Bench) -> None:
     worker, key, epoch = await bench.leased(made_up_run(num_learners=1))
     bench.dispatcher.heartbeat(worker, key, epoch, LearnerProgress(step=7))
     bench.clock.now += 31.0
@@ -294,7 +296,7 @@ async def test_step_of_a_lost_worker_is_not_taken_for_the_next_one_s(bench: Benc
     assert [end.step for end in bench.store.find("r").learners[0].silent_ends] == [7, 0]
 
 
-async def test_learner_that_is_too_large_for_a_worker_goes_to_another(bench: Bench) -> None:
+async def test_a_learner_above_a_worker_s_limits_goes_to_another(bench: Bench) -> None:
     await bench.store.add(made_up_run(num_learners=2, max_attempts=1))
     small, large = bench.join("small"), bench.join("large")
     key, epoch = await bench.take(small)
@@ -321,7 +323,7 @@ OTHER_RESULT = LearnerResult(BlobName.of(b"other"), loss=1.0, train_seconds=2.0,
         ("NaN", RESULT, StaleLeaseError),
     ],
 )
-async def test_of_two_results_or_failures_at_once_the_first_counts(
+async def test_the_first_of_two_concurrent_results_counts(
     bench: Bench, first: Any, second: Any, refused: type
 ) -> None:
     lease = await bench.leased(made_up_run())
@@ -337,7 +339,7 @@ async def test_of_two_results_or_failures_at_once_the_first_counts(
     assert bench.dispatcher.leases.num_learners() == 0
 
 
-async def test_lease_does_not_end_over_a_result_that_is_being_written(bench: Bench) -> None:
+async def test_a_lease_does_not_expire_while_its_result_is_written(bench: Bench) -> None:
     worker, key, epoch = await bench.leased(made_up_run())
     bench.clock.now = 31.0
     commit = asyncio.create_task(bench.dispatcher.commit(worker, key, epoch, RESULT))
@@ -354,7 +356,7 @@ async def test_lease_does_not_end_over_a_result_that_is_being_written(bench: Ben
     assert bench.events.count(EventKind.LEASE_EXPIRED) == 0
 
 
-async def test_result_that_the_disk_refuses_leaves_the_lease_to_be_committed_again(
+async def test_a_failed_write_of_a_result_keeps_the_lease(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker, key, epoch = await bench.leased(made_up_run())
@@ -374,7 +376,7 @@ async def test_result_that_the_disk_refuses_leaves_the_lease_to_be_committed_aga
     assert bench.state() is LearnerState.DONE
 
 
-async def test_learner_of_a_cut_call_is_its_worker_s_when_it_asks_again(bench: Bench) -> None:
+async def test_a_worker_gets_the_learner_of_its_cancelled_call_again(bench: Bench) -> None:
     await bench.store.add(made_up_run(num_learners=1))
     worker, other = bench.join("a"), bench.join("b")
     cut = asyncio.create_task(bench.acquire(worker, wait_seconds=60.0))
@@ -388,7 +390,7 @@ async def test_learner_of_a_cut_call_is_its_worker_s_when_it_asks_again(bench: B
     assert bench.store.find("r").learners[0].epoch == 1
 
 
-async def test_a_hundred_workers_are_served_and_hand_in_with_few_transactions(bench: Bench) -> None:
+async def test_a_hundred_workers_need_few_transactions(bench: Bench) -> None:
     statements: list[str] = []
     await bench.store.add(made_up_run(num_learners=100))
     await bench.database._do(

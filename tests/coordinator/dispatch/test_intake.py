@@ -22,7 +22,7 @@ def check(path: Path, content: bytes) -> None:
     check_learner(path, Reference(specs_of(WEIGHTS)))
 
 
-def test_learner_of_the_model_passes(tmp_path: Path) -> None:
+def test_a_valid_learner_is_accepted(tmp_path: Path) -> None:
     check(tmp_path / "learner", encode_sparse(WEIGHTS))
 
 
@@ -53,7 +53,7 @@ def test_pickle_is_rejected(tmp_path: Path) -> None:
         check(tmp_path / "learner", pickle.dumps(WEIGHTS))
 
 
-def test_norm_is_of_everything_that_is_trained_as_one_vector() -> None:
+def test_the_norm_is_of_all_trained_weights() -> None:
     weights = {
         "w": torch.tensor([[3.0, 0.0], [0.0, 0.0]]),
         "b": torch.tensor([4.0]),
@@ -65,7 +65,7 @@ def test_norm_is_of_everything_that_is_trained_as_one_vector() -> None:
     assert trained_norm({"w": torch.full((4,), 1e30)}) == pytest.approx(2e30)
 
 
-def test_a_hundred_times_theta_is_taken(tmp_path: Path) -> None:
+def test_a_norm_of_100_times_theta_star_is_accepted(tmp_path: Path) -> None:
     theta = {"w": torch.tensor([[3.0, 0.0], [0.0, 4.0]])}
     path = tmp_path / "learner"
     path.write_bytes(encode_sparse({"w": 100 * theta["w"]}))
@@ -74,7 +74,7 @@ def test_a_hundred_times_theta_is_taken(tmp_path: Path) -> None:
         check_learner(path, Reference(specs_of(theta), norm=4.99))
 
 
-def test_theta_of_zeros_says_nothing_of_norms(tmp_path: Path) -> None:
+def test_a_zero_theta_star_sets_no_norm_limit(tmp_path: Path) -> None:
     path = tmp_path / "learner"
     path.write_bytes(encode_sparse(WEIGHTS))
     check_learner(path, Reference(specs_of(WEIGHTS), norm=0.0))
@@ -83,7 +83,9 @@ def test_theta_of_zeros_says_nothing_of_norms(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("num_kept", "taken"), [(90, True), (94, True), (86, True), (100, False), (50, False)]
 )
-def test_density_unlike_the_task_s_is_rejected(tmp_path: Path, num_kept: int, taken: bool) -> None:
+def test_density_other_than_the_task_s_is_rejected(
+    tmp_path: Path, num_kept: int, taken: bool
+) -> None:
     kernel = torch.zeros(100)
     kernel[:num_kept] = 1.0
     # What pruning leaves alone is not counted.
@@ -116,7 +118,7 @@ def test_impossible_report_is_rejected(loss: float, seconds: float, received: in
         require_report(LearnerResult(name, loss, seconds, received), 0)
 
 
-def test_a_frozen_tensor_is_not_taken_from_a_learner(tmp_path: Path) -> None:
+def test_a_learner_with_a_frozen_tensor_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "learner"
     path.write_bytes(encode_sparse(WEIGHTS))
     with pytest.raises(LearnerRejectedError, match=r"frozen leaves 1 of .* the other 1 alone"):

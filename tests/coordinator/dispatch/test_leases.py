@@ -35,7 +35,7 @@ def test_malformed_assignment_id_is_refused(text: str) -> None:
         AssignmentKey.parse(text)
 
 
-def test_queued_learners_of_runs_in_training_are_known_in_their_order(table: LeaseTable) -> None:
+def test_queued_learners_of_open_runs_are_listed_in_order(table: LeaseTable) -> None:
     run = follow(table, out(made_up_run(num_learners=4), 1, "a", 1))
     assert list(table.queued("r")) == [0, 2, 3]
     taken = out(run, 2, "b", 1)
@@ -49,7 +49,7 @@ def test_queued_learners_of_runs_in_training_are_known_in_their_order(table: Lea
     assert list(table.queued("r")) == []
 
 
-def test_lease_ends_in_time_and_is_extended_from_now(table: LeaseTable, clock: Clock) -> None:
+def test_a_lease_expires_and_is_renewed_from_now(table: LeaseTable, clock: Clock) -> None:
     table.renew(KEY, "w", 1)
     clock.now = 129.9
     assert table.expired() == ()
@@ -73,7 +73,7 @@ def follow(table: LeaseTable, run: RunRecord) -> RunRecord:
 
 
 @pytest.mark.parametrize(("worker", "epoch"), [("other", 2), ("w", 1), ("w", 3)])
-def test_only_the_holder_of_the_present_epoch_is_accepted(worker: str, epoch: int) -> None:
+def test_only_the_holder_of_the_current_epoch_is_accepted(worker: str, epoch: int) -> None:
     run = out(made_up_run(), 0, "w", 2)
     require_lease(run, KEY, "w", 2)
     with pytest.raises(StaleLeaseError, match="its epoch is 2"):
@@ -84,7 +84,7 @@ def test_only_the_holder_of_the_present_epoch_is_accepted(worker: str, epoch: in
             require_lease(over, KEY, "w", 2)
 
 
-def test_leases_follow_the_record(table: LeaseTable, clock: Clock) -> None:
+def test_leases_follow_the_run_s_record(table: LeaseTable, clock: Clock) -> None:
     run = follow(table, out(out(made_up_run(), 0, "a", 1), 1, "b", 1))
     assert table.holders() == {"a", "b"}
     clock.now = 120.0
@@ -114,7 +114,7 @@ def test_run_s_leases_end_with_its_training(table: LeaseTable) -> None:
     assert table.num_learners() == 1
 
 
-async def test_waiting_ends_when_a_lease_begins(table: LeaseTable) -> None:
+async def test_a_wait_ends_when_a_lease_begins(table: LeaseTable) -> None:
     waiting = asyncio.create_task(table.wait_until_due())
     await asyncio.sleep(0)
     assert not waiting.done()
@@ -122,7 +122,9 @@ async def test_waiting_ends_when_a_lease_begins(table: LeaseTable) -> None:
     await waiting
 
 
-async def test_while_nobody_could_be_heard_no_lease_ends(table: LeaseTable, clock: Clock) -> None:
+async def test_no_lease_expires_while_the_coordinator_is_stopped(
+    table: LeaseTable, clock: Clock
+) -> None:
     table.renew(AssignmentKey("r", 0), "w-0", 1)
     clock.now = 129.99
     table.renew(AssignmentKey("r", 1), "w-1", 1)
@@ -135,7 +137,7 @@ async def test_while_nobody_could_be_heard_no_lease_ends(table: LeaseTable, cloc
     assert len(table.expired()) == 2
 
 
-async def test_lease_that_is_read_a_little_late_has_ended(table: LeaseTable, clock: Clock) -> None:
+async def test_a_lease_read_late_has_expired(table: LeaseTable, clock: Clock) -> None:
     table.renew(KEY, "w", 1)
     clock.now = 140.0  # time that went into other work is no stop
     assert await table.wait_until_due() == 0.0
@@ -148,7 +150,7 @@ async def test_lease_that_is_read_a_little_late_has_ended(table: LeaseTable, clo
     assert [key for key, _ in table.expired()] == [KEY]
 
 
-async def test_a_silent_worker_is_spared_once(table: LeaseTable, clock: Clock) -> None:
+async def test_a_silent_worker_gets_one_extension(table: LeaseTable, clock: Clock) -> None:
     table.renew(AssignmentKey("r", 0), "silent", 1)
     table.renew(AssignmentKey("r", 1), "heard", 1)
 
@@ -166,7 +168,7 @@ async def test_a_silent_worker_is_spared_once(table: LeaseTable, clock: Clock) -
     assert [key for key, _ in table.expired()] == [("r", 0)]
 
 
-def test_setting_the_machine_s_clock_does_not_move_it() -> None:
+def test_changing_the_system_clock_does_not_affect_leases() -> None:
     wall, monotonic = [1000.0], [5.0]
     now = steady_clock(lambda: wall[0], lambda: monotonic[0])
     assert now() == 1000.0
@@ -195,13 +197,13 @@ def join(
     )
 
 
-def test_the_same_instance_is_the_same_worker(registry: WorkerRegistry) -> None:
+def test_the_same_instance_id_is_the_same_worker(registry: WorkerRegistry) -> None:
     first, again, other = (join(registry, instance) for instance in ("a", "a", "b"))
     assert first.worker_id == again.worker_id != other.worker_id
     assert registry.name(other.worker_id) == "b"
 
 
-def test_a_stranger_cannot_register_under_the_id_of_a_worker(registry: WorkerRegistry) -> None:
+def test_a_worker_id_cannot_be_taken_over(registry: WorkerRegistry) -> None:
     owner, stranger = (
         Evidence(Caller(name, name, frozenset({Role.WORKER}), certificate=name))
         for name in ("owner", "stranger")
@@ -212,9 +214,7 @@ def test_a_stranger_cannot_register_under_the_id_of_a_worker(registry: WorkerReg
     assert registry.find(worker.worker_id) == worker
 
 
-def test_a_worker_is_there_while_it_is_heard_or_has_a_reason_to_be_silent(
-    registry: WorkerRegistry, clock: Clock
-) -> None:
+def test_a_worker_is_alive_while_it_calls_or_trains(registry: WorkerRegistry, clock: Clock) -> None:
     worker = join(registry, "a")
     clock.now += 90.0
     assert registry.alive(()) == (worker,)
@@ -225,7 +225,7 @@ def test_a_worker_is_there_while_it_is_heard_or_has_a_reason_to_be_silent(
     assert [it.worker_id for it in registry.alive(())] == [worker.worker_id]
 
 
-def test_a_worker_that_was_silent_for_an_hour_is_forgotten_and_may_join_again(
+def test_a_worker_silent_for_an_hour_must_register_again(
     registry: WorkerRegistry, clock: Clock
 ) -> None:
     silent, heard = join(registry, "silent"), join(registry, "heard")
@@ -241,7 +241,7 @@ def test_a_worker_that_was_silent_for_an_hour_is_forgotten_and_may_join_again(
     assert join(registry, "silent").worker_id == silent.worker_id
 
 
-def test_of_too_many_workers_those_that_were_silent_for_longest_are_forgotten(
+def test_the_longest_silent_workers_are_removed_first(
     registry: WorkerRegistry, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_registry, "_MAX_WORKERS", 3)

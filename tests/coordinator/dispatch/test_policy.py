@@ -18,11 +18,11 @@ from lipt.coordinator.dispatch.policy import (
     choose_learner,
     consecutive_ends,
     consecutive_ends_of_run,
+    idle_reason,
     may_confirm,
     next_trial_at,
-    why_idle,
-    why_quarantined,
-    why_waiting,
+    quarantine_reason,
+    waiting_reason,
 )
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.runs.transitions import (
@@ -66,14 +66,14 @@ def chosen(
     return None if candidate is None else candidate.key
 
 
-def test_lowest_index_of_the_oldest_run_goes_first_unless_it_is_being_handed_out() -> None:
+def test_the_lowest_unreserved_index_of_the_oldest_run_goes_first() -> None:
     old = having(made_up_run("old"), LearnerState.DONE)
     runs = [old, made_up_run("new")]
     assert chosen(worker(), runs) == ("old", 1)
     assert chosen(worker(), runs, reserved={AssignmentKey("old", 1)}) == ("old", 2)
 
 
-def test_failed_learner_goes_to_another_worker_while_there_is_one() -> None:
+def test_a_failed_learner_prefers_another_worker() -> None:
     run = made_up_run(num_learners=1)
     run = run.with_learner(
         after_failure(run.learners[0], worker_id="bad", reason="NaN", max_attempts=3)
@@ -115,13 +115,13 @@ def test_learner_is_in_quarantine_after_three_silent_ends_in_a_row_at_one_step(
     ends = consecutive_ends(run.learners[0], SILENT)
     assert ends == consecutive_ends_of_run(run, SILENT)
     assert (next_trial_at(ends) is not None) is suspected
-    assert (why_quarantined(waiting(run), SILENT) != "") is suspected
+    assert (quarantine_reason(waiting(run), SILENT) != "") is suspected
     # One of the last three was heard again: it was not ended.
     others = [name for name in SILENT if name != f"w{len(steps) - 1}"]
     assert next_trial_at(consecutive_ends(run.learners[0], others)) is None
 
 
-def test_one_that_failed_with_a_reason_has_not_ended_its_worker() -> None:
+def test_a_failure_with_a_reason_is_not_a_silent_end() -> None:
     run = ended(made_up_run(), (0, 1), (0, 2))
     failed = after_failure(run.learners[0], worker_id="w", reason="NaN", max_attempts=9)
     run = ended(run.with_learner(failed), (0, 3))
@@ -129,12 +129,12 @@ def test_one_that_failed_with_a_reason_has_not_ended_its_worker() -> None:
 
 
 @pytest.mark.parametrize(("num_ends", "pause"), [(3, 60), (4, 120), (5, 240), (8, 1920), (9, 3600)])
-def test_learner_in_quarantine_is_tried_after_pauses_that_double(num_ends: int, pause: int) -> None:
+def test_a_quarantined_learner_is_tried_after_doubling_pauses(num_ends: int, pause: int) -> None:
     run = ended(made_up_run(), *((0, place) for place in range(num_ends)))
     assert next_trial_at(consecutive_ends_of_run(run, SILENT)) == num_ends - 1 + pause
 
 
-def test_learner_in_quarantine_goes_last_and_only_when_its_turn_has_come() -> None:
+def test_a_quarantined_learner_goes_last_and_when_due() -> None:
     old = ended(made_up_run("old", num_learners=3), (0, 1), (0, 2), (0, 3))
     old = old.with_learner(old.learners[2].changed(state=LearnerState.DONE))
     runs = [QueuedLearners(old, range(2)), waiting(made_up_run("new", num_learners=1))]
@@ -146,7 +146,7 @@ def test_learner_in_quarantine_goes_last_and_only_when_its_turn_has_come() -> No
     assert keys_at(63.0) == [("old", 1), ("new", 0), ("old", 0)]
 
 
-def test_silent_ends_of_a_run_count_together_until_one_of_its_learners_is_in() -> None:
+def test_silent_ends_of_a_run_add_up_until_its_first_result() -> None:
     run = made_up_run("old", num_learners=4)
     for index, at in enumerate((5, 6, 7)):
         run = ended(run, (0, at), index=index)
@@ -162,22 +162,22 @@ def test_silent_ends_of_a_run_count_together_until_one_of_its_learners_is_in() -
     assert keys_at(127.0, run, AssignmentKey("old", 1)) == []
     tried = run.with_learner(run.learners[1].changed(state=LearnerState.LEASED))
     assert keys_at(9e9, tried) == []
-    assert "4 learners are in quarantine: 4 workers" in why_quarantined(waiting(run), SILENT)
+    assert "4 learners are in quarantine: 4 workers" in quarantine_reason(waiting(run), SILENT)
     has_result = run.with_learner(run.learners[3].changed(state=LearnerState.DONE))
     assert [*candidates([QueuedLearners(has_result, range(3))], now=0.0, silent=SILENT)]
-    assert why_quarantined(QueuedLearners(has_result, range(3)), SILENT) == ""
+    assert quarantine_reason(QueuedLearners(has_result, range(3)), SILENT) == ""
 
 
-def test_run_names_its_learner_in_quarantine_and_the_last_workers() -> None:
+def test_a_run_names_its_quarantined_learner_and_the_last_workers() -> None:
     run = ended(made_up_run(), (7, 1), (7, 2), (7, 3), (7, 4))
-    said = why_waiting(waiting(run), alive=[worker()], silent=SILENT)
+    said = waiting_reason(waiting(run), alive=[worker()], silent=SILENT)
     assert said.startswith(
         "3 learners are in quarantine: 4 workers in a row (last vm-1, vm-2, vm-3)"
     )
     assert "fell silent after step 7" in said
 
 
-def test_worker_is_not_offered_a_run_that_it_found_too_much() -> None:
+def test_a_worker_is_not_offered_a_run_above_its_limits() -> None:
     small = replace(worker("small"), declined=frozenset({"r"}))
     assert chosen(small, [made_up_run()]) is None
     assert chosen(small, [made_up_run(), made_up_run("other")]) == ("other", 0)
@@ -205,7 +205,7 @@ def test_factory_models_need_their_module(model: str, allowed: tuple[str, ...], 
     assert (chosen(worker("w", *allowed), [run]) is not None) is may
 
 
-def test_idle_worker_is_told_of_the_oldest_run_that_it_may_not_train() -> None:
+def test_the_idle_reason_is_of_the_oldest_run() -> None:
     mine, other = (
         made_up_run("mine", model="mine.nets:build"),
         made_up_run("other", model="other:build"),
@@ -213,22 +213,26 @@ def test_idle_worker_is_told_of_the_oldest_run_that_it_may_not_train() -> None:
     expected = (
         "cannot train run name-mine: it does not allow `mine.nets` (--allow-module mine.nets)"
     )
-    assert why_idle(worker(), map(waiting, [mine, other])) == expected
-    assert why_idle(worker("w", "mine"), [waiting(mine)]) == ""
+    assert idle_reason(worker(), map(waiting, [mine, other])) == expected
+    assert idle_reason(worker("w", "mine"), [waiting(mine)]) == ""
     # It has something to do, or there is nothing for anybody.
-    assert why_idle(worker("w", "other"), map(waiting, [mine, other])) == ""
-    assert why_idle(worker(), [waiting(having(mine, *[LearnerState.LEASED] * 3))]) == ""
-    assert why_idle(worker(), []) == ""
+    assert idle_reason(worker("w", "other"), map(waiting, [mine, other])) == ""
+    assert idle_reason(worker(), [waiting(having(mine, *[LearnerState.LEASED] * 3))]) == ""
+    assert idle_reason(worker(), []) == ""
 
 
-def test_waiting_run_says_what_workers_lack() -> None:
+def test_the_waiting_reason_names_what_workers_lack() -> None:
     run = waiting(made_up_run(model="mine:build"))
     lacks = "worker a does not allow `mine` (--allow-module mine)"
     a, b = worker("a"), worker("b")
-    assert why_waiting(run, alive=[a]) == lacks
-    assert why_waiting(run, alive=[b, a]) == f"{lacks}, and 1 more cannot train it either"
+    assert waiting_reason(run, alive=[a]) == lacks
+    assert waiting_reason(run, alive=[b, a]) == f"{lacks}, and 1 more cannot train it either"
     # One able worker is enough; without workers there is no reason.
-    assert why_waiting(run, alive=[a, worker("good", "mine")]) == why_waiting(run, alive=[]) == ""
+    assert (
+        waiting_reason(run, alive=[a, worker("good", "mine")])
+        == waiting_reason(run, alive=[])
+        == ""
+    )
 
 
 def result(content: str) -> LearnerResult:
@@ -256,7 +260,7 @@ def with_held(run: RunRecord, index: int, *results: UnconfirmedResult) -> RunRec
     return run.with_learner(run.learners[index].changed(unconfirmed=results))
 
 
-def test_the_first_is_held_back_and_the_second_that_agrees_is_taken() -> None:
+def test_with_redundancy_the_second_equal_result_is_accepted() -> None:
     held = verify((), sent("a", "x"), redundancy=2)
     assert (held.verdict, held.suspects) == (Verdict.HOLD, ())
     assert held.reason.startswith("worker a has handed it in; it waits for another worker")
@@ -268,7 +272,7 @@ def test_the_first_is_held_back_and_the_second_that_agrees_is_taken() -> None:
     assert verify(earlier, sent("b", "x", snapshot="t"), redundancy=2).verdict is Verdict.DISAGREE
 
 
-def test_two_that_disagree_are_both_named_and_a_third_decides() -> None:
+def test_two_different_results_are_reported_and_a_third_decides() -> None:
     earlier = [sent("a", "x")]
     disputed = verify(earlier, sent("b", "y"), redundancy=2)
     assert (disputed.verdict, disputed.suspects) == (Verdict.DISAGREE, ("a", "b"))
@@ -293,7 +297,7 @@ def test_on_two_kinds_of_devices_workers_may_differ_and_are_not_blamed() -> None
     assert (settled.verdict, settled.suspects) == (Verdict.TAKE, ("a",))
 
 
-def test_never_the_same_party_twice_and_first_the_same_kind_of_device() -> None:
+def test_redundant_learners_go_to_another_credential_on_the_same_kind_of_device() -> None:
     run = with_held(twice(made_up_run(num_learners=1)), 0, sent("a", "x"))
     learner = run.learners[0]
     a, b, other = worker("a"), worker("b"), worker("c", kind="H100")
@@ -317,27 +321,27 @@ def test_two_processes_with_one_certificate_are_one_credential() -> None:
     assert may_confirm(worker("c"), run, run.learners[0], alive=[])
 
 
-def test_a_run_says_which_worker_it_waits_for() -> None:
+def test_the_waiting_reason_names_the_missing_second_worker() -> None:
     run = twice(made_up_run(num_learners=2))
     a, b, c = worker("a"), worker("b"), worker("c")
     words = "with its own certificate or token if workers have any"
     wants = "learners.redundancy = 2 needs another worker for"
-    assert why_waiting(waiting(run), alive=[a]) == f"{wants} 2 learners, {words}"
-    assert why_waiting(waiting(run), alive=[a, b]) == ""
+    assert waiting_reason(waiting(run), alive=[a]) == f"{wants} 2 learners, {words}"
+    assert waiting_reason(waiting(run), alive=[a, b]) == ""
     run = with_held(with_held(run, 0, sent("a", "x")), 1, sent("a", "x"), sent("b", "y"))
     on_such = f"{wants} 1 learners, {words}, on such a device: cpu"
-    assert why_waiting(waiting(run), alive=[a, b]) == on_such
-    assert why_waiting(waiting(run), alive=[a, b, c]) == ""
-    assert why_idle(a, [waiting(run)]) == (
+    assert waiting_reason(waiting(run), alive=[a, b]) == on_such
+    assert waiting_reason(waiting(run), alive=[a, b, c]) == ""
+    assert idle_reason(a, [waiting(run)]) == (
         "has trained every queued learner of run name-r, and learners.redundancy = 2 needs "
         "another worker"
     )
-    assert why_idle(b, [waiting(run)]) == why_idle(c, [waiting(run)]) == ""
+    assert idle_reason(b, [waiting(run)]) == idle_reason(c, [waiting(run)]) == ""
     # Without redundancy one worker is enough.
-    assert why_waiting(waiting(made_up_run()), alive=[a]) == ""
+    assert waiting_reason(waiting(made_up_run()), alive=[a]) == ""
 
 
-def test_what_is_held_back_is_not_taken_for_rubbish() -> None:
+def test_unconfirmed_results_are_not_collected() -> None:
     held = sent("a", "x", snapshot="s")
     run = with_held(twice(made_up_run(num_learners=1)), 0, held)
 
@@ -373,7 +377,7 @@ async def bench(database: Database) -> Bench:
 
 
 @pytest.mark.parametrize("restarting", [False, True])
-async def test_a_learner_is_in_once_another_hands_in_the_same(
+async def test_a_learner_is_done_after_an_equal_second_result(
     bench: Bench, restarting: bool
 ) -> None:
     first = await train(bench, "a", "x")
@@ -404,7 +408,9 @@ async def test_a_learner_is_in_once_another_hands_in_the_same(
 
 
 @pytest.mark.parametrize("liar", ["a", "b"])
-async def test_a_third_worker_settles_it_and_the_other_is_named(bench: Bench, liar: str) -> None:
+async def test_a_third_worker_decides_and_the_faulty_worker_is_named(
+    bench: Bench, liar: str
+) -> None:
     for name in "ab":
         await train(bench, name, "lie" if name == liar else "truth")
     assert learner_of(bench).state is LearnerState.QUEUED
@@ -426,7 +432,7 @@ async def test_a_third_worker_settles_it_and_the_other_is_named(bench: Bench, li
     assert bench.events.count(EventKind.LEARNER_DISPUTED, "settled") == 1
 
 
-async def test_a_learner_that_no_two_agree_on_fails_as_often_as_one_may(bench: Bench) -> None:
+async def test_a_learner_without_two_equal_results_fails_after_max_attempts(bench: Bench) -> None:
     for name in "abcde":
         assert learner_of(bench).state is LearnerState.QUEUED
         await train(bench, name, name)

@@ -113,14 +113,14 @@ def index(scans: Scans, name: str) -> int:
     return grant(scans, name).key.learner
 
 
-def test_a_worker_that_asks_again_has_the_same_range(scans: Scans) -> None:
+def test_a_repeated_request_gets_the_same_range(scans: Scans) -> None:
     first = grant(scans, "a")
     assert str(first) == "examples 0 to 3"
     assert grant(scans, "a") == first
     assert grant(scans, "b").task.start == 4
 
 
-def test_the_first_range_that_is_missing_goes_first() -> None:
+def test_the_first_missing_range_goes_first() -> None:
     scans = opened(present=frozenset({0}))
     scans.note(RangeDone(scan_id=SCAN.scan_id, index=1))
     assert index(scans, "a") == 2
@@ -138,7 +138,7 @@ def test_the_first_range_that_is_missing_goes_first() -> None:
     ],
     ids=["no data", "no permission", "another device", "another torch", "another lipt"],
 )
-def test_only_like_workers_with_the_data_get_ranges(scans: Scans, other: WorkerRecord) -> None:
+def test_only_equal_workers_with_the_data_get_ranges(scans: Scans, other: WorkerRecord) -> None:
     assert scans.take(other) is None
 
 
@@ -152,7 +152,7 @@ def test_a_user_s_model_goes_to_workers_that_allow_its_module() -> None:
 
 
 @pytest.mark.parametrize("news", [CLOSED, RangeDone(scan_id=SCAN.scan_id, index=0)])
-def test_a_range_that_is_done_or_not_wanted_stops_whoever_still_has_it(
+def test_a_finished_or_cancelled_range_stops_its_worker(
     scans: Scans, meters: Meters, news: ScanNews
 ) -> None:
     held = grant(scans, "a")
@@ -167,14 +167,14 @@ def test_a_range_that_is_done_or_not_wanted_stops_whoever_still_has_it(
         scans.require("a", held.key, held.epoch)
 
 
-def test_another_worker_s_lease_is_nobody_else_s(scans: Scans) -> None:
+def test_a_worker_cannot_use_another_worker_s_range(scans: Scans) -> None:
     held = grant(scans, "a")
     for worker, epoch in (("b", held.epoch), ("a", 77)):
         with pytest.raises(StaleLeaseError, match=f"with epoch {epoch} is over"):
             scans.heartbeat(worker, held.key, epoch)
 
 
-def test_what_a_liar_has_done_is_wanted_again_from_other_credentials(scans: Scans) -> None:
+def test_ranges_of_a_faulty_worker_go_to_other_credentials(scans: Scans) -> None:
     scans.finish(grant(scans, "liar"))
     liar = seeing_worker("liar")
     lie = CredentialDistrusted(SCAN.scan_id, liar.binding.caller.scorer, frozenset({0}))
@@ -201,14 +201,14 @@ def test_a_credential_is_a_certificate_a_token_or_a_host() -> None:
     assert not {"/", "."} & set(odd)
 
 
-def test_a_worker_with_other_data_is_given_none_and_another_is(scans: Scans) -> None:
+def test_a_worker_with_other_data_gets_no_range(scans: Scans) -> None:
     held = grant(scans, "a")
     scans.give_back(held.key, "a", held.epoch, declined=True)
     assert scans.take(seeing_worker("a")) is None
     assert grant(scans, "b").key == held.key
 
 
-def test_a_range_that_was_given_back_is_free_and_one_that_failed_is_not(scans: Scans) -> None:
+def test_a_returned_range_is_free_and_a_failed_one_is_not(scans: Scans) -> None:
     failed = grant(scans, "a")
     scans.give_back(failed.key, "a", failed.epoch, failed=True)
     held = grant(scans, "b")
@@ -219,7 +219,7 @@ def test_a_range_that_was_given_back_is_free_and_one_that_failed_is_not(scans: S
     assert scans.take(seeing_worker("e")) is None
 
 
-def test_a_scan_that_is_opened_once_more_has_no_leases(scans: Scans) -> None:
+def test_a_reopened_scan_has_no_leases(scans: Scans) -> None:
     first = grant(scans, "a")
     scans.note(OPENED)
     assert scans.held_by("a") is None
@@ -228,7 +228,7 @@ def test_a_scan_that_is_opened_once_more_has_no_leases(scans: Scans) -> None:
         scans.require("a", first.key, first.epoch)
 
 
-def test_max_file_bytes_hold_any_range_s_file(scans: Scans) -> None:
+def test_every_range_file_fits_max_file_bytes(scans: Scans) -> None:
     held = grant(scans, "a")
     noise = {
         name: torch.randn(value.shape, generator=torch.Generator().manual_seed(0))
@@ -241,7 +241,7 @@ def test_max_file_bytes_hold_any_range_s_file(scans: Scans) -> None:
     st.integers(1, 12),
     st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["take", "finish", "end"]))),
 )
-def test_every_range_is_done_in_the_end(num_ranges: int, turns: list[tuple[str, str]]) -> None:
+def test_every_range_is_finished(num_ranges: int, turns: list[tuple[str, str]]) -> None:
     scan = replace(SCAN, whole=replace(SCAN.whole, stop=4 * num_ranges))
     scans = opened(scan)
     for worker, turn in turns:
@@ -299,7 +299,7 @@ async def take_range(intake: Intake, held: RangeGrant, name: BlobName, proof: st
     await intake.take_range(held.worker_id, held.key, held.epoch, name, proof)
 
 
-async def test_a_result_lies_in_the_scan_s_folder_and_its_blob_is_gone(
+async def test_a_range_result_moves_to_the_scan_s_folder(
     intake: Intake, blobs: BlobStore, folder: RangeFolder, meters: Meters
 ) -> None:
     held = granted_to(intake, "a")
@@ -313,7 +313,7 @@ async def test_a_result_lies_in_the_scan_s_folder_and_its_blob_is_gone(
     assert sums(meters, SCORED_EXAMPLES) == {("coordinator",): 0, ("workers",): 4}
 
 
-async def test_of_two_commits_of_a_range_at_once_one_is_kept(
+async def test_one_of_two_concurrent_range_commits_is_kept(
     intake: Intake, blobs: BlobStore, folder: RangeFolder
 ) -> None:
     held = granted_to(intake, "a")
@@ -323,7 +323,7 @@ async def test_of_two_commits_of_a_range_at_once_one_is_kept(
     assert path.name.endswith(names[0].sha256)
 
 
-async def test_who_cannot_prove_that_it_has_the_data_gets_no_more(
+async def test_a_worker_without_a_valid_data_proof_gets_no_more_ranges(
     intake: Intake, blobs: BlobStore, folder: RangeFolder
 ) -> None:
     held = granted_to(intake, "a")
@@ -337,7 +337,7 @@ async def test_who_cannot_prove_that_it_has_the_data_gets_no_more(
     assert grant(intake.dispatcher.scans, "of another token").key.learner == 1
 
 
-async def test_a_permission_ends_with_the_token_that_had_it(intake: Intake) -> None:
+async def test_the_scoring_permission_ends_with_its_token(intake: Intake) -> None:
     workers, secret = intake.dispatcher.workers, "s" * 32
     facts: dict[str, Any] = {"device": "cpu", "versions": VERSIONS, "allowed_modules": ()}
     scoring, training = (
@@ -350,7 +350,7 @@ async def test_a_permission_ends_with_the_token_that_had_it(intake: Intake) -> N
     assert intake.dispatcher.scans.take(workers.note_call(joined.worker_id)) is not None
 
 
-async def test_what_is_no_range_is_refused_and_left_to_the_job(
+async def test_an_invalid_range_file_is_refused_and_computed_by_the_job(
     intake: Intake, blobs: BlobStore, folder: RangeFolder
 ) -> None:
     held = granted_to(intake, "a")
@@ -382,7 +382,7 @@ def waiting_for(bench: Bench, known: Demand) -> asyncio.Task[Demand]:
     return asyncio.create_task(bench.dispatcher.wait_for_demand(known, wait_seconds=60.0))
 
 
-async def test_a_range_goes_before_a_learner_to_a_worker_with_the_data(bench: Bench) -> None:
+async def test_a_worker_with_the_data_gets_ranges_before_learners(bench: Bench) -> None:
     seeing, blind, busy = join(bench, "a"), join(bench, "b", has_data=False), join(bench, "c")
     await bench.store.add(made_up_run(num_learners=2))
     learner = await next_work(bench, busy)
@@ -393,7 +393,7 @@ async def test_a_range_goes_before_a_learner_to_a_worker_with_the_data(bench: Be
     assert isinstance(await next_work(bench, blind), tuple)
 
 
-async def test_a_worker_that_waits_gets_whichever_comes_first(bench: Bench) -> None:
+async def test_a_waiting_worker_gets_the_first_range_or_learner(bench: Bench) -> None:
     worker = join(bench, "a")
     waits = asyncio.create_task(next_work(bench, worker))
     for _ in range(3):
@@ -407,7 +407,7 @@ async def test_a_worker_that_waits_gets_whichever_comes_first(bench: Bench) -> N
     assert isinstance(await waits, tuple)
 
 
-async def test_a_silent_worker_s_range_is_another_s_from_then_on(bench: Bench) -> None:
+async def test_a_silent_worker_s_range_goes_to_another_worker(bench: Bench) -> None:
     gone, heir = join(bench, "gone"), join(bench, "heir")
     one = replace(SCAN, whole=replace(SCAN.whole, stop=4))
     bench.dispatcher.scans.note(replace(OPENED, scan_id=one.scan_id, scan=one))
@@ -423,7 +423,7 @@ async def test_a_silent_worker_s_range_is_another_s_from_then_on(bench: Bench) -
     assert not bench.dispatcher.leases.num_learners()
 
 
-async def test_demand_is_learners_queued_leased_and_to_come(bench: Bench) -> None:
+async def test_demand_counts_queued_leased_and_upcoming_learners(bench: Bench) -> None:
     run = made_up_run("a", num_learners=3)
     out = leased(run.learners[0], "w")
     runs = [run.with_learner(out), made_up_run("b", num_learners=2)]
@@ -431,10 +431,10 @@ async def test_demand_is_learners_queued_leased_and_to_come(bench: Bench) -> Non
     runs.append(made_up_run("d", state=RunState.MERGING))
     for each in runs:
         await bench.store.add(each)
-    assert bench.dispatcher.demand() == Demand(num_queued=4, num_leased=1, num_coming=5)
+    assert bench.dispatcher.demand() == Demand(num_queued=4, num_leased=1, num_upcoming=5)
 
 
-async def test_demand_is_told_when_it_changes_or_is_not_known(bench: Bench) -> None:
+async def test_demand_is_returned_after_a_change_or_at_once_if_unknown(bench: Bench) -> None:
     waiting = waiting_for(bench, Demand())
     await asyncio.sleep(0)
     assert not waiting.done()
@@ -447,7 +447,7 @@ async def test_demand_is_told_when_it_changes_or_is_not_known(bench: Bench) -> N
     assert bench.dispatcher.demand() == Demand()
 
 
-async def test_ranges_count_while_one_waits_for_a_worker(bench: Bench) -> None:
+async def test_demand_counts_ranges_while_one_waits(bench: Bench) -> None:
     scans = bench.dispatcher.scans
     waiting = waiting_for(bench, Demand())
     await asyncio.sleep(0)

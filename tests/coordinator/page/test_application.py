@@ -57,14 +57,14 @@ def reason(answer: httpx.Response) -> str:
     return str(answer.json()["error"]["reason"])
 
 
-def test_every_route_takes_the_roles_of_a_call_that_there_is() -> None:
+def test_every_route_allows_the_roles_of_an_existing_call() -> None:
     named = {f"/lipt.v1.{row.call}" for row in ROUTES if row.call}
     assert named <= ALLOWED_ROLES.keys()
     open_to_workers = {call for call in named if Role.WORKER in ALLOWED_ROLES[call]}
     assert open_to_workers == {"/lipt.v1.AccessService/WhoAmI", "/lipt.v1.InfoService/GetInfo"}
 
 
-async def test_no_route_answers_who_has_not_signed_in(page: ServedPage) -> None:
+async def test_every_route_needs_a_session(page: ServedPage) -> None:
     async with page.browser() as browser:
         statuses = {row.path: await sent(browser, row) for row in API}
         browser.cookies.set(f"lipt-{httpx.URL(page.url).port}", "no secret of a session")
@@ -73,7 +73,7 @@ async def test_no_route_answers_who_has_not_signed_in(page: ServedPage) -> None:
     assert set(statuses.values()) | set(guessed.values()) == {401}
 
 
-async def test_link_signs_in_the_one_browser_that_opens_it_first(page: ServedPage) -> None:
+async def test_a_link_signs_in_only_the_first_browser(page: ServedPage) -> None:
     async with page.browser() as browser:
         opened = await browser.get(page.link)
         assert (opened.status_code, opened.headers["location"]) == (303, "/")
@@ -98,7 +98,7 @@ async def test_token_signs_in_with_its_role_until_it_is_revoked(page: ServedPage
         assert (await me(browser)).status_code == 401
 
 
-async def test_worker_does_not_get_in(page: ServedPage) -> None:
+async def test_a_worker_cannot_sign_in(page: ServedPage) -> None:
     _, token = await page.app.tokens.create(Role.WORKER, name="", days=0, created_by="a test")
     async with page.browser() as browser:
         answer = await browser.post("/api/sign-in", json={"token": token})
@@ -134,7 +134,7 @@ async def status_with(page: ServedPage, cookie: str) -> int:
         return (await me(browser)).status_code
 
 
-async def test_who_tries_tokens_is_slowed_down_and_told_when_to_try_again(page: ServedPage) -> None:
+async def test_failed_sign_ins_are_rate_limited(page: ServedPage) -> None:
     async with page.browser() as browser:
         wrong = [{"token": f"token {number}"} for number in range(12)]
         answers = [await browser.post("/api/sign-in", json=token) for token in wrong]
@@ -150,7 +150,7 @@ async def test_who_tries_tokens_is_slowed_down_and_told_when_to_try_again(page: 
         assert (await me(browser)).status_code == 200
 
 
-async def test_trainer_starts_and_cancels_nothing(page: ServedPage) -> None:
+async def test_a_trainer_cannot_start_or_cancel_runs(page: ServedPage) -> None:
     async with page.signed_in(Role.TRAINER) as browser:
         for path, wanted in (("/api/runs", {"name": "mine"}), (CANCEL, {"run_id": "mine"})):
             refused = await browser.post(path, json=wanted)
@@ -189,7 +189,9 @@ async def test_admin_starts_one_run_and_cancels_it(page: ServedPage) -> None:
         {"Host": "evil.example"},
     ],
 )
-async def test_other_pages_change_nothing(page: ServedPage, headers: dict[str, str]) -> None:
+async def test_requests_of_other_pages_are_refused(
+    page: ServedPage, headers: dict[str, str]
+) -> None:
     changing = [row for row in ROUTES if row.method == "POST"]
     async with page.signed_in(Role.ADMIN) as browser:
         statuses = {row.path: await sent(browser, row, headers=headers) for row in changing}
@@ -198,7 +200,7 @@ async def test_other_pages_change_nothing(page: ServedPage, headers: dict[str, s
     assert page.app.store.runs() == ()
 
 
-async def test_large_bodies_are_refused_whether_or_not_they_say_so(page: ServedPage) -> None:
+async def test_large_bodies_are_refused_with_and_without_a_length(page: ServedPage) -> None:
     async def chunks() -> AsyncIterator[bytes]:
         for _ in range(MAX_BODY_BYTES // 4096 + 1):
             yield b" " * 4096
@@ -210,7 +212,7 @@ async def test_large_bodies_are_refused_whether_or_not_they_say_so(page: ServedP
     assert reason(said) == "BLOB_TOO_LARGE"
 
 
-async def test_every_answer_says_what_a_browser_may_do_with_it(page: ServedPage) -> None:
+async def test_every_answer_has_the_security_headers(page: ServedPage) -> None:
     async with page.signed_in(Role.ADMIN) as browser:
         answers = [
             await me(browser),
@@ -245,7 +247,7 @@ async def test_every_answer_says_what_a_browser_may_do_with_it(page: ServedPage)
         "/../../etc/passwd",
     ],
 )
-async def test_no_path_leads_out_of_the_pages_files(page: ServedPage, path: str) -> None:
+async def test_no_path_leaves_the_page_s_folder(page: ServedPage, path: str) -> None:
     url = httpx.URL(page.url)
     reader, writer = await asyncio.open_connection(url.host, url.port)
     writer.write(f"GET {path} HTTP/1.1\r\nHost: {url.netloc.decode()}\r\n\r\n".encode())
@@ -254,7 +256,7 @@ async def test_no_path_leads_out_of_the_pages_files(page: ServedPage, path: str)
     assert int(status.split()[1]) in {400, 404}, status
 
 
-async def test_fault_is_told_by_its_number_alone(
+async def test_an_internal_error_shows_only_its_number(
     page: ServedPage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail() -> None:
@@ -269,7 +271,7 @@ async def test_fault_is_told_by_its_number_alone(
     assert f"incident {number}" in caplog.text
 
 
-async def test_refusals_are_counted_and_told_as_those_of_calls(
+async def test_refusals_are_counted_and_logged_like_calls(
     page: ServedPage, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -280,7 +282,7 @@ async def test_refusals_are_counted_and_told_as_those_of_calls(
     assert 'method="POST /api/AccessService/WhoAmI"' in caplog.text
 
 
-async def test_body_that_does_not_arrive_is_not_waited_for(
+async def test_a_body_that_does_not_arrive_times_out(
     page: ServedPage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(requests, "_BODY_SECONDS", 0.05)
@@ -344,12 +346,12 @@ REQUEST = Mock(PageRequest, http=Mock(path_params={}))
         b"\xff{}",
     ],
 )
-async def test_a_body_is_json_of_what_is_asked_for(body: bytes) -> None:
+async def test_a_body_is_json_with_the_expected_fields(body: bytes) -> None:
     with pytest.raises(InvalidRequestError):
         await by_fields(pictures)(REQUEST, body)
 
 
-async def test_refusal_names_the_place_and_not_the_content() -> None:
+async def test_a_refusal_names_the_field_and_not_its_content() -> None:
     with pytest.raises(InvalidRequestError, match=r"^ids\.1 is invalid: "):
         await by_fields(pictures)(REQUEST, b'{"ids": [1, "<script>"]}')
 
@@ -376,14 +378,14 @@ VENDORED_SHA256 = "72284e8e9079c87817145df1110f74e8a2aa040b2fc384922e18dfcb46fc1
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
-def test_script_reads_no_text_as_markup_and_loads_nothing_from_elsewhere(path: Path) -> None:
+def test_scripts_insert_no_markup_and_load_nothing_external(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert DANGEROUS.search(text) is None
     assert len(text.splitlines()) <= 300
     assert [name for name in IMPORT.findall(text) if not (STATIC / name).is_file()] == []
 
 
-def test_every_script_is_reached() -> None:
+def test_every_script_is_imported() -> None:
     reached, waiting = set[str](), ["main.js"]
     while waiting:
         name = waiting.pop()
@@ -393,7 +395,7 @@ def test_every_script_is_reached() -> None:
     assert reached == {path.name for path in SCRIPTS} | {VENDORED}
 
 
-def test_the_vendored_library_is_what_was_published_with_its_licences() -> None:
+def test_the_vendored_library_equals_the_published_one_with_licences() -> None:
     content = (STATIC / VENDORED).read_bytes()
     assert hashlib.sha256(content).hexdigest() == VENDORED_SHA256
     licences = (STATIC / "vendor" / "LICENSE").read_text(encoding="utf-8")

@@ -57,7 +57,7 @@ async def asked(url: str, authority: trustme.CA | None = None) -> str:
         return (await browser.get(url)).text
 
 
-async def test_page_is_served_in_the_clear_until_it_is_stopped() -> None:
+async def test_the_page_is_served_over_http_until_it_stops() -> None:
     async with started() as server:
         assert server.url == f"http://127.0.0.1:{server.port}"
         assert await asked(server.url) == "http"
@@ -65,9 +65,7 @@ async def test_page_is_served_in_the_clear_until_it_is_stopped() -> None:
         await asked(server.url)
 
 
-async def test_https_asks_browsers_for_no_certificate_and_follows_renewed_files(
-    tmp_path: Path,
-) -> None:
+async def test_https_needs_no_client_certificate_and_uses_renewed_files(tmp_path: Path) -> None:
     first, second = trustme.CA(), trustme.CA()
     files = write_files(tmp_path / "tls", first)
     assert files.ca is not None
@@ -93,7 +91,7 @@ async def is_ended(reader: asyncio.StreamReader) -> bool:
 
 
 @pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nHost: lo"])
-async def test_a_connection_that_says_nothing_whole_in_time_is_closed(
+async def test_a_connection_without_a_complete_request_is_closed(
     monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
     monkeypatch.setattr(serving, "SILENT_SECONDS", 0.05)
@@ -104,7 +102,7 @@ async def test_a_connection_that_says_nothing_whole_in_time_is_closed(
         writer.close()
 
 
-async def test_a_request_under_way_outlasts_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_running_request_outlasts_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "SILENT_SECONDS", 1.0)
 
     async def slow(scope: Any, receive: Any, send: Any) -> None:
@@ -115,7 +113,7 @@ async def test_a_request_under_way_outlasts_the_deadline(monkeypatch: pytest.Mon
         assert await asked(server.url) == "http"
 
 
-async def test_the_oldest_silent_connection_of_a_crowded_address_gives_way(
+async def test_the_oldest_silent_connection_of_an_address_is_closed_first(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(serving, "MOST_OF_ADDRESS", 3)
@@ -129,7 +127,7 @@ async def test_the_oldest_silent_connection_of_a_crowded_address_gives_way(
     assert "4 of them of 127.0.0.1: silent ones are closed" in caplog.text
 
 
-def test_beyond_all_that_the_page_takes_a_silent_one_of_any_address_goes() -> None:
+def test_above_the_connection_limit_a_silent_one_of_any_address_is_closed() -> None:
     class Connection:
         def __init__(self, address: str, *, silent: bool = True) -> None:
             self.address, self.transport, self.closed = address, self, False
@@ -154,7 +152,7 @@ def test_beyond_all_that_the_page_takes_a_silent_one_of_any_address_goes() -> No
     assert [one.closed for one in more] == [False] * 128 + [True] * 27
 
 
-async def test_address_that_is_taken_is_named_with_its_flag() -> None:
+async def test_an_address_in_use_is_named_with_its_flag() -> None:
     async with started() as server:
         with pytest.raises(ConfigError, match=rf"--dashboard-listen 127\.0\.0\.1:{server.port}: "):
             PageServer(f"127.0.0.1:{server.port}", None)
@@ -165,7 +163,7 @@ async def events(answer: httpx.Response) -> AsyncGenerator[dict[str, Any], None]
         yield json.loads(line)
 
 
-async def test_runs_are_told_in_full_and_then_as_they_change(page: ServedPage) -> None:
+async def test_the_stream_has_all_runs_first_and_then_changes(page: ServedPage) -> None:
     async with page.signed_in(Role.ADMIN) as browser, watch(browser) as answer:
         assert answer.headers["content-type"].startswith("application/x-ndjson")
         told = events(answer)
@@ -189,7 +187,7 @@ async def test_stream_ends_with_its_session(page: ServedPage) -> None:
         assert [event async for event in each] == []
 
 
-async def test_a_peer_has_so_many_streams_at_once_and_another_its_own(tmp_path: Path) -> None:
+async def test_streams_are_limited_per_peer(tmp_path: Path) -> None:
     limits = {"per_peer": {"max_streams": 3}}
     async with page_served(tmp_path, limits=limits) as page, AsyncExitStack() as stack:
         browser = await stack.enter_async_context(page.signed_in(Role.TRAINER))
@@ -219,7 +217,7 @@ class Reader:
         self.taken.append(message)
 
 
-async def test_nothing_is_made_ahead_for_a_reader_that_is_slow_and_one_that_has_gone_is_left(
+async def test_no_answer_is_computed_ahead_for_a_slow_or_closed_stream(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(requests, "_UNREAD_SECONDS", 0.01)
@@ -276,7 +274,7 @@ def code_of(sessions: Sessions) -> str:
 
 
 @pytest.mark.parametrize("caller", [TRAINER, CERTIFIED])
-def test_session_is_its_callers_for_twelve_hours_with_restarts_in_between(
+def test_a_session_lasts_twelve_hours_across_restarts(
     sessions: Sessions, clock: Clock, shown: Shown, tmp_path: Path, caller: Caller
 ) -> None:
     cookie = sessions.begin(caller)
@@ -310,14 +308,14 @@ def test_sessions_end_with_the_coordinator_s_own_token_while_it_serves(
     require_ended(sessions, cookie)
 
 
-def test_session_ends_with_what_it_was_begun_with(sessions: Sessions, shown: Shown) -> None:
+def test_a_session_ends_with_its_credential(sessions: Sessions, shown: Shown) -> None:
     session = sessions.find(cookie := sessions.begin(TRAINER))
     shown.holds = False
     assert not sessions.holds(session)
     require_ended(sessions, cookie)
 
 
-async def test_signing_out_ends_the_sessions_of_one_caller_for_good(
+async def test_signing_out_ends_all_sessions_of_the_caller(
     sessions: Sessions, clock: Clock, shown: Shown, tmp_path: Path
 ) -> None:
     left, stayed = sessions.begin(TRAINER), sessions.begin(OWN_USER)
@@ -329,7 +327,7 @@ async def test_signing_out_ends_the_sessions_of_one_caller_for_good(
         assert coordinator.find(coordinator.begin(TRAINER)).caller == TRAINER
 
 
-async def test_only_sign_outs_of_sessions_that_could_last_are_kept(
+async def test_only_sign_outs_of_unexpired_sessions_are_kept(
     sessions: Sessions, clock: Clock, tmp_path: Path
 ) -> None:
     for caller in (TRAINER, OWN_USER):
@@ -352,7 +350,7 @@ async def test_a_damaged_file_of_sign_outs_ends_all_sessions(
     require_ended(restarted(clock, shown, tmp_path), early)
 
 
-async def test_a_disk_that_keeps_no_sign_out_is_told_and_the_session_ends(
+async def test_a_sign_out_that_cannot_be_stored_is_logged_and_still_applies(
     sessions: Sessions, tmp_path: Path
 ) -> None:
     session = sessions.find(sessions.begin(TRAINER))
@@ -362,7 +360,7 @@ async def test_a_disk_that_keeps_no_sign_out_is_told_and_the_session_ends(
     assert not sessions.holds(session)
 
 
-def test_code_is_taken_once_within_a_minute(sessions: Sessions, clock: Clock) -> None:
+def test_a_code_is_valid_once_within_a_minute(sessions: Sessions, clock: Clock) -> None:
     early, late = code_of(sessions), code_of(sessions)
     clock.now += 59
     assert sessions.take_code(early) == TRAINER
@@ -373,7 +371,7 @@ def test_code_is_taken_once_within_a_minute(sessions: Sessions, clock: Clock) ->
         sessions.take_code(late)
 
 
-def test_one_caller_pushes_out_its_own_oldest_codes(sessions: Sessions) -> None:
+def test_a_caller_s_new_codes_replace_its_oldest(sessions: Sessions) -> None:
     other = sessions.link(OWN_USER)[0].partition("code=")[2]
     codes = [code_of(sessions) for _ in range(17)]
     with pytest.raises(UnauthenticatedError):
@@ -382,9 +380,7 @@ def test_one_caller_pushes_out_its_own_oldest_codes(sessions: Sessions) -> None:
     assert sessions.take_code(other) == OWN_USER
 
 
-def test_link_says_when_it_ends_and_needs_a_page(
-    clock: Clock, shown: Shown, tmp_path: Path
-) -> None:
+def test_a_link_has_an_expiry_and_needs_a_page(clock: Clock, shown: Shown, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"serves no page\. Start it with --dashboard-listen"):
         Sessions(lambda: "own", lambda _: True, tmp_path, clock=clock).link(OWN_USER)
     link, ends_at = restarted(clock, shown, tmp_path).link(OWN_USER)
@@ -392,7 +388,7 @@ def test_link_says_when_it_ends_and_needs_a_page(
     assert ends_at == clock.now + 60
 
 
-def test_ten_may_fail_at_once_and_then_one_every_two_seconds(clock: Clock) -> None:
+def test_sign_ins_may_fail_ten_times_then_every_two_seconds(clock: Clock) -> None:
     attempts = Attempts(clock=clock)
     for _ in range(10):
         attempts.note_failure("192.0.2.1")

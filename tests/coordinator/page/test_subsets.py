@@ -89,7 +89,7 @@ async def test_subset_is_computed_once_and_shown(
     assert first["classes"][0] == {"name": "0", "in_data": 50, "in_subset": 50}
     assert first["weights"] == {"min": 1.0, "max": 1.0, "weighted": False}
     assert set(first["chosen"]) <= set(range(50))
-    assert set(first["left_out"]) <= set(range(50, 500))
+    assert set(first["not_chosen"]) <= set(range(50, 500))
 
 
 async def test_subsets_are_listed_newest_first_and_found_by_digest(
@@ -139,7 +139,7 @@ async def test_what_cannot_be_computed_is_refused_with_its_reason(
 
 
 @pytest.mark.parametrize("job", [SelectSubset, MapExamples])
-async def test_reader_that_leaves_takes_its_computation_along(
+async def test_a_computation_ends_with_its_only_reader(
     page: ServedPage, trainer: httpx.AsyncClient, compute: FakeCompute, job: type
 ) -> None:
     digest = (await chosen(trainer, budget=10))["digest"]
@@ -157,7 +157,7 @@ async def test_reader_that_leaves_takes_its_computation_along(
             await another.get("/")
 
 
-async def test_failure_on_the_way_is_the_last_line(
+async def test_a_failure_is_the_last_line_of_the_stream(
     trainer: httpx.AsyncClient, compute: FakeCompute
 ) -> None:
     compute.answers[SelectSubset] = SignalsError("the outputs are not finite. Train anew.")
@@ -233,7 +233,7 @@ def examples(*weights: float) -> Examples:
     return Examples(np.array([1, 3, 5]), np.array(weights, np.float32))
 
 
-def test_heaviest_examples_are_wanted_most() -> None:
+def test_the_heaviest_examples_are_shown_first() -> None:
     found = examined(subset_of("r", "k"), examples(0.5, 4.0, 2.0), LABELS, NAMES, ())
     assert found["chosen"] == [3, 5, 1]
     assert found["weights"] == {"min": 0.5, "max": 4.0, "weighted": True}

@@ -125,7 +125,7 @@ class NobodysBlobs:
         raise ForeignBlobError("not to be sent.")
 
 
-async def test_blobs_that_are_not_a_worker_s_are_neither_read_nor_sent(store: BlobStore) -> None:
+async def test_a_worker_cannot_read_or_write_other_blobs(store: BlobStore) -> None:
     name = store.put_bytes(b"another's")
     async with served(store, of_workers=NobodysBlobs()) as stub:
         with pytest.raises(ForeignBlobError, match="not to be read"):
@@ -177,7 +177,7 @@ async def test_refuses_a_bad_upload(
     assert not store.has(NAME)
 
 
-async def test_refuses_reads_of_what_is_not_there(stub: Any, store: BlobStore) -> None:
+async def test_reads_of_missing_blobs_are_refused(stub: Any, store: BlobStore) -> None:
     with pytest.raises(UnknownBlobError, match="no blob"):
         await read(stub, NAME)
     store.put_bytes(DATA)
@@ -186,7 +186,7 @@ async def test_refuses_reads_of_what_is_not_there(stub: Any, store: BlobStore) -
             await read(stub, NAME, offset)
 
 
-async def test_a_file_that_lost_its_end_is_noticed(stub: Any, store: BlobStore) -> None:
+async def test_a_truncated_blob_file_is_detected(stub: Any, store: BlobStore) -> None:
     # So large that most of it waits for the reader.
     name = store.put_bytes(bytes(MAX_BLOB_BYTES))
     call = aiter(stub.ReadBlob(blob_pb2.ReadBlobRequest(blob=blob_to_proto(name))))
@@ -204,9 +204,7 @@ async def committed(stub: Any, offset_bytes: int) -> None:
             pass
 
 
-async def test_a_client_that_vanishes_leaves_a_part_to_continue(
-    stub: Any, store: BlobStore
-) -> None:
+async def test_a_vanished_client_leaves_a_resumable_upload(stub: Any, store: BlobStore) -> None:
     requests = messages(DATA, NAME)
     call = stub.WriteBlob()
     await call.write(requests[0])
@@ -224,7 +222,7 @@ async def test_a_client_that_vanishes_leaves_a_part_to_continue(
     assert store.read_bytes(NAME) == DATA
 
 
-async def test_a_sender_that_is_silent_is_ended_and_its_part_freed(store: BlobStore) -> None:
+async def test_a_silent_upload_times_out_and_can_be_resumed(store: BlobStore) -> None:
     async with served(store, idle_seconds=0.05) as stub:
         call = stub.WriteBlob(timeout=10)
         await call.write(messages(DATA, NAME)[0])

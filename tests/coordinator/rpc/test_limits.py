@@ -97,7 +97,7 @@ def test_registrations_have_a_rate_of_their_own(clock: Clock) -> None:
     call(limits, registers=True)
 
 
-def test_calls_and_streams_under_way_are_counted_until_they_end(clock: Clock) -> None:
+def test_open_calls_and_streams_are_counted_until_they_end(clock: Clock) -> None:
     limits = limits_of(clock, max_calls=3, max_streams=1)
     limits.enter("one", streams=True)
     with pytest.raises(
@@ -114,7 +114,7 @@ def test_calls_and_streams_under_way_are_counted_until_they_end(clock: Clock) ->
     limits.enter("one", streams=True)
 
 
-def test_all_peers_together_have_a_limit_too(clock: Clock) -> None:
+def test_all_peers_together_have_a_limit(clock: Clock) -> None:
     limits = limits_of(clock, in_all=8)
     for number in range(8):
         limits.enter(f"peer {number}", streams=False)
@@ -124,9 +124,7 @@ def test_all_peers_together_have_a_limit_too(clock: Clock) -> None:
     limits.enter("late", streams=False)
 
 
-def test_peers_that_have_left_are_forgotten_and_those_that_are_there_are_not(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_idle_peers_are_forgotten(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MAX_PEERS", 3)
     limits = limits_of(clock, max_streams=1)
     limits.enter("there", streams=True)
@@ -171,7 +169,7 @@ def test_a_credential_is_a_certificate_a_token_or_a_connection(caller: Caller, k
         ((("lipt-worker-secret", b"s"),), ""),
     ],
 )
-def test_a_call_shows_its_caller_and_a_worker_s_secret(
+def test_a_call_s_metadata_has_its_caller_and_worker_secret(
     metadata: tuple[tuple[str, str | bytes], ...], secret: str
 ) -> None:
     call = context(*metadata)
@@ -254,7 +252,7 @@ async def test_stream_beyond_the_limit_is_refused_until_one_ends(tmp_path: Path)
                     break
 
 
-async def test_health_is_answered_where_no_call_is(tmp_path: Path) -> None:
+async def test_health_is_answered_above_the_limits(tmp_path: Path) -> None:
     async with served(tmp_path) as (app, address, channel), AsyncExitStack() as stack:
         entering = [own_user_channel(address, _OPTIONS) for _ in range(8)]
         polls = [await poll(await stack.enter_async_context(one)) for one in entering]
@@ -276,7 +274,7 @@ SLOW = {"calls_per_second": 2}
 @pytest.mark.parametrize(
     "transfers", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["calls", "transfers"]
 )
-async def test_clients_call_again_when_they_are_told_to(tmp_path: Path, transfers: bool) -> None:
+async def test_clients_retry_after_the_given_time(tmp_path: Path, transfers: bool) -> None:
     async with served(tmp_path, in_all=100, **SLOW) as (app, address, _):
         connection = Connection(address, None)
         with ThreadPoolExecutor(6) as pool, open_channel(address) as channel:
@@ -294,7 +292,7 @@ async def test_clients_call_again_when_they_are_told_to(tmp_path: Path, transfer
         assert app.events.count(EventKind.CALL_REFUSED, "TOO_MANY_CALLS") >= 1
 
 
-async def test_one_call_after_another_is_slowed_down_and_never_refused(tmp_path: Path) -> None:
+async def test_sequential_calls_are_delayed_and_never_refused(tmp_path: Path) -> None:
     async with served(tmp_path, **SLOW) as (app, _, channel):
         for _ in range(6):
             await info(channel)
@@ -418,7 +416,7 @@ async def test_handlers_of_every_kind_know_their_caller() -> None:
         ("RunService/WatchRun", called("box", "worker"), PermissionDeniedError),
     ],
 )
-async def test_caller_is_refused_before_it_has_sent_anything(
+async def test_a_caller_is_refused_before_its_request_is_read(
     path: str, metadata: Any, kind: type[LiptError], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -430,7 +428,7 @@ async def test_caller_is_refused_before_it_has_sent_anything(
         assert f"detail={kind.reason} method=/lipt.v1.{path} peer=ipv4:127.0.0.1:" in caplog.text
 
 
-async def test_caller_that_is_let_in_and_sends_nothing_is_told_so() -> None:
+async def test_an_admitted_caller_without_a_request_gets_an_error() -> None:
     async with entrance() as (channel, _, _):
         method: Any = channel.stream_unary("/lipt.v1.RunService/GetRun")
         error = await refusal(method(iter(()), metadata=called("ann")))

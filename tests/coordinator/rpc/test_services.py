@@ -47,7 +47,7 @@ async def access(database: Database, clock: Clock) -> AccessService:
     return AccessService(Tokens(database, lambda: Token.draw("admin"), wall_clock=clock), link_of)
 
 
-async def test_token_is_made_listed_and_ended(access: AccessService, clock: Clock) -> None:
+async def test_a_token_is_created_listed_and_revoked(access: AccessService, clock: Clock) -> None:
     clock.now = 1000.0
     request = access_pb2.CreateTokenRequest(role=access_pb2.ROLE_TRAINER, name="ci", days=2.0)
     made = await access.CreateToken(request, NOBODY)
@@ -67,14 +67,12 @@ async def test_token_is_made_listed_and_ended(access: AccessService, clock: Cloc
 
 
 @pytest.mark.parametrize("role", [0, 9])
-async def test_role_that_is_none_is_refused_with_those_that_are(
-    access: AccessService, role: Any
-) -> None:
+async def test_an_unknown_role_is_refused_with_the_roles(access: AccessService, role: Any) -> None:
     with pytest.raises(InvalidRequestError, match="worker, trainer, admin"):
         await access.CreateToken(access_pb2.CreateTokenRequest(role=role), NOBODY)
 
 
-async def test_caller_is_told_who_it_is_and_where_its_page_is(access: AccessService) -> None:
+async def test_who_am_i_returns_name_and_roles_and_open_page_a_link(access: AccessService) -> None:
     answer = await access.WhoAmI(access_pb2.WhoAmIRequest(), NOBODY)
     assert answer.name == "anybody"
     assert list(answer.roles) == [
@@ -91,7 +89,7 @@ async def test_caller_is_told_who_it_is_and_where_its_page_is(access: AccessServ
 NOBODY = cast("Any", None)
 
 
-async def test_page_is_read_run_by_run_while_others_go_on_and_leaves_out_what_is_gone(
+async def test_listing_runs_yields_to_other_calls_and_skips_removed_runs(
     database: Database,
 ) -> None:
     for number in range(90):
@@ -99,7 +97,7 @@ async def test_page_is_read_run_by_run_while_others_go_on_and_leaves_out_what_is
         await database.save_run(run, run.learners)
     store = RunStore(database)
     await store.load()
-    service = RunService(store, NOBODY, NOBODY, asyncio.Event(), why_waiting=lambda _: "")
+    service = RunService(store, NOBODY, NOBODY, asyncio.Event(), waiting_reason=lambda _: "")
     # Gone from the disk, and about to be gone from the store.
     await database.remove_run("e60")
     turns = 0
@@ -140,7 +138,7 @@ HELD = "run name-r was made on other data."
         (RunState.FAILED, HELD, "none came."),
     ],
 )
-async def test_a_run_says_why_it_is_held_or_has_failed(
+async def test_a_run_s_message_is_the_reason_of_its_hold_or_failure(
     database: Database, state: RunState, held: str, message: str
 ) -> None:
     run, store = made_up_run(state=state), RunStore(database)
@@ -191,7 +189,7 @@ async def bench(database: Database) -> Watched:
     return Watched(database)
 
 
-async def test_first_answer_has_all_and_the_next_what_has_changed(bench: Watched) -> None:
+async def test_the_first_answer_has_all_runs_and_later_ones_changes(bench: Watched) -> None:
     for name in "abc":
         await bench.store.add(made_up_run(name))
     first, second = await bench.next_two(lambda: bench.store.hold("b", "its data is away."))
@@ -200,7 +198,7 @@ async def test_first_answer_has_all_and_the_next_what_has_changed(bench: Watched
     assert first.num_runs == 3
 
 
-async def test_learner_is_shown_with_its_times_and_what_its_worker_does(bench: Watched) -> None:
+async def test_a_learner_has_its_times_and_phase(bench: Watched) -> None:
     await bench.store.add(made_up_run("r", num_learners=1))
     worker_id = bench.join("i" * 32)
     await bench.dispatcher.next_work(worker_id, wait_seconds=0.0)
@@ -219,9 +217,7 @@ async def test_learner_is_shown_with_its_times_and_what_its_worker_does(bench: W
     assert (done.committed_at.ToSeconds(), done.phase) == (1007, 0)
 
 
-async def test_worker_is_shown_with_when_it_joined_and_its_certificate_s_end(
-    bench: Watched,
-) -> None:
+async def test_a_worker_has_its_registration_and_certificate_expiry(bench: Watched) -> None:
     caller = Caller("certificate:1", "box", frozenset(), certificate="1", expires_at=5000.0)
 
     def later() -> None:
@@ -238,7 +234,7 @@ async def test_worker_is_shown_with_when_it_joined_and_its_certificate_s_end(
     assert second.num_workers == 2
 
 
-async def test_queue_is_shown_and_time_alone_is_no_news(bench: Watched) -> None:
+async def test_the_queue_is_sent_only_after_changes(bench: Watched) -> None:
     def job(seconds: float, done: int) -> Computation:
         progress = Progressed("merging learners", done, 9)
         return Computation("dear", "MakeSoup", "r", 0, True, seconds, progress)
@@ -265,7 +261,7 @@ async def test_stream_ends_when_the_service_stops(bench: Watched) -> None:
 @pytest.mark.parametrize(
     ("interval_seconds", "num_runs"), [(float("nan"), 1), (61.0, 1), (1.0, -1), (1.0, 201)]
 )
-async def test_more_than_is_answered_is_refused(
+async def test_too_many_requested_runs_are_refused(
     bench: Watched, interval_seconds: float, num_runs: int
 ) -> None:
     answers = bench.watch(interval_seconds, num_runs)
@@ -310,7 +306,7 @@ def service(subsets: Fake) -> SubsetService:
     return SubsetService(cast("Any", subsets))
 
 
-async def test_every_strategy_says_what_it_needs_and_costs(service: SubsetService) -> None:
+async def test_every_strategy_lists_needs_and_cost(service: SubsetService) -> None:
     answer = await service.ListStrategies(pb.ListStrategiesRequest(), CONTEXT)
     listed = {strategy.name: strategy for strategy in answer.strategies}
     assert list(listed) == list(STRATEGIES)
@@ -331,7 +327,7 @@ async def test_every_strategy_says_what_it_needs_and_costs(service: SubsetServic
     assert not listed["auto"].works_without_labels
 
 
-async def test_features_and_the_previous_subset_are_passed_on(
+async def test_a_request_s_features_and_previous_subset_are_used(
     service: SubsetService, subsets: Fake
 ) -> None:
     features = BlobName.of(b"features")
@@ -355,7 +351,7 @@ async def test_features_and_the_previous_subset_are_passed_on(
     assert (responses[1].subset.num_examples, responses[1].subset.num_classes) == (2, 10)
 
 
-async def test_a_client_that_leaves_is_not_waited_for(
+async def test_a_disconnected_client_is_not_waited_for(
     service: SubsetService, subsets: Fake
 ) -> None:
     request = pb.GetSubsetRequest(run_id="r", strategy="crest", budget=2)
@@ -365,7 +361,7 @@ async def test_a_client_that_leaves_is_not_waited_for(
     await subsets.left.wait()
 
 
-async def test_progress_comes_first_and_then_where_the_file_is() -> None:
+async def test_progress_is_streamed_before_the_description() -> None:
     diagnoses = Fake(DIAGNOSIS)
     features = BlobName.of(b"features")
     request = diagnosis_pb2.DiagnoseRequest(
@@ -387,7 +383,7 @@ async def test_progress_comes_first_and_then_where_the_file_is() -> None:
     )
 
 
-async def test_only_the_latest_report_is_told() -> None:
+async def test_only_the_latest_progress_is_sent() -> None:
     let_go = asyncio.Event()
 
     async def answer(report: OnProgress) -> str:
@@ -403,7 +399,7 @@ async def test_only_the_latest_report_is_told() -> None:
         assert answering.result() == "done"
 
 
-async def test_silence_is_broken_by_what_was_told_last(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_last_progress_is_repeated_as_keep_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SIGN_OF_LIFE_SECONDS", 0.01)
 
     async def answer(report: OnProgress) -> None:

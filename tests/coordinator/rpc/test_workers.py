@@ -157,7 +157,7 @@ async def test_learner_without_its_snapshots_is_refused_and_the_attempt_counted(
     assert bench.learner.snapshots == ()
 
 
-async def test_an_end_that_the_disk_has_changed_is_not_the_workers_fault(bench: Bench) -> None:
+async def test_a_damaged_upload_does_not_count_against_the_worker(bench: Bench) -> None:
     early, result = bench.put(0, 0, 0, 1), bench.put(0, 2, 3, 4)
     # As it arrives it is compared with its digest, and for the first check not once more.
     late = bench.put(1, 2, 3, 4)
@@ -171,7 +171,7 @@ async def test_an_end_that_the_disk_has_changed_is_not_the_workers_fault(bench: 
     assert bench.learner.state is LearnerState.LEASED
 
 
-async def test_a_blob_that_the_disk_has_changed_is_refused_and_removed(bench: Bench) -> None:
+async def test_a_damaged_blob_is_refused_and_removed(bench: Bench) -> None:
     snapshots = [bench.put(0, 0, 0, 1), bench.put(1, 2, 3, 4)]
     result = bench.put(0, 2, 3, 4)
     await bench.commit(result, snapshots)
@@ -184,9 +184,7 @@ async def test_a_blob_that_the_disk_has_changed_is_refused_and_removed(bench: Be
     assert bench.store.find("r").learners[1].state is LearnerState.LEASED
 
 
-async def test_worker_with_a_secret_is_known_by_it_also_where_it_has_not_registered(
-    bench: Bench,
-) -> None:
+async def test_a_worker_secret_identifies_before_registration(bench: Bench) -> None:
     service = bench.service
     register = pb.RegisterRequest(instance_id=SECRET, protocol=pb.ProtocolVersion(major=1))
     worker_id = (await service.Register(register, CONTEXT)).worker_id
@@ -217,7 +215,7 @@ async def test_worker_of_another_protocol_or_with_a_weak_secret_is_refused(bench
         assert secret not in str(caught.value)
 
 
-async def test_demand_counts_learners_that_wait_and_that_workers_have(bench: Bench) -> None:
+async def test_demand_counts_queued_and_leased_learners(bench: Bench) -> None:
     answer = await bench.service.GetDemand(pb.GetDemandRequest(), CONTEXT)
     assert answer == pb.GetDemandResponse(num_queued=2, num_leased=1)
     known = pb.GetDemandRequest(known=answer, wait_seconds=0.01)
@@ -227,7 +225,7 @@ async def test_demand_counts_learners_that_wait_and_that_workers_have(bench: Ben
 
 
 @pytest.mark.parametrize("by", ["stop", "caller"])
-async def test_work_that_is_given_up_has_ended_before_its_caller_goes_on(by: str) -> None:
+async def test_a_cancelled_job_has_ended_before_its_caller_continues(by: str) -> None:
     stop, begun, cleaned_up = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def work() -> None:

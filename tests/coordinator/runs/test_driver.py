@@ -112,7 +112,7 @@ async def bench(database: Database) -> Bench:
     return Bench(database)
 
 
-async def test_learners_are_recorded_together_with_the_beginning_of_training(bench: Bench) -> None:
+async def test_learners_and_the_training_state_are_written_together(bench: Bench) -> None:
     run = made_up_run(state=RunState.SHARDING)
     # None of them is left to come, so that the run ends.
     cut = tuple(learner.changed(state=LearnerState.FAILED) for learner in run.learners)
@@ -134,7 +134,7 @@ async def straggling(bench: Bench, run: RunRecord) -> None:
     bench.dispatcher.heartbeat(*slow, LearnerProgress(phase=LearnerPhase.TRAINING, step=3))
 
 
-async def test_run_closes_at_its_deadline_with_the_learners_that_are_in(bench: Bench) -> None:
+async def test_a_run_closes_at_its_deadline_with_finished_learners(bench: Bench) -> None:
     await straggling(bench, made_up_run(deadline_seconds=40.0, min_learners=1))
     run = await bench.drive()
     assert run.state is RunState.READY
@@ -150,7 +150,7 @@ async def test_run_closes_at_its_deadline_with_the_learners_that_are_in(bench: B
     assert "the deadline of 40 s has passed with 1 of 3 learners in" in run.learners[1].message
 
 
-async def test_run_with_too_few_fails_at_its_deadline_and_says_why(bench: Bench) -> None:
+async def test_a_run_with_too_few_learners_fails_at_its_deadline(bench: Bench) -> None:
     await straggling(bench, made_up_run(deadline_seconds=40.0, min_learners=2))
     bench.store.monotonic = 30.0
     bench.dispatcher.heartbeat(*(await bench.take("slow")), LearnerProgress())
@@ -194,7 +194,7 @@ async def test_run_waits_for_a_full_disk_and_computes_nothing_twice(
     assert stored == run
 
 
-async def test_result_that_the_disk_has_damaged_is_asked_for_again(
+async def test_a_damaged_result_is_trained_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TimedBook, "wait_for_update", RunStore.wait_for_update)
@@ -214,7 +214,7 @@ async def test_result_that_the_disk_has_damaged_is_asked_for_again(
     assert bench.events.count(EventKind.LEARNER_DAMAGED) == 1
 
 
-async def test_inputs_are_looked_after_when_an_attempt_has_failed_and_before_the_soup(
+async def test_inputs_are_checked_after_a_failure_and_before_the_soup(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TimedBook, "wait_for_update", RunStore.wait_for_update)
@@ -227,7 +227,7 @@ async def test_inputs_are_looked_after_when_an_attempt_has_failed_and_before_the
     assert bench.restored == [RunState.TRAINING, RunState.MERGING]
 
 
-async def test_cancelled_run_takes_along_what_is_made_again_for_it(
+async def test_cancelling_a_run_ends_its_recomputation(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TimedBook, "wait_for_update", RunStore.wait_for_update)
@@ -250,7 +250,7 @@ async def test_cancelled_run_takes_along_what_is_made_again_for_it(
     await given_up.wait()
 
 
-async def test_run_that_is_held_does_nothing_till_it_is_released_and_is_not_late_then(
+async def test_a_held_run_waits_and_its_deadline_too(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await straggling(bench, made_up_run(deadline_seconds=40.0))
@@ -299,7 +299,7 @@ async def repeat(bench: Bench, *answers: object) -> tuple[object, list[tuple[Run
     return await bench.driver(pause)._patiently("r", action, stage="stage"), seen
 
 
-async def test_a_run_is_held_until_its_data_is_back_and_then_goes_on(bench: Bench) -> None:
+async def test_a_held_run_resumes_when_its_data_is_back(bench: Bench) -> None:
     soup, seen = await repeat(bench, CHANGED, CHANGED, CHANGED, "soup")
     assert (soup, bench.pauses) == ("soup", [1.0, 2.0, 4.0])
     assert seen == [(RunState.HELD, f"run name-r waits for its own data: {CHANGED}")] * 3
@@ -308,7 +308,7 @@ async def test_a_run_is_held_until_its_data_is_back_and_then_goes_on(bench: Benc
 
 
 @pytest.mark.parametrize("error", [ComputeError("gone."), asyncio.CancelledError()])
-async def test_other_failures_leave_nothing_held(bench: Bench, error: BaseException) -> None:
+async def test_other_failures_do_not_hold_the_run(bench: Bench, error: BaseException) -> None:
     with pytest.raises(type(error)):
         await repeat(bench, CHANGED, error)
     assert bench.pauses == [1.0]

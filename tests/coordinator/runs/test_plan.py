@@ -83,7 +83,7 @@ def run(model: str = "tests.tiny:linear", **sections: Any) -> RunConfig:
         ("torchvision:squeezenet1_0", ConfigError, "1x8x8|no nn.Linear"),
     ],
 )
-async def test_a_model_that_cannot_be_is_refused_as_before(
+async def test_an_invalid_model_is_refused(
     tmp_path: Path, model: str, error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error, match=words):
@@ -91,7 +91,7 @@ async def test_a_model_that_cannot_be_is_refused_as_before(
 
 
 @pytest.mark.slow
-async def test_large_models_are_refused_for_next_to_no_memory(tmp_path: Path) -> None:
+async def test_refusing_large_models_takes_little_memory(tmp_path: Path) -> None:
     gate = admission(tmp_path, PHOTOGRAPHS)
     await gate.require(run("torchvision:resnet18"))
     large = [run(f"torchvision:{name}") for name in ("regnet_y_128gf", "vit_h_14") * 2]
@@ -128,7 +128,7 @@ def counted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     assert build.calls
 
 
-async def test_models_are_looked_at_one_after_another(tmp_path: Path, counted: Counted) -> None:
+async def test_models_are_measured_one_at_a_time(tmp_path: Path, counted: Counted) -> None:
     gate = admission(tmp_path)
     models = ["tests.tiny:linear", "resnet8", "tests.tiny:linear", "resnet18"]
     tasks = [asyncio.create_task(gate.require(run(model))) for model in models]
@@ -140,7 +140,7 @@ async def test_models_are_looked_at_one_after_another(tmp_path: Path, counted: C
     assert counted.most == 1
 
 
-async def test_a_built_in_model_is_read_once(
+async def test_a_built_in_model_is_measured_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build = Counted(build_without_values)
@@ -168,7 +168,7 @@ async def test_no_model_is_built_beyond_the_ceiling(
     assert len(built) < 4
 
 
-async def test_an_operator_s_own_run_that_would_be_refused_is_said_in_the_log(
+async def test_an_operator_s_default_run_above_the_limits_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     await admission(tmp_path).require(run(evaluation_threads=64), log_all)
@@ -177,7 +177,7 @@ async def test_an_operator_s_own_run_that_would_be_refused_is_said_in_the_log(
         await admission(tmp_path).require(run("resnet9"), log_all)
 
 
-async def test_examples_that_are_no_images_are_planned_by_their_bytes(tmp_path: Path) -> None:
+async def test_column_examples_are_planned_by_their_bytes(tmp_path: Path) -> None:
     column = Column("", ColumnType.FLOAT32, (1, 8, 8))
     data = described((50,) * 10, ColumnsSpec((column,)))
     assert resident_bytes(data) == 500 * 4 * 64
@@ -191,7 +191,7 @@ async def test_examples_that_are_no_images_are_planned_by_their_bytes(tmp_path: 
         ({"augmentation": {"method": "crop_flip"}}, "crop_flip, which is of images; the data has"),
     ],
 )
-async def test_what_is_of_images_is_refused_where_there_are_none(
+async def test_image_settings_are_refused_for_other_data(
     tmp_path: Path, config: dict[str, Any], words: str
 ) -> None:
     data = described((50,) * 10, ColumnsSpec((Column("", ColumnType.FLOAT32, (64,)),)))
@@ -200,7 +200,7 @@ async def test_what_is_of_images_is_refused_where_there_are_none(
         await admission(tmp_path, data).require(asked)
 
 
-async def test_layers_that_there_are_can_be_frozen_and_others_are_refused(tmp_path: Path) -> None:
+async def test_only_existing_layers_can_be_frozen(tmp_path: Path) -> None:
     gate = admission(tmp_path)
     await gate.require(run("resnet8", learners={"frozen": ["blocks.*", "conv1.*"]}))
     with pytest.raises(ConfigError, match=r"'layer1\.\*' matches none of the model's 29 param"):
@@ -256,7 +256,7 @@ def test_memory_of_each_stage() -> None:
     ]
 
 
-def test_batches_and_images_are_no_more_than_there_are() -> None:
+def test_batches_are_limited_by_the_data_set() -> None:
     planned = plan(
         initialization={"steps": 5, "batch_size": 2**31 - 1},
         soup={"batch_norm_examples": 2**31 - 1},
@@ -266,7 +266,7 @@ def test_batches_and_images_are_no_more_than_there_are() -> None:
     assert soup == ALWAYS + THREAD_BYTES + 200 * 12 + 300 * 12 + 16 * (300 + 6 * 12) + 100
 
 
-def test_each_of_several_that_are_scored_at_a_time_has_a_model_and_a_batch() -> None:
+def test_every_parallel_evaluation_has_a_model_and_a_batch() -> None:
     one, four, all_ = (plan(evaluation_threads=number) for number in (1, 4, 200))
     each = 16 * (300 + 6 * 12) + 100
     assert totals(four.compute_memory)[2] - totals(one.compute_memory)[2] == 3 * (
@@ -278,14 +278,14 @@ def test_each_of_several_that_are_scored_at_a_time_has_a_model_and_a_batch() -> 
     )
 
 
-def test_theta_that_is_not_trained_has_no_activations_and_no_images() -> None:
+def test_an_untrained_theta_star_costs_no_activations_or_images() -> None:
     planned = plan()
     assert planned.compute_memory[0].total == ALWAYS + THREAD_BYTES
     assert planned.compute_images[0].total == 0
     assert [cost.parts[0].knob for cost in planned.compute_threads] == ["evaluation_threads"]
 
 
-def test_threads_are_those_of_evaluation_and_of_theta_s_training() -> None:
+def test_a_plan_counts_evaluation_and_training_threads() -> None:
     planned = plan(evaluation_threads=3, initialization={"steps": 1}, learners={"cpu_threads": 9})
     assert totals(planned.compute_threads) == [3, 9]
     assert totals(planned.worker_threads) == [9]
@@ -302,11 +302,13 @@ def test_threads_are_those_of_evaluation_and_of_theta_s_training() -> None:
         ({"epochs": 2.0, "batch_size": 100}, 6 * 100),
     ],
 )
-def test_images_of_theta_s_training(initialization: dict[str, Any], images: int) -> None:
+def test_a_plan_counts_images_of_initialization(
+    initialization: dict[str, Any], images: int
+) -> None:
     assert plan(initialization=initialization).compute_images[0].total == images
 
 
-def test_images_of_the_soup_are_those_of_its_evaluations() -> None:
+def test_a_plan_counts_images_of_the_soup_s_evaluations() -> None:
     soup = {"num_alphas": 4, "batch_norm_examples": 50}
     learners = {"num_learners": 3, "batch_size": 1}
     # Each learner alone, and two of them at 4 ratios; 250 images each.
@@ -315,7 +317,7 @@ def test_images_of_the_soup_are_those_of_its_evaluations() -> None:
     assert plan(soup=uniform, learners=learners).compute_images[1].total == 3 * 250
 
 
-def test_halving_takes_images_of_slices_and_of_the_last_ratios() -> None:
+def test_halving_counts_images_of_slices_and_final_ratios() -> None:
     soup = {"num_alphas": 4, "batch_norm_examples": 50, "search": "halving"}
     learners = {"num_learners": 3, "batch_size": 1}
     # 4 ratios on 5 of 200 examples, 2 on 10, the last on all; batch norm takes 16, 16 and 50.
@@ -335,7 +337,7 @@ def test_disk_is_weights_shards_results_and_snapshots() -> None:
     )
 
 
-def test_of_frozen_layers_nothing_is_handed_in() -> None:
+def test_frozen_layers_are_not_submitted() -> None:
     config = validate(RunConfig, {"learners": {"num_learners": 3, "num_snapshots": 2}})
     figures = replace(FIGURES, frozen_bytes=36)
     whole, parts = (
@@ -363,18 +365,18 @@ def broken(settings: dict[str, Any] | None = None, **config: Any) -> tuple[Viola
     return violations(plan, limits(**(settings or {})))
 
 
-def test_every_place_of_a_plan_has_a_limit() -> None:
+def test_every_field_of_a_plan_has_a_limit() -> None:
     assert {field.name for field in fields(RunPlan)} == limits().keys()
 
 
-def test_what_is_not_configured_follows_from_the_machine() -> None:
+def test_default_limits_follow_from_the_machine() -> None:
     found = limits()
     assert (found["compute_threads"].at_most, found["compute_memory"].at_most) == (8, 8 * GB)
     assert found["run_disk"].at_most == 100 * GB
     assert found["compute_threads"].name == "limits.compute_threads"
 
 
-def test_what_is_configured_holds_and_no_run_takes_more_disk_than_there_is() -> None:
+def test_configured_limits_apply_up_to_the_free_disk() -> None:
     found = limits(compute_threads=64, compute_memory="4GB", run_disk="2GB")
     assert found["compute_threads"].at_most == 64
     assert found["compute_memory"].at_most == 4 * GB
@@ -402,14 +404,14 @@ def test_what_is_configured_holds_and_no_run_takes_more_disk_than_there_is() -> 
         ({"learners": {"max_attempts": MOST}}, "learners.num_steps", "limits.worker_images"),
     ],
 )
-def test_a_setting_that_asks_for_too_much_is_named_with_its_limit(
+def test_a_setting_above_a_limit_is_named_with_it(
     config: dict[str, Any], knob: str, limit: str
 ) -> None:
     found = broken(**config)
     assert [(item.knob, item.limit.name) for item in found] == [(knob, limit)]
 
 
-def test_of_each_setting_the_worst_is_said() -> None:
+def test_each_setting_is_reported_once_with_its_worst_excess() -> None:
     # 1,000 threads are 125 times the limit on threads, and their stacks all of the memory.
     found = broken({"compute_memory": "9GB"}, evaluation_threads=1000)
     assert {item.limit.name for item in found} == {
@@ -429,7 +431,7 @@ def test_a_model_that_is_too_large_is_named() -> None:
     assert "Choose a smaller model, a lower evaluation_threads, or raise limits" in str(found)
 
 
-def test_a_batch_that_does_not_fit_a_worker_is_told_which_would() -> None:
+def test_a_batch_above_a_worker_s_memory_is_refused_with_one_that_fits() -> None:
     learners = {"batch_size": 9000, "num_learners": 1, "num_steps": 1}
     (found,) = broken({"worker_memory": "40GB"}, learners=learners)
     assert found.knob == "learners.batch_size"

@@ -169,7 +169,7 @@ def test_extreme_values_are_refused_or_planned_within_limits(wanted: dict[str, A
 
 
 @pytest.mark.parametrize(("path", "field"), NUMBERS)
-def test_a_number_without_a_bound_of_its_own_is_refused_at_its_highest_or_costs_nothing(
+def test_unbounded_numbers_are_refused_by_a_plan_or_cost_nothing(
     path: str, field: FieldInfo
 ) -> None:
     if any(isinstance(limit, Le | Lt) for limit in field.metadata):

@@ -97,7 +97,7 @@ def world(tmp_path: Path, database: Database) -> World:
     return World(tmp_path, database)
 
 
-async def test_run_takes_what_is_asked_for_and_else_the_defaults(world: World) -> None:
+async def test_a_run_has_the_requested_settings_and_defaults(world: World) -> None:
     run = await world.create("mine", request_id="q", num_learners=2)
     assert run.config == DEFAULTS.model_copy(
         update={"learners": DEFAULTS.learners.model_copy(update={"num_learners": 2})}
@@ -113,23 +113,23 @@ async def test_defaults_that_are_too_large_for_the_data_are_lowered(world: World
     # Of 500 examples in 10 classes, 20 of each are held out.
     run = await world.create(num_learners=18)
     assert (run.config.learners.num_learners, run.config.learners.batch_size) == (18, 16)
-    assert run.fitted == ""
+    assert run.lowered_defaults == ""
     run = await world.create(batch_size=100)
     assert (run.config.learners.num_learners, run.config.learners.batch_size) == (3, 100)
-    assert run.fitted == (
+    assert run.lowered_defaults == (
         "4 learners x 1 minibatches x 100 examples = 400 are more than the 300 of the training "
         "split, so defaults were lowered to fit: learners.num_learners 3 in place of 4"
     )
     assert run in await world.database.load_runs()
 
 
-async def test_request_that_comes_several_times_at_once_starts_one_run(world: World) -> None:
+async def test_concurrent_repeated_requests_start_one_run(world: World) -> None:
     runs = await asyncio.gather(*(world.create("mine", request_id="q") for _ in range(5)))
     assert len({run.run_id for run in runs}) == 1
     assert world.started == [runs[0].run_id]
 
 
-async def test_run_whose_caller_leaves_while_it_is_written_goes_on(
+async def test_a_run_continues_if_its_caller_leaves_during_the_write(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writing, save_run = asyncio.Event(), world.database.save_run
@@ -149,7 +149,7 @@ async def test_run_whose_caller_leaves_while_it_is_written_goes_on(
     assert world.started == [run.run_id]
 
 
-async def test_run_without_a_name_gets_the_next_that_is_free(world: World) -> None:
+async def test_a_run_without_a_name_gets_the_next_free_one(world: World) -> None:
     await world.create("run-2")
     runs = [await world.create() for _ in range(2)]
     assert [run.name for run in runs] == ["run-3", "run-4"]
@@ -169,7 +169,7 @@ async def test_run_without_a_name_gets_the_next_that_is_free(world: World) -> No
         ("taken", "'taken' already. Choose another --name"),
     ],
 )
-async def test_names_that_are_refused(world: World, name: str, words: str) -> None:
+async def test_invalid_run_names_are_refused(world: World, name: str, words: str) -> None:
     await world.create("taken")
     with pytest.raises(ConfigError, match=words):
         await world.create(name)
@@ -196,7 +196,7 @@ NAN = float("nan")
         ),
     ],
 )
-async def test_run_that_cannot_be_is_refused_before_it_is_stored(
+async def test_an_invalid_run_is_refused_before_it_is_stored(
     world: World, wanted: dict[str, Any] | bytes, error: type[LiptError], words: str
 ) -> None:
     with pytest.raises(error, match=words):
@@ -223,7 +223,7 @@ def ids(runs: object) -> list[str]:
 
 
 @given(times=st.lists(st.floats(1.0, 2e9), max_size=12), size=st.integers(1, 5))
-def test_pages_follow_each_other_to_the_oldest(times: list[float], size: int) -> None:
+def test_pages_reach_the_oldest_run(times: list[float], size: int) -> None:
     runs, seen, token = runs_at(times), list[RunSummary](), ""
     while True:
         page, token = page_of(runs, token, size)
@@ -235,7 +235,7 @@ def test_pages_follow_each_other_to_the_oldest(times: list[float], size: int) ->
     assert seen == expected
 
 
-def test_what_starts_or_goes_between_two_pages_moves_nothing() -> None:
+def test_new_and_removed_runs_do_not_shift_pages() -> None:
     runs = runs_at([1.0, 2.0, 3.0, 4.0, 5.0])
     page, token = page_of(runs, "", 2)
     assert ids(page) == ["r4", "r3"]
@@ -249,6 +249,6 @@ def test_what_starts_or_goes_between_two_pages_moves_nothing() -> None:
 @pytest.mark.parametrize(
     "token", ["1", "-1", "nan/r", "inf/r", "0x1.8p+1", "0x1.8p+1/", "0x1.8p+9999/r", "x" * 9999]
 )
-def test_a_token_that_no_page_had_is_refused(token: str) -> None:
+def test_an_unknown_page_token_is_refused(token: str) -> None:
     with pytest.raises(InvalidRequestError, match=r"page_token '.{0,64}' is none"):
         page_of(runs_at([1.0]), token, 2)

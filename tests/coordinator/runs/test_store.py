@@ -25,7 +25,9 @@ async def store(database: Database) -> RunStore:
     return store
 
 
-async def test_change_is_durable_before_it_is_seen(store: RunStore, database: Database) -> None:
+async def test_a_change_is_durable_before_it_is_visible(
+    store: RunStore, database: Database
+) -> None:
     await store.update("r", lambda run: run.changed(message="hello"))
     other = RunStore(database)
     await other.load()
@@ -45,7 +47,7 @@ async def test_run_is_found_by_id_by_name_and_as_the_latest(database: Database) 
         store.find("c")
 
 
-async def test_revisions_go_on_above_those_of_an_earlier_process(
+async def test_revisions_increase_across_restarts(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lipt.coordinator.runs.store.time", lambda: 1000.0)
@@ -58,7 +60,7 @@ async def test_revisions_go_on_above_those_of_an_earlier_process(
     assert (store.revision("r"), later.revision("r")) == (1_000_002, 1_001_000)
 
 
-async def test_held_run_is_shown_so_and_stored_as_it_was(
+async def test_a_held_run_is_shown_as_held_and_stored_unchanged(
     store: RunStore, database: Database
 ) -> None:
     revision = store.revision("r")
@@ -92,7 +94,7 @@ class Reads:
         monkeypatch.setattr(database, "read_run", noted_read)
 
 
-async def test_of_ended_runs_no_record_is_read_before_it_is_asked_for(
+async def test_records_of_ended_runs_are_read_on_demand(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = [made_up_run(f"e{it}", state=RunState.READY).changed(created_at=it) for it in range(20)]
@@ -110,7 +112,7 @@ async def test_of_ended_runs_no_record_is_read_before_it_is_asked_for(
     assert reads.read == ["e7", "e7", "e8"]
 
 
-async def test_run_that_ends_is_summed_up_and_is_found_as_before(store: RunStore) -> None:
+async def test_an_ended_run_is_summarized_and_still_found(store: RunStore) -> None:
     assert [run.run_id for run in store.live()] == ["r"]
     watched, turned = (
         asyncio.create_task(wait("r", store.revision("r"), timeout_seconds=30.0))
@@ -130,7 +132,7 @@ async def test_run_that_ends_is_summed_up_and_is_found_as_before(store: RunStore
     assert await store.wait_for_change("r", seen, timeout_seconds=0.01) == seen
 
 
-async def test_end_whose_caller_has_left_is_summed_up_as_well(store: RunStore) -> None:
+async def test_an_ended_run_is_summarized_although_its_caller_left(store: RunStore) -> None:
     ending = asyncio.create_task(
         store.update("r", lambda run: run.changed(state=RunState.CANCELLED))
     )
@@ -161,7 +163,7 @@ async def test_ended_run_can_be_changed_and_its_change_is_durable(database: Data
     assert await database.load_runs() == (store.find("e"),)
 
 
-async def test_run_that_is_removed_meanwhile_is_unknown(database: Database) -> None:
+async def test_a_run_removed_meanwhile_is_unknown(database: Database) -> None:
     run = made_up_run("e", state=RunState.READY)
     await database.save_run(run, run.learners)
     store = RunStore(database)
@@ -219,7 +221,7 @@ async def disk() -> Disk:
     return Disk(made_up_run())
 
 
-async def test_what_comes_while_a_record_is_written_is_written_as_one(disk: Disk) -> None:
+async def test_changes_during_a_write_are_written_together(disk: Disk) -> None:
     first = disk.ask(saying("a"))
     await settle()
     others = [disk.ask(saying(word)) for word in "bcd"]
@@ -245,7 +247,7 @@ async def test_only_learners_that_changed_are_written(disk: Disk) -> None:
     assert disk.learners == [[1]]
 
 
-async def test_listener_that_fails_keeps_nobody_from_their_answers(
+async def test_a_failing_listener_does_not_block_others(
     disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(disk, "told", None)
@@ -258,7 +260,7 @@ async def test_listener_that_fails_keeps_nobody_from_their_answers(
     assert "a listener to changes of run r has failed" in caplog.text
 
 
-def test_learner_that_is_new_has_changed() -> None:
+def test_a_new_learner_counts_as_changed() -> None:
     run = made_up_run(num_learners=2)
     assert changed_learners(run.changed(learners=()), run) == list(run.learners)
     equal = run.with_learner(run.learners[0].changed())
@@ -272,7 +274,7 @@ ASK, REFUSED, NOTHING, LEAVE, TAKEN, FULL = range(6)
 
 @settings(max_examples=at_most(60))
 @given(st.lists(st.integers(ASK, FULL), max_size=30))
-def test_shown_is_what_single_writes_would_show(events: list[int]) -> None:
+def test_grouped_writes_show_the_same_as_single_writes(events: list[int]) -> None:
     asyncio.run(compare(events))
 
 

@@ -31,11 +31,11 @@ from lipt.coordinator.compute.jobs.pretraining import (
 from lipt.coordinator.compute.messages import JobOptions
 from lipt.coordinator.runs.availability import (
     find_ready,
+    hold_reason,
     hold_runs_of_other_data,
     how_far,
     restore,
     restore_inputs,
-    why_held,
 )
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.runs.transitions import (
@@ -61,7 +61,7 @@ from tests.coordinator.fakes import DATA, SOUP_RECORD, FakeCompute
 from tests.coordinator.made_up_runs import having, leased, made_up_run
 
 
-def test_closes_once_every_learner_has_ended_where_there_is_no_deadline() -> None:
+def test_a_run_without_a_deadline_closes_after_all_learners() -> None:
     run = having(made_up_run(), LearnerState.DONE, LearnerState.LEASED)
     for waiting in (run, run.changed(training_started_at=0.0)):
         decision = decide_closing(waiting, now=1e9)
@@ -72,7 +72,7 @@ def test_closes_once_every_learner_has_ended_where_there_is_no_deadline() -> Non
     assert "2 of 3 learners" in decision.reason
 
 
-def test_fails_when_too_few_can_still_arrive_and_says_which_are_missing() -> None:
+def test_a_run_fails_if_too_few_learners_can_arrive() -> None:
     run = made_up_run(num_learners=2, min_learners=2)
     run = having(run, LearnerState.FAILED, message="attempt 3 of 3: loss is nan")
     run = run.with_learner(run.learners[1].changed(state=LearnerState.DONE))
@@ -81,7 +81,7 @@ def test_fails_when_too_few_can_still_arrive_and_says_which_are_missing() -> Non
     assert "learner 0 (failed: attempt 3 of 3: loss is nan)" in decision.reason
 
 
-def test_learners_that_all_diverged_are_told_once() -> None:
+def test_equal_failures_of_all_learners_are_reported_once() -> None:
     account = (
         "attempt 3 of 3 on w: the learner diverged: the loss is nan after step {} of 10. Lower"
     )
@@ -102,7 +102,7 @@ def test_deadline_counts_from_the_first_assignment() -> None:
     assert decide_closing(started, now=110.0).verdict is Closing.MERGE
 
 
-def test_deadline_with_too_few_fails_and_says_where_the_others_are() -> None:
+def test_a_deadline_with_too_few_learners_fails_with_the_missing_ones() -> None:
     run = made_up_run(deadline_seconds=10.0, min_learners=2).changed(training_started_at=0.0)
     run = having(run, LearnerState.DONE, LearnerState.LEASED)
     decision = decide_closing(run, now=10.0)
@@ -112,7 +112,7 @@ def test_deadline_with_too_few_fails_and_says_where_the_others_are() -> None:
     assert "deadline_seconds" in decision.reason
 
 
-def test_learner_is_given_up_after_max_attempts_and_its_reasons_stay() -> None:
+def test_a_learner_fails_after_max_attempts_with_its_reasons() -> None:
     learner = made_up_run().learners[0].changed(worker_name="faulty")
     once = after_failure(learner, worker_id="a", reason="NaN", max_attempts=2)
     twice = after_failure(once, worker_id="b", reason="too dense", max_attempts=2)
@@ -131,7 +131,7 @@ def test_record_does_not_grow_with_the_number_of_attempts() -> None:
     assert "attempt 50 of 99" in learner.account
 
 
-def test_deadline_of_a_run_that_was_held_begins_anew_when_it_goes_on() -> None:
+def test_a_held_run_s_deadline_restarts() -> None:
     run = having(made_up_run(deadline_seconds=10.0), LearnerState.DONE, LearnerState.LEASED)
     out = run.with_learner(run.learners[1].changed(epoch=1)).changed(training_started_at=100.0)
     held = out.changed(training_started_at=None)
@@ -140,7 +140,7 @@ def test_deadline_of_a_run_that_was_held_begins_anew_when_it_goes_on() -> None:
     assert decide_closing(again, now=504.0).seconds_left == 6.0
 
 
-def test_deadline_that_runs_goes_on_and_never_began_in_the_future() -> None:
+def test_a_deadline_survives_a_changed_system_clock() -> None:
     waiting = made_up_run(deadline_seconds=10.0)
     assert with_deadline_running(waiting, now=107.0) is waiting
     run = waiting.changed(training_started_at=100.0)
@@ -168,7 +168,7 @@ def unconfirmed_of(learner: LearnerRecord) -> UnconfirmedResult:
     )
 
 
-def test_the_latest_ten_silent_ends_are_kept_until_a_learner_is_in() -> None:
+def test_the_last_ten_silent_ends_are_kept_until_a_result() -> None:
     learner = made_up_run().learners[0]
     for step in range(50):
         learner = requeued(learner, "silent", silent_end(step))
@@ -176,7 +176,7 @@ def test_the_latest_ten_silent_ends_are_kept_until_a_learner_is_in() -> None:
     assert handed_in(learner).silent_ends == ()
 
 
-def test_only_the_same_result_of_the_same_lease_is_in_already() -> None:
+def test_only_the_same_result_of_the_same_lease_is_a_repeat() -> None:
     learner, x = handed_in(made_up_run().learners[0]), BlobName.of(b"x")
     held_back = requeued(learner, "").changed(unconfirmed=(unconfirmed_of(learner),), result=None)
     for there in (learner, held_back):
@@ -198,7 +198,7 @@ def test_only_open_learners_are_dropped_when_a_run_closes() -> None:
     assert [learner.message for learner in closed.learners] == ["", "", "closed", "closed"]
 
 
-def test_a_damaged_result_goes_with_all_that_was_handed_in_for_it() -> None:
+def test_a_damaged_result_is_removed_with_its_snapshots() -> None:
     run = made_up_run(num_learners=2)
     for learner in run.learners:
         whole = handed_in(learner)
@@ -256,7 +256,7 @@ async def restore_theta_p(run: RunRecord, blobs: BlobStore, compute: FakeCompute
         (None, (THETA,), ["InitializeWeights", "MakeSoup"]),
     ],
 )
-async def test_weights_that_are_not_whole_are_made_of_the_learners_that_were_in(
+async def test_damaged_weights_are_merged_again_from_the_same_learners(
     ready: RunRecord,
     blobs: BlobStore,
     compute: FakeCompute,
@@ -277,7 +277,7 @@ async def test_weights_that_are_not_whole_are_made_of_the_learners_that_were_in(
 @pytest.mark.parametrize(
     "answer", [DamagedLearners((0, 1)), SoupResult(BlobName.of(b"other"), SOUP_RECORD, {})]
 )
-async def test_weights_that_cannot_be_made_again_are_said_to_be_lost(
+async def test_weights_that_cannot_be_recomputed_are_reported_lost(
     ready: RunRecord, blobs: BlobStore, compute: FakeCompute, answer: object
 ) -> None:
     blobs.path(BlobName.of(THETA_P)).unlink()
@@ -296,7 +296,7 @@ async def test_weights_that_cannot_be_made_again_are_said_to_be_lost(
         ((SHARDS[0], THETA, SHARDS[2]), ["InitializeWeights", "CutShards"]),
     ],
 )
-async def test_inputs_that_are_not_whole_are_made_again(
+async def test_damaged_inputs_are_computed_again(
     blobs: BlobStore, compute: FakeCompute, damaged: tuple[bytes, ...], made: list[str]
 ) -> None:
     for content in damaged:
@@ -306,7 +306,7 @@ async def test_inputs_that_are_not_whole_are_made_again(
     assert all(blobs.is_whole(BlobName.of(content)) for content in (THETA, *SHARDS))
 
 
-async def test_inputs_without_need_are_left_alone(blobs: BlobStore, compute: FakeCompute) -> None:
+async def test_unneeded_damaged_inputs_are_ignored(blobs: BlobStore, compute: FakeCompute) -> None:
     blobs.path(BlobName.of(SHARDS[2])).unlink()
     run = made_up_run()
     done = run.with_learner(run.learners[2].changed(state=LearnerState.DONE))
@@ -345,17 +345,17 @@ COLUMNS = {"inputs": ColumnsFormat((ColumnFormat(COLUMN),))}
 def test_a_run_is_held_by_its_fingerprint_and_by_its_inputs(
     changed: dict[str, Any], data: DataDescription, words: str
 ) -> None:
-    reason = why_held(made_up_run().changed(**changed), data)
+    reason = hold_reason(made_up_run().changed(**changed), data)
     assert re.search(words, reason) if words else reason == ""
 
 
-def test_a_run_of_other_data_is_told_both_fingerprints_both_sources_and_the_remedy() -> None:
+def test_the_hold_reason_has_both_fingerprints_sources_and_the_remedy() -> None:
     told = (
         f"run name-r was made on data with fingerprint {OWN} (mine:data), this coordinator now "
         f"serves other with {'e' * 64}. Start the coordinator with the run's own data"
     )
     for or_else in ("", ", or leave the run out"):
-        reason = why_held(made_up_run().changed(source="mine:data"), OTHER, or_else=or_else)
+        reason = hold_reason(made_up_run().changed(source="mine:data"), OTHER, or_else=or_else)
         assert reason == f"{told}{or_else}."
 
 
@@ -373,7 +373,7 @@ async def test_runs_of_other_data_are_held_and_counted_unless_ended(database: Da
     assert events.count(EventKind.RUN_HELD) == 1
 
 
-async def test_what_waits_for_a_run_that_is_held_is_refused(database: Database) -> None:
+async def test_requests_of_a_held_run_are_refused(database: Database) -> None:
     store = RunStore(database)
     await store.add(made_up_run())
     with pytest.raises(RunNotReadyError, match="is training"):
@@ -385,7 +385,7 @@ async def test_what_waits_for_a_run_that_is_held_is_refused(database: Database) 
     assert find_ready(store, "r") == ended
 
 
-def test_run_under_way_says_how_far_it_is_and_how_to_follow_it() -> None:
+def test_an_open_run_s_refusal_has_its_progress_and_a_command() -> None:
     run = made_up_run()
     run = run.with_learner(run.learners[1].changed(state=LearnerState.DONE))
     assert how_far(run, "") == (
@@ -406,7 +406,7 @@ def test_run_under_way_says_how_far_it_is_and_how_to_follow_it() -> None:
         (RunState.CANCELLED, "cancelled", "was cancelled."),
     ],
 )
-def test_run_that_will_never_be_ready_says_why(state: RunState, message: str, said: str) -> None:
+def test_an_ended_run_s_refusal_has_its_reason(state: RunState, message: str, said: str) -> None:
     run = made_up_run(state=state).changed(message=message)
     expected = f"run name-r {said} Start another: lipt run start"
     assert how_far(run, "merging") == expected

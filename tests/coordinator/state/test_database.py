@@ -30,19 +30,19 @@ TOKEN = TokenRecord(
 )
 
 
-def test_a_field_that_this_version_does_not_know_is_refused() -> None:
+def test_an_unknown_field_of_a_record_is_refused() -> None:
     values = made_up_run().model_dump(mode="json")
     assert RunRecord.model_validate(values) == made_up_run()
     with pytest.raises(ValidationError, match="new_field"):
         RunRecord.model_validate(values | {"new_field": 1})
 
 
-def test_a_change_of_a_field_that_is_not_there_is_refused() -> None:
+def test_changing_an_unknown_field_is_refused() -> None:
     with pytest.raises(TypeError, match=r"RunRecord has no fields \['stat'\]"):
         made_up_run().changed(stat=1)
 
 
-async def test_runs_come_back_as_they_were_written(tmp_path: Path) -> None:
+async def test_runs_are_read_as_written(tmp_path: Path) -> None:
     soup = SoupRecord(
         initial_accuracy=0.1,
         mean_learner_accuracy=0.2,
@@ -62,7 +62,7 @@ async def test_runs_come_back_as_they_were_written(tmp_path: Path) -> None:
     await reopened.close()
 
 
-async def test_run_is_read_as_it_was_acknowledged_last(database: Database) -> None:
+async def test_a_run_is_read_as_last_acknowledged(database: Database) -> None:
     run = made_up_run("a")
     await database.save_run(made_up_run("b"), made_up_run("b").learners)
     await database.save_run(run, run.learners)
@@ -73,7 +73,7 @@ async def test_run_is_read_as_it_was_acknowledged_last(database: Database) -> No
     assert database.read_run("a") is None
 
 
-async def test_run_that_cannot_be_read_is_named(database: Database, tmp_path: Path) -> None:
+async def test_an_unreadable_run_is_named(database: Database, tmp_path: Path) -> None:
     await database.save_run(made_up_run("a"), made_up_run("a").learners)
     execute(tmp_path / "lipt.db", "UPDATE learners SET body = '{'")
     with pytest.raises(StateError, match=r"learner 0 of run a cannot be read.*lipt state check"):
@@ -83,7 +83,7 @@ async def test_run_that_cannot_be_read_is_named(database: Database, tmp_path: Pa
         database.read_run("a")
 
 
-async def test_summaries_are_those_of_the_records_in_full(database: Database) -> None:
+async def test_summaries_equal_those_of_full_records(database: Database) -> None:
     inputs = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
     runs = (
         made_up_run("first").changed(created_at=1.0, inputs=None),
@@ -98,7 +98,7 @@ async def test_summaries_are_those_of_the_records_in_full(database: Database) ->
 
 
 @pytest.mark.parametrize("body", ["{", '{"state": "somewhere"}', '{"state": null}'])
-async def test_run_whose_state_cannot_be_read_is_named(
+async def test_a_run_with_an_unreadable_state_is_named(
     database: Database, tmp_path: Path, body: str
 ) -> None:
     await database.save_run(made_up_run("odd", state=RunState.READY))
@@ -107,7 +107,7 @@ async def test_run_whose_state_cannot_be_read_is_named(
         await database.load_summaries()
 
 
-async def test_records_come_back_as_they_were_written_last(database: Database) -> None:
+async def test_records_are_read_as_last_written(database: Database) -> None:
     other, changed = TOKEN.changed(token_id="b"), TOKEN.changed(revoked_at=4.0)
     await database.save(TOKEN, other)
     await database.save(changed)
@@ -137,7 +137,7 @@ async def test_subsets_of_a_run_are_found_by_an_index(database: Database) -> Non
     assert "records_by_run" in str(plan)
 
 
-async def test_with_a_run_goes_all_that_is_on_record_of_it(database: Database) -> None:
+async def test_removing_a_run_removes_all_its_records(database: Database) -> None:
     for run_id in ("r", "s"):
         run = made_up_run(run_id)
         await database.save_run(run, run.learners)
@@ -159,7 +159,7 @@ async def test_with_a_run_goes_all_that_is_on_record_of_it(database: Database) -
     assert [one is not None for one in found] == [False, True, True]
 
 
-async def test_service_goes_on_after_a_write_that_did_not_fit(database: Database) -> None:
+async def test_a_failed_write_does_not_end_the_service(database: Database) -> None:
     async def execute(statement: str) -> int:
         found = await database._do(lambda: database._connection.execute(statement).fetchone())
         return int(found[0])
@@ -177,9 +177,7 @@ async def test_service_goes_on_after_a_write_that_did_not_fit(database: Database
     assert await database.load_runs() == (large,)
 
 
-async def test_records_are_written_all_or_none_and_others_after_a_refusal(
-    database: Database,
-) -> None:
+async def test_records_are_written_atomically_and_after_a_failure_again(database: Database) -> None:
     other = TOKEN.changed(token_id="b", created_at=3.0)
     with pytest.raises(StateError, match="FOREIGN KEY"):
         await database.save(TOKEN, subset_of("no run", "key"))
@@ -204,9 +202,7 @@ def test_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", [True, False])
-def test_database_that_is_gone_from_a_used_directory_is_missed(
-    tmp_path: Path, missing: bool
-) -> None:
+def test_a_missing_database_in_a_used_directory_is_an_error(tmp_path: Path, missing: bool) -> None:
     path = tmp_path / "lipt.db"
     if not missing:
         path.touch()
@@ -217,7 +213,7 @@ def test_database_that_is_gone_from_a_used_directory_is_missed(
         Database.open(path)
 
 
-async def test_file_that_is_damaged_inside_is_said_to_be(tmp_path: Path) -> None:
+async def test_a_damaged_database_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "lipt.db"
     database = Database.open(path)
     await database.save_run(made_up_run(num_learners=100), made_up_run(num_learners=100).learners)
@@ -237,7 +233,7 @@ def test_state_of_another_schema_is_refused() -> None:
             prepare(connection)
 
 
-def test_tables_are_made_all_or_none_and_once() -> None:
+def test_tables_are_created_atomically_and_once() -> None:
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         # The last of them is in the way.
         connection.execute("CREATE TABLE records (x INTEGER)")
@@ -251,9 +247,7 @@ def test_tables_are_made_all_or_none_and_once() -> None:
             assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA,)
 
 
-async def test_token_that_cannot_be_read_is_no_token_less(
-    database: Database, tmp_path: Path
-) -> None:
+async def test_an_unreadable_token_is_an_error(database: Database, tmp_path: Path) -> None:
     # It may be one that was revoked: a coordinator that forgot it would not know.
     await database.save(TOKEN)
     execute(tmp_path / "lipt.db", "UPDATE records SET body = json_set(body, '$.role', 'root')")
@@ -268,7 +262,7 @@ def needed_by(directory: Path) -> set[str]:
     return {need.blob.sha256 for record in read_records(directory, []) for need in needs_of(record)}
 
 
-def test_named_digests_are_those_of_needs_and_of_what_is_needed_no_more(state: StateBench) -> None:
+def test_named_digests_include_needed_and_unneeded_blobs(state: StateBench) -> None:
     named = set(named_digests(state.directory))
     over = ["ready shard 0", "ready shard 1", "training shard 0"]
     over += [f"cancelled {what}" for what in ("shard 0", "shard 1", "result 0", "snapshot 0")]
@@ -278,7 +272,7 @@ def test_named_digests_are_those_of_needs_and_of_what_is_needed_no_more(state: S
     assert state.put("uploaded weights").sha256 not in named
 
 
-def test_record_that_is_no_json_names_nothing_and_hides_no_other(state: StateBench) -> None:
+def test_an_invalid_record_does_not_hide_others(state: StateBench) -> None:
     broken = "SET body = '{' WHERE run_id = 'training'"
     execute(state.directory / "lipt.db", f"UPDATE runs {broken}", f"UPDATE learners {broken}")
     named = set(named_digests(state.directory))

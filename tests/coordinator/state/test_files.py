@@ -29,7 +29,7 @@ def modes(directory: Path) -> dict[str, str]:
     return {path.name: f"{stat.S_IMODE(path.stat().st_mode):o}" for path in paths}
 
 
-async def test_a_new_state_is_its_owners_alone(tmp_path: Path) -> None:
+async def test_a_new_state_is_private(tmp_path: Path) -> None:
     lock = StateLock(tmp_path / "above" / "state")
     database = Database.open(tmp_path / "above" / "state" / "lipt.db")
     assert modes(tmp_path / "above" / "state") == {
@@ -43,7 +43,7 @@ async def test_a_new_state_is_its_owners_alone(tmp_path: Path) -> None:
     lock.release()
 
 
-async def test_an_open_state_of_an_earlier_version_is_closed(state: StateBench) -> None:
+async def test_a_readable_state_becomes_private(state: StateBench) -> None:
     state.directory.chmod(0o755)
     for name in ("lipt.db", "lipt.db-wal", "coordinator.lock"):
         (state.directory / name).touch()
@@ -60,7 +60,7 @@ async def test_a_backup_is_private_too(state: StateBench, tmp_path: Path) -> Non
     assert {stat.S_IMODE(path.stat().st_mode) for path in blobs} == {0o600}
 
 
-def test_what_is_stricter_stays_so_and_links_are_left(tmp_path: Path) -> None:
+def test_stricter_permissions_and_links_are_unchanged(tmp_path: Path) -> None:
     directory, elsewhere = tmp_path / "state", tmp_path / "elsewhere"
     directory.mkdir(mode=0o500)
     elsewhere.touch(mode=0o644)
@@ -74,7 +74,7 @@ def test_what_is_stricter_stays_so_and_links_are_left(tmp_path: Path) -> None:
     directory.chmod(0o700)
 
 
-def test_what_cannot_be_closed_is_said(
+def test_permissions_that_cannot_be_changed_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(*_: object) -> None:
@@ -86,7 +86,7 @@ def test_what_cannot_be_closed_is_said(
     assert "is open to other users (mode 755)" in caplog.text
 
 
-def test_second_coordinator_is_refused_and_told_of_the_first(tmp_path: Path) -> None:
+def test_a_second_coordinator_is_refused_with_the_first_one_s_process(tmp_path: Path) -> None:
     with contextlib.ExitStack() as first_runs:
         first = StateLock(tmp_path)
         first_runs.callback(first.release)
@@ -99,7 +99,7 @@ def test_second_coordinator_is_refused_and_told_of_the_first(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-def test_directory_that_cannot_be_used_is_refused(
+def test_an_unusable_directory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_only: bool
 ) -> None:
     def refuse(*_: object) -> int:
@@ -114,7 +114,7 @@ def test_directory_that_cannot_be_used_is_refused(
 
 
 @pytest.mark.parametrize("how", ["granted twice", "not supported"])
-def test_a_file_system_whose_locks_keep_nobody_out_is_refused(
+def test_a_file_system_without_working_locks_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     def flock(*_: object) -> None:

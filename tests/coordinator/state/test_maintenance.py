@@ -23,7 +23,7 @@ from tests.blob_files import flip_a_bit
 from tests.coordinator.state.conftest import StateBench, execute
 
 
-def test_whole_state_has_no_problem(state: StateBench) -> None:
+def test_an_intact_state_has_no_problem(state: StateBench) -> None:
     checked = check_state(state.directory)
     assert checked.problems == ()
     assert (checked.num_runs, checked.num_subsets, checked.num_diagnoses) == (3, 1, 2)
@@ -46,7 +46,7 @@ def test_whole_state_has_no_problem(state: StateBench) -> None:
         ("diagnosis of ready", "diagnosis auto of ready"),
     ],
 )
-def test_missing_blob_is_named_with_who_needs_it(state: StateBench, text: str, whose: str) -> None:
+def test_a_missing_blob_is_named_with_its_users(state: StateBench, text: str, whose: str) -> None:
     state.path(text).unlink()
     (problem,) = check_state(state.directory).problems
     with pytest.raises(ValueError, match=f"is not there, {whose} needs it"):
@@ -54,7 +54,7 @@ def test_missing_blob_is_named_with_who_needs_it(state: StateBench, text: str, w
 
 
 @pytest.mark.parametrize("text", ["ready shard 0", "cancelled result 0", "uploaded weights"])
-def test_blob_that_nothing_needs_any_more_may_be_missing(state: StateBench, text: str) -> None:
+def test_an_unneeded_blob_may_be_missing(state: StateBench, text: str) -> None:
     state.path(text).unlink()
     assert check_state(state.directory).problems == ()
 
@@ -104,7 +104,7 @@ def test_one_flipped_bit_is_found(state: StateBench) -> None:
         ),
     ],
 )
-def test_record_that_is_wrong_is_named(state: StateBench, statement: str, words: str) -> None:
+def test_an_invalid_record_is_named(state: StateBench, statement: str, words: str) -> None:
     execute(state.directory / "lipt.db", statement)
     problems = "\n".join(check_state(state.directory).problems)
     with pytest.raises(ValueError, match=words):
@@ -130,7 +130,7 @@ HOUR = 3600.0
 NOW = 10_000_000_000.0  # long after every file was written
 
 
-def test_what_no_run_needs_goes_and_the_rest_stays(state: StateBench) -> None:
+def test_only_unneeded_blobs_are_removed(state: StateBench) -> None:
     state.put("a refused learner")
     (state.directory / "uploads" / f"{'a' * 64}.part").write_text("cut")
     (state.directory / "signals").mkdir()
@@ -155,7 +155,7 @@ def test_what_no_run_needs_goes_and_the_rest_stays(state: StateBench) -> None:
     assert (again.blobs, again.parts, again.num_spared) == ((), (), 0)
 
 
-def test_what_was_sent_a_moment_ago_is_spared(state: StateBench) -> None:
+def test_recent_uploads_are_kept(state: StateBench) -> None:
     name = state.put("a learner whose commit is on its way")
     os.utime(state.blobs.path(name), (NOW - 10.0, NOW - 10.0))
     collected = collect_garbage(state.directory, min_age_seconds=60.0, now=NOW)
@@ -163,7 +163,7 @@ def test_what_was_sent_a_moment_ago_is_spared(state: StateBench) -> None:
     assert state.blobs.has(name)
 
 
-def test_coordinator_that_serves_makes_it_fail(state: StateBench) -> None:
+def test_maintenance_fails_while_a_coordinator_serves(state: StateBench) -> None:
     words = r"in use by process \d+ serving 127\.0\.0\.1:50051.*it collects by itself"
     with contextlib.ExitStack() as serving:
         lock = StateLock(state.directory)
@@ -174,7 +174,7 @@ def test_coordinator_that_serves_makes_it_fail(state: StateBench) -> None:
         assert state.has("cancelled shard 0")
 
 
-def test_record_that_cannot_be_read_removes_nothing(state: StateBench) -> None:
+def test_an_unreadable_record_stops_the_removal(state: StateBench) -> None:
     execute(state.directory / "lipt.db", "UPDATE learners SET body = '{' WHERE run_id = 'training'")
     with pytest.raises(StateError, match=r"nothing was done.*learner 0 of run training"):
         collect_garbage(state.directory, min_age_seconds=0.0, now=NOW)
@@ -182,7 +182,7 @@ def test_record_that_cannot_be_read_removes_nothing(state: StateBench) -> None:
     StateLock(state.directory).release()  # it was given back
 
 
-def test_directory_without_state_is_refused_and_not_made(tmp_path: Path) -> None:
+def test_a_directory_without_state_is_refused_and_not_created(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="no state"):
         collect_garbage(tmp_path / "typo", min_age_seconds=0.0, now=NOW)
     assert not (tmp_path / "typo").exists()
@@ -196,7 +196,7 @@ async def load(directory: Path) -> object:
         await database.close()
 
 
-async def test_backup_is_whole_and_has_what_is_needed(state: StateBench, tmp_path: Path) -> None:
+async def test_a_backup_is_complete(state: StateBench, tmp_path: Path) -> None:
     target = tmp_path / "new" / "backup"
     made = back_up(state.directory, target)
     checked = check_state(target)
@@ -207,7 +207,7 @@ async def test_backup_is_whole_and_has_what_is_needed(state: StateBench, tmp_pat
     assert [path.name for path in target.parent.iterdir()] == ["backup"]
 
 
-async def test_backup_of_a_served_state_has_what_was_acknowledged(
+async def test_a_backup_of_a_served_state_has_acknowledged_data(
     state: StateBench, tmp_path: Path
 ) -> None:
     database = Database.open(state.directory / "lipt.db")
@@ -222,7 +222,7 @@ async def test_backup_of_a_served_state_has_what_was_acknowledged(
     assert changed in runs
 
 
-def test_backup_shares_no_later_damage_whether_blocks_can_be_shared_or_not(
+def test_later_damage_does_not_reach_a_backup(
     state: StateBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def clone(target: Any, request: int, source: int) -> None:
@@ -239,9 +239,7 @@ def test_backup_shares_no_later_damage_whether_blocks_can_be_shared_or_not(
         assert check_state(tmp_path / name).problems == ()
 
 
-def test_what_a_killed_backup_left_goes_with_the_next_one_and_a_running_one_stays(
-    state: StateBench, tmp_path: Path
-) -> None:
+def test_only_leftovers_of_killed_backups_are_removed(state: StateBench, tmp_path: Path) -> None:
     left, running, other = (
         tmp_path / f".{name}" for name in ("b.lipt-backup-1", "b.lipt-backup-2", "b.conf.d")
     )
@@ -319,7 +317,7 @@ def test_damaged_or_missing_blob_leaves_no_backup(state: StateBench, tmp_path: P
     assert [item.name for item in tmp_path.iterdir()] == ["state"]
 
 
-def test_full_disk_leaves_no_backup_and_is_said(
+def test_a_full_disk_leaves_no_backup_and_is_reported(
     state: StateBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -335,7 +333,7 @@ def invoke(*arguments: str | Path) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-def test_check_says_what_there_is_and_fails_where_something_is_wrong(state: StateBench) -> None:
+def test_check_lists_the_state_and_fails_on_problems(state: StateBench) -> None:
     whole = invoke("check", "--state-dir", state.directory)
     assert whole.exit_code == 0
     assert "3 runs, 1 subsets" in whole.stdout
@@ -347,7 +345,7 @@ def test_check_says_what_there_is_and_fails_where_something_is_wrong(state: Stat
     assert "1 problem\n" in broken.stdout
 
 
-def test_gc_removes_only_with_the_age_that_is_given(state: StateBench) -> None:
+def test_gc_removes_only_with_an_age(state: StateBench) -> None:
     young = invoke("gc", "--state-dir", state.directory)
     assert "removed 0 files" in young.stdout
     dry = invoke("gc", "--state-dir", state.directory, "--min-age-hours", "0", "--dry-run")

@@ -90,7 +90,7 @@ def desk(clock: Clock) -> Desk:
     return Desk(clock)
 
 
-def test_declared_bytes_count_from_the_start_and_stored_ones_go_on_counting(desk: Desk) -> None:
+def test_declared_and_stored_bytes_count(desk: Desk) -> None:
     desk.begin("a", 60)
     with pytest.raises(StorageFullError, match=r"this peer would take 101 bytes.*at most 100 are"):
         desk.begin("b", 41)
@@ -105,7 +105,7 @@ def test_declared_bytes_count_from_the_start_and_stored_ones_go_on_counting(desk
         desk.begin("d", 1, "third")
 
 
-def test_number_of_unfinished_uploads_is_limited_and_says_when_to_ask_again(desk: Desk) -> None:
+def test_unfinished_uploads_are_limited_with_a_retry_time(desk: Desk) -> None:
     for letter in "abc":
         desk.cut(letter, 1)
     with pytest.raises(StorageFullError, match=r"number 4 of this peer; at most 3") as caught:
@@ -116,7 +116,7 @@ def test_number_of_unfinished_uploads_is_limited_and_says_when_to_ask_again(desk
         desk.begin("e", 1, "third")
 
 
-def test_upload_under_way_is_nobody_else_s(desk: Desk) -> None:
+def test_a_running_upload_belongs_to_one_caller(desk: Desk) -> None:
     desk.begin("a", 1)
     with pytest.raises(UploadInProgressError, match="Try again"):
         desk.begin("a", 1, "other")
@@ -124,7 +124,7 @@ def test_upload_under_way_is_nobody_else_s(desk: Desk) -> None:
     assert desk.begin("a", 1, "other") == []
 
 
-def test_an_upload_counts_once_and_while_it_is_sent(desk: Desk) -> None:
+def test_a_running_upload_counts_once(desk: Desk) -> None:
     desk.cut("a", 90)
     assert desk.begin("a", 95) == []
     desk.clock.now += 1000
@@ -135,7 +135,7 @@ def test_an_upload_counts_once_and_while_it_is_sent(desk: Desk) -> None:
     assert desk.begin("b", 100, "other") == []
 
 
-def test_silent_beginnings_make_room_the_oldest_first(desk: Desk) -> None:
+def test_idle_unfinished_uploads_are_removed_oldest_first(desk: Desk) -> None:
     for letter in "abc":
         desk.clock.now += 1
         desk.cut(letter, 30)
@@ -146,13 +146,13 @@ def test_silent_beginnings_make_room_the_oldest_first(desk: Desk) -> None:
     assert desk.begin("e", 1) == ["b"]
 
 
-def test_what_others_left_makes_room_when_all_have_too_much(desk: Desk) -> None:
+def test_uploads_of_other_callers_are_removed_at_the_total_limit(desk: Desk) -> None:
     desk.cut("a", 100, "gone")
     desk.clock.now += 121
     assert desk.begin("b", 100) == ["a"]
 
 
-def test_trainers_that_filled_everything_keep_no_worker_from_handing_in(desk: Desk) -> None:
+def test_full_quotas_of_trainers_do_not_block_workers(desk: Desk) -> None:
     desk.store("a", 100, "trainer")
     desk.store("b", 50, "other trainer")
     for letter in "cd":
@@ -173,7 +173,7 @@ def test_trainers_that_filled_everything_keep_no_worker_from_handing_in(desk: De
         (("gone", "left", "lost"), 100, "all peers together would take 160 bytes", False),
     ],
 )
-def test_files_of_leases_that_are_over_are_limited_too(
+def test_files_of_ended_leases_are_limited(
     desk: Desk, peers: tuple[str, ...], trained: int, whose: str, free: bool
 ) -> None:
     for number, (letter, peer) in enumerate(zip("abc", peers, strict=True)):
@@ -188,7 +188,7 @@ def test_files_of_leases_that_are_over_are_limited_too(
         assert desk.begin("e", 60, "worker", LEASE) == []
 
 
-def test_what_a_record_names_counts_no_more_unless_it_is_under_way(desk: Desk) -> None:
+def test_recorded_blobs_do_not_count_against_a_quota(desk: Desk) -> None:
     desk.store("a", 60)
     desk.begin("b", 40)
     desk.accounts.forget(named(letter, 1).sha256 for letter in "abc")
@@ -197,7 +197,7 @@ def test_what_a_record_names_counts_no_more_unless_it_is_under_way(desk: Desk) -
     assert desk.begin("c", 60) == []
 
 
-def test_what_an_earlier_process_left_counts_in_all_and_for_nobody(desk: Desk) -> None:
+def test_leftovers_of_an_earlier_process_count_only_in_total(desk: Desk) -> None:
     desk.accounts.restore({named("a", 1).sha256: 80}, {named("b", 1).sha256: 20})
     assert desk.accounts.num_bytes(finished=True) == 80
     assert desk.accounts.num_bytes(finished=False) == 20
@@ -219,7 +219,7 @@ def test_what_an_earlier_process_left_counts_in_all_and_for_nobody(desk: Desk) -
         ({"max_bytes_per_peer": 900, "max_unfinished": 5}, Quota(300, 300, 5, 5)),
     ],
 )
-def test_quota_that_is_not_set_follows_the_disk(given: dict[str, int], quota: Quota) -> None:
+def test_the_default_quota_follows_the_disk(given: dict[str, int], quota: Quota) -> None:
     assert resolve_quota(StorageSettings.model_validate(given), usable_bytes=900) == quota
 
 
@@ -233,7 +233,7 @@ THETA, OTHER = BlobName.of(b"theta*"), BlobName.of(b"other")
 SECRET = "5" * 32
 
 
-def test_every_file_may_be_sent_twice_at_twice_the_size_and_a_header() -> None:
+def test_a_lease_s_quota_allows_every_file_twice() -> None:
     lease = (AssignmentKey("r", 0), 1)
     run = made_up_run().changed(initial_weights=BlobName("0" * 64, 1000))
     learners = run.config.learners.model_copy(update={"num_snapshots": 3})
@@ -264,7 +264,7 @@ async def blobs(bench: Bench) -> Blobs:
     return Blobs(bench)
 
 
-async def test_whoever_shows_no_worker_reads_and_sends_as_a_trainer(blobs: Blobs) -> None:
+async def test_a_caller_without_a_worker_id_acts_as_a_trainer(blobs: Blobs) -> None:
     await blobs.leased(SECRET, Evidence(ANYBODY, SECRET))
     trainer = Evidence(Caller("t", "t", frozenset({Role.TRAINER})))
     for shown in (Evidence(ANYBODY), trainer):
@@ -272,7 +272,7 @@ async def test_whoever_shows_no_worker_reads_and_sends_as_a_trainer(blobs: Blobs
         assert blobs.allowance(OTHER, shown) is None
 
 
-async def test_a_worker_s_blobs_follow_its_lease(blobs: Blobs) -> None:
+async def test_a_worker_s_blobs_are_those_of_its_lease(blobs: Blobs) -> None:
     shown = Evidence(ANYBODY, SECRET)
     with pytest.raises(ForeignBlobError):
         blobs.require_readable(THETA, shown)
@@ -380,7 +380,7 @@ async def in_training(app: App) -> RunRecord:
     return await until(app, run.run_id, lambda run: run.state is RunState.TRAINING)
 
 
-async def test_restart_counts_what_is_there(tmp_path: Path) -> None:
+async def test_a_restart_counts_existing_files(tmp_path: Path) -> None:
     async with served(tmp_path) as coordinator:
         await in_training(coordinator.app)
         peer = await coordinator.peer()
@@ -403,7 +403,7 @@ async def test_restart_counts_what_is_there(tmp_path: Path) -> None:
         assert await peer.send(b"c" * 399)
 
 
-async def test_what_a_run_is_made_of_counts_no_more(tmp_path: Path) -> None:
+async def test_blobs_of_a_run_do_not_count_against_a_quota(tmp_path: Path) -> None:
     async with served(tmp_path) as coordinator:
         peer = await coordinator.peer()
         name = await peer.send(b"g" * 700)
@@ -415,7 +415,7 @@ async def test_what_a_run_is_made_of_counts_no_more(tmp_path: Path) -> None:
         assert await peer.send(b"h" * 700)
 
 
-async def test_old_blob_that_is_asked_about_is_there_afterwards(tmp_path: Path) -> None:
+async def test_a_queried_blob_is_not_removed_for_a_while(tmp_path: Path) -> None:
     async with served(tmp_path) as coordinator:
         peer = await coordinator.peer()
         names = [await peer.send(content) for content in (b"asked", b"sent", b"read", b"left")]
@@ -433,7 +433,7 @@ async def test_old_blob_that_is_asked_about_is_there_afterwards(tmp_path: Path) 
         assert not answer.complete
 
 
-async def test_what_a_request_is_about_is_not_removed_before_it_is_answered(
+async def test_blobs_of_an_open_request_are_not_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = make_settings(tmp_path)

@@ -94,7 +94,7 @@ def bench(state: StateBench, database: Database) -> Bench:
     return Bench(state, database)
 
 
-async def test_unneeded_files_go_and_the_rest_stays(bench: Bench) -> None:
+async def test_only_unneeded_files_are_removed(bench: Bench) -> None:
     old, young = bench.put("old features", 25.0), bench.put("young features", 23.0)
     # What a record names is no upload.
     needed = bench.state.put("ready shard 0")
@@ -114,7 +114,7 @@ async def test_unneeded_files_go_and_the_rest_stays(bench: Bench) -> None:
     assert bench.events.counts() == {(EventKind.EXPIRED, "blobs"): 1}
 
 
-async def test_uploads_that_got_no_byte_for_long_go(bench: Bench) -> None:
+async def test_idle_uploads_are_removed(bench: Bench) -> None:
     old, young = bench.begin("cut long ago", 2.0), bench.begin("cut just now", 0.5)
     bench.accounts.restore({}, {old.sha256: 1, young.sha256: 1})
     with bench.state.blobs.open_upload(bench.begin("being sent", 3.0), 1) as upload:
@@ -126,7 +126,7 @@ async def test_uploads_that_got_no_byte_for_long_go(bench: Bench) -> None:
     assert bench.events.count(EventKind.EXPIRED, "uploads") == 1
 
 
-async def test_what_a_request_holds_or_a_backup_reads_stays(bench: Bench) -> None:
+async def test_blobs_in_use_by_requests_or_backups_stay(bench: Bench) -> None:
     name = bench.put("weights of a request", 1000.0)
     with bench.state.blobs.expiry.holding(name.sha256):
         await bench.storage.collect()
@@ -139,7 +139,7 @@ async def test_what_a_request_holds_or_a_backup_reads_stays(bench: Bench) -> Non
     assert not bench.there(["weights of a request"])
 
 
-async def test_record_that_cannot_be_read_removes_nothing(bench: Bench) -> None:
+async def test_an_unreadable_record_stops_the_removal(bench: Bench) -> None:
     broken = "UPDATE learners SET body = '{' WHERE run_id = 'training'"
     execute(bench.state.directory / "lipt.db", broken)
     await bench.storage.collect()
@@ -147,9 +147,7 @@ async def test_record_that_cannot_be_read_removes_nothing(bench: Bench) -> None:
     assert bench.events.counts() == {(EventKind.RETRIED, "collection"): 1}
 
 
-async def test_needed_files_are_not_looked_at(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_needed_files_are_not_read(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at: list[str] = []
     blob = bench.state.blobs.expiry.blob
 
@@ -166,7 +164,7 @@ async def test_needed_files_are_not_looked_at(
     assert sorted(looked_at) == sorted(names)
 
 
-async def test_first_round_comes_after_a_while_and_then_again_and_again(bench: Bench) -> None:
+async def test_collections_repeat_after_an_initial_pause(bench: Bench) -> None:
     await bench.add(ended("a", 9))
     slept: list[float] = []
 
@@ -182,7 +180,9 @@ async def test_first_round_comes_after_a_while_and_then_again_and_again(bench: B
     assert slept == [900.0] * 3
 
 
-async def test_last_round_is_waited_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_running_collection_is_awaited(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begun, go_on = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
     collect = bench.storage._collect
@@ -209,7 +209,7 @@ def ended(run_id: str, days_ago: float, state: RunState = RunState.READY) -> Any
     return made_up_run(run_id, state=state).changed(ended_at=NOW - days_ago * DAY)
 
 
-async def test_ended_runs_go_where_somebody_has_said_so_and_live_ones_stay(bench: Bench) -> None:
+async def test_only_ended_runs_expire_and_only_if_configured(bench: Bench) -> None:
     await bench.add(
         ended("a", 900, RunState.FAILED),
         ended("b", 900, RunState.CANCELLED),
@@ -223,7 +223,7 @@ async def test_ended_runs_go_where_somebody_has_said_so_and_live_ones_stay(bench
         await bench.store.remove("c")
 
 
-async def test_a_run_that_is_computed_for_or_was_just_asked_for_stays(
+async def test_a_run_in_recent_use_is_not_removed(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await bench.add(ended("a", 9), ended("b", 9), ended("c", 9))
@@ -236,7 +236,7 @@ async def test_a_run_that_is_computed_for_or_was_just_asked_for_stays(
     assert await bench.left(keep_days=1) == ["c"]
 
 
-def test_a_clock_that_is_years_ahead_for_hours_ages_no_run() -> None:
+def test_a_clock_set_years_ahead_removes_no_run() -> None:
     wall, steady = Clock(), Clock()
     wall.now = 100 * DAY
     by_records = aging_clock(90 * DAY, wall, steady)
@@ -249,7 +249,7 @@ def test_a_clock_that_is_years_ahead_for_hours_ages_no_run() -> None:
     assert aging_clock(None, wall, steady)() == 1 * DAY
 
 
-async def test_what_cannot_be_removed_is_there_as_before_and_goes_the_next_time(
+async def test_a_failed_removal_is_repeated_at_the_next_collection(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await bench.add(ended("a", 9), ended("b", 9))

@@ -67,7 +67,7 @@ async def test_a_subset_with_a_distrusted_credential_s_scores_is_selected_again(
     assert len(world.compute.kinds) == 4
 
 
-async def test_an_early_stop_has_its_true_count_and_reason(world: World) -> None:
+async def test_a_subset_that_stopped_early_has_its_count_and_reason(world: World) -> None:
     world.stopped_early = "nothing is left to gain."
     subset = (await world.ask()).subset
     assert subset.num_examples == 9
@@ -76,12 +76,12 @@ async def test_an_early_stop_has_its_true_count_and_reason(world: World) -> None
     assert len(await world.answers.examples(subset)) == 9
 
 
-async def test_what_a_warm_up_took_is_told_by_itself_and_not_as_choosing(
+async def test_warm_up_seconds_are_separate_from_selection_seconds(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[float] = []
     monkeypatch.setattr(Meters, "observe", lambda _self, _of, value, *_: told.append(value))
-    hour = {"seconds": 3610.0, "warm_up_seconds": 4000.0, "warming_seconds": 3600.0}
+    hour = {"seconds": 3610.0, "warm_up_seconds": 4000.0, "spent_warm_up_seconds": 3600.0}
     world.compute.answers[SelectSubset] = lambda job: replace(world.select(job), **hour)
     costs: Any = (await world.ask()).subset.manifest["costs"]
     assert costs["selection_seconds"] == 10.0
@@ -90,13 +90,13 @@ async def test_what_a_warm_up_took_is_told_by_itself_and_not_as_choosing(
     assert [round(value / 3600) for value in told] == [-1]
 
 
-async def test_labels_do_not_wait_for_theta_p_to_be_made_again(world: World) -> None:
+async def test_a_selection_by_labels_does_not_wait_for_theta_p(world: World) -> None:
     world.damage(THETA_P, lose=True)
     await world.ask(strategy="uniform")
     assert world.compute.kinds == ["SelectSubset"]
 
 
-async def test_theta_p_is_made_again_once_for_all_who_ask(world: World) -> None:
+async def test_a_lost_theta_p_is_recomputed_once_for_all_callers(world: World) -> None:
     world.damage(THETA_P, lose=True)
     begun, let_go = world.merge_slowly()
     asking = [asyncio.create_task(world.ask(budget=budget)) for budget in (10, 11)]
@@ -106,7 +106,7 @@ async def test_theta_p_is_made_again_once_for_all_who_ask(world: World) -> None:
     assert sorted(world.compute.kinds) == ["MakeSoup", "SelectSubset", "SelectSubset"]
 
 
-async def test_features_are_part_of_what_is_asked(world: World) -> None:
+async def test_features_are_part_of_the_subset_s_key(world: World) -> None:
     features = world.upload(b"features")
     plain, with_features = await world.ask(), await world.ask(features=features)
     assert plain.subset.key != with_features.subset.key
@@ -132,7 +132,7 @@ async def test_a_preset_is_resolved_and_stands_in_the_manifest(world: World) -> 
         await world.ask(strategy="ccs", preset="papers")
 
 
-async def test_what_an_older_version_chose_by_another_definition_is_no_answer(
+async def test_subsets_of_an_older_definition_are_not_reused(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = (await world.ask(strategy="kcenter")).subset
@@ -142,7 +142,7 @@ async def test_what_an_older_version_chose_by_another_definition_is_no_answer(
     assert world.compute.kinds == ["SelectSubset"] * 2
 
 
-async def test_the_previous_subset_is_kept_while_its_model_holds(world: World) -> None:
+async def test_the_previous_subset_is_kept_while_it_is_valid(world: World) -> None:
     first = await world.ask()
     weights = world.upload(b"later weights")
     kept = await world.ask(weights=weights, previous=first.subset.digest)
@@ -153,7 +153,7 @@ async def test_the_previous_subset_is_kept_while_its_model_holds(world: World) -
     assert world.compute.kinds == ["SelectSubset", "RecheckSubset"]
 
 
-async def test_another_subset_is_selected_once_it_does_not(world: World) -> None:
+async def test_a_new_subset_is_selected_once_it_is_not(world: World) -> None:
     first = await world.ask()
     weights = world.upload(b"later weights")
     world.compute.answers[RecheckSubset] = FAILS
@@ -182,14 +182,14 @@ async def test_another_subset_is_selected_once_it_does_not(world: World) -> None
         {"weights": None},
     ],
 )
-async def test_answer_to_another_question_is_not_kept(world: World, other: dict[str, Any]) -> None:
+async def test_another_request_s_subset_is_not_kept(world: World, other: dict[str, Any]) -> None:
     first = await world.ask()
     query = {"weights": world.upload(b"later weights"), "previous": first.subset.digest}
     assert not (await world.ask(**(query | other))).kept
     assert "RecheckSubset" not in world.compute.kinds
 
 
-async def test_a_previous_subset_whose_weights_are_gone_is_as_none(world: World) -> None:
+async def test_a_previous_subset_without_its_weights_is_ignored(world: World) -> None:
     old = world.upload(b"old")
     first = await world.ask(weights=old)
     world.blobs.path(old).unlink()
@@ -198,7 +198,7 @@ async def test_a_previous_subset_whose_weights_are_gone_is_as_none(world: World)
     assert "RecheckSubset" not in world.compute.kinds
 
 
-async def test_the_newest_of_equal_subsets_is_the_anchor(world: World) -> None:
+async def test_the_newest_of_equal_previous_subsets_is_used(world: World) -> None:
     # The same examples came out for two weights; the trainer last asked with the newer ones.
     first = (await world.ask()).subset
     newer = world.upload(b"theta_q")
@@ -212,7 +212,7 @@ async def test_dynamics_of_other_weights_are_refused(world: World) -> None:
         await world.ask(strategy="forgetting", weights=world.upload(b"later weights"))
 
 
-async def test_a_proxy_is_part_of_what_is_asked(world: World) -> None:
+async def test_the_proxy_is_part_of_the_subset_s_key(world: World) -> None:
     plain, first = await world.ask(), await world.ask(proxy="ridge:soup+patches")
     second = await world.ask(proxy="ridge:patches+soup")
     assert plain.subset.key != first.subset.key == second.subset.key
@@ -224,7 +224,7 @@ async def test_a_proxy_is_part_of_what_is_asked(world: World) -> None:
 @pytest.mark.parametrize(
     ("proxy", "computed"), [("auto", 3), ("ridge:backbone", 3), ("ridge:patches", 1)]
 )
-async def test_answer_with_another_backbone_is_new(
+async def test_another_backbone_gives_another_subset(
     world: World, proxy: str, computed: int, diagnoses: bool
 ) -> None:
     seen, looked_at = [], []
@@ -244,7 +244,9 @@ async def test_answer_with_another_backbone_is_new(
 
 
 @pytest.mark.parametrize(("backbone", "kept"), [("resnet18@aa", True), ("resnet18@bb", False)])
-async def test_previous_subset_has_its_backbone(world: World, backbone: str, kept: bool) -> None:
+async def test_a_previous_subset_keeps_its_backbone(
+    world: World, backbone: str, kept: bool
+) -> None:
     world.restart("resnet18@aa")
     first = (await world.ask(proxy="auto")).subset
     world.restart(backbone)
@@ -253,7 +255,7 @@ async def test_previous_subset_has_its_backbone(world: World, backbone: str, kep
 
 
 @pytest.mark.parametrize("proxy", ["ridge:learners", "auto"])
-async def test_learners_are_given_where_they_led_to_the_weights(world: World, proxy: str) -> None:
+async def test_learners_are_used_only_with_their_own_soup(world: World, proxy: str) -> None:
     await world.ask(proxy=proxy)
     trajectories = world.compute.jobs[-1].trajectories
     assert trajectories.initial_weights == BlobName.of(b"theta*")
@@ -261,7 +263,7 @@ async def test_learners_are_given_where_they_led_to_the_weights(world: World, pr
     assert world.compute.jobs[-1].trajectories is None
 
 
-async def test_whether_labels_may_enter_is_part_of_what_is_asked(world: World) -> None:
+async def test_the_use_of_labels_is_part_of_the_subset_s_key(world: World) -> None:
     unlabelled = {"strategy": "kcenter", "labels": "none"}
     given = (await world.ask(strategy="kcenter", balanced=False, proxy="ridge:patches")).subset
     none = (await world.ask(**unlabelled)).subset
@@ -286,7 +288,7 @@ async def test_a_damaged_subset_is_selected_again(world: World) -> None:
     assert len(await world.answers.examples(first)) == 10
 
 
-async def test_what_cannot_do_without_labels_is_refused_at_once(world: World) -> None:
+async def test_strategies_that_need_labels_are_refused_without_them(world: World) -> None:
     with pytest.raises(InvalidRequestError, match="'crest' cannot choose with labels=none"):
         await world.ask(labels="none")
     with pytest.raises(InvalidRequestError, match="weights and labels=none"):
@@ -294,7 +296,7 @@ async def test_what_cannot_do_without_labels_is_refused_at_once(world: World) ->
     assert world.compute.kinds == []
 
 
-async def test_theta_star_alone_is_asked_before_its_learners_have_trained(world: World) -> None:
+async def test_theta_star_is_available_before_the_learners(world: World) -> None:
     theta = world.upload(b"theta*")
     asked = {"run": "young", "proxy": "ridge:patches+initial"}
     for proxy in ("ridge:initial+learners", "auto", ""):
@@ -323,7 +325,7 @@ async def test_theta_star_alone_is_asked_before_its_learners_have_trained(world:
         ("crest", {"weights": BlobName.of(b"own weights")}),
     ],
 )
-async def test_what_needs_no_learner_is_answered_before_they_have_trained(
+async def test_subsets_without_learners_are_computed_before_training(
     world: World, strategy: str, asked: dict[str, Any], name: str
 ) -> None:
     for content in (b"mine", b"own weights"):
@@ -338,14 +340,14 @@ async def test_what_needs_no_learner_is_answered_before_they_have_trained(
     assert world.compute.kinds == ["SelectSubset"]
 
 
-async def test_nothing_is_answered_before_theta_star(world: World) -> None:
+async def test_no_subset_is_computed_before_theta_star(world: World) -> None:
     pending = {"state": RunState.PENDING, "inputs": None, "initial_weights": None}
     await world.store.update("young", lambda run: run.changed(**pending))
     with pytest.raises(RunNotReadyError, match="run name-young is pending"):
         await world.ask(run="young", strategy="uniform")
 
 
-async def test_a_choice_among_proxies_looks_at_theta_star_where_it_was_given(world: World) -> None:
+async def test_auto_proxies_include_a_given_theta_star(world: World) -> None:
     theta = world.upload(b"theta*")
     given = {"initialization": InitializationConfig(weights_sha256=theta.sha256)}
     run = made_up_run("given", state=RunState.READY)
@@ -358,7 +360,7 @@ async def test_a_choice_among_proxies_looks_at_theta_star_where_it_was_given(wor
         assert world.compute.jobs[-1].weights == weights
 
 
-async def test_without_a_run_the_data_alone_is_looked_at(world: World) -> None:
+async def test_a_diagnosis_without_a_run_uses_only_the_data(world: World) -> None:
     record = await world.diagnose()
     (job,) = world.compute.jobs
     sources = job.sources
@@ -379,7 +381,7 @@ async def test_a_diagnosis_is_computed_once(world: World) -> None:
     assert world.compute.kinds == ["DiagnoseData"] * 2
 
 
-async def test_proxy_features_and_versions_are_part_of_what_is_asked(
+async def test_proxy_features_and_versions_are_part_of_a_diagnosis_s_key(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     features = world.blobs.put_bytes(b"features")
@@ -396,7 +398,7 @@ async def test_proxy_features_and_versions_are_part_of_what_is_asked(
     assert records[4].manifest["versions"] == {"lipt": "a later one"}
 
 
-async def test_one_that_the_disk_has_lost_is_computed_again(world: World) -> None:
+async def test_a_lost_diagnosis_is_computed_again(world: World) -> None:
     record = await world.diagnose()
     world.blobs.path(record.blob).unlink()
     assert (await world.diagnose()).blob == record.blob
@@ -404,7 +406,7 @@ async def test_one_that_the_disk_has_lost_is_computed_again(world: World) -> Non
     assert world.compute.kinds == ["DiagnoseData"] * 2
 
 
-async def test_a_run_that_cannot_be_looked_through_is_refused(world: World) -> None:
+async def test_a_run_without_usable_learners_cannot_be_diagnosed(world: World) -> None:
     await world.store.add(made_up_run("other", state=RunState.READY).changed(fingerprint="e" * 64))
     with pytest.raises(UnknownRunError, match="'nobody'"):
         await world.diagnose(run="nobody")
@@ -418,7 +420,7 @@ async def test_a_run_that_cannot_be_looked_through_is_refused(world: World) -> N
 
 
 @pytest.mark.parametrize("lose", [False, True])
-async def test_weights_that_are_damaged_or_lost_are_made_again(world: World, lose: bool) -> None:
+async def test_damaged_or_lost_weights_are_recomputed(world: World, lose: bool) -> None:
     world.damage(THETA_P, lose=lose)
     assert world.blobs.is_whole(await world.answers.weights("r", "theta_p", "caller"))
     world.damage(THETA, lose=lose)
@@ -427,14 +429,14 @@ async def test_weights_that_are_damaged_or_lost_are_made_again(world: World, los
     assert world.compute.fingerprints == ["f" * 64] * 2
 
 
-async def test_weights_that_are_not_there_yet_are_refused(world: World) -> None:
+async def test_weights_are_refused_before_they_exist(world: World) -> None:
     with pytest.raises(RunNotReadyError, match="run name-young is training"):
         await world.answers.weights("young", "theta_p", "caller")
     with pytest.raises(UnknownRunError):
         await world.answers.weights("nobody", "theta*", "caller")
 
 
-async def test_weights_of_a_run_that_is_held_are_served_and_not_made_again(world: World) -> None:
+async def test_a_held_run_s_weights_are_served_but_not_recomputed(world: World) -> None:
     for run_id in ("r", "young"):
         world.store.hold(run_id, "run was made on other data.")
     assert await world.answers.weights("r", "theta_p", "caller") == BlobName.of(THETA_P)
@@ -446,7 +448,7 @@ async def test_weights_of_a_run_that_is_held_are_served_and_not_made_again(world
     assert world.compute.kinds == []
 
 
-async def test_the_latest_weights_are_those_of_the_newest_run_that_is_ready(world: World) -> None:
+async def test_the_latest_weights_are_of_the_newest_ready_run(world: World) -> None:
     assert await world.answers.weights("latest", "theta_p", "me") == BlobName.of(THETA_P)
     assert await world.answers.weights("latest", "theta*", "me") == BlobName.of(THETA)
 
@@ -471,7 +473,7 @@ async def test_a_ready_run_is_found_by_id_by_name_and_as_the_latest(database: Da
         find_ready(store, "other", DATA, or_else=", or leave the run out")
 
 
-def test_trajectories_begin_at_theta_star_and_end_in_the_learners_that_are_in() -> None:
+def test_trajectories_go_from_theta_star_to_the_finished_learners() -> None:
     run = made_up_run(num_learners=3, state=RunState.READY)
     snapshot, result = BlobName.of(b"snapshot"), BlobName.of(b"result")
     for index in (2, 0):

@@ -62,7 +62,7 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-async def test_all_who_ask_for_one_key_wait_for_one_computation(flights: SingleFlight) -> None:
+async def test_callers_of_one_key_share_one_computation(flights: SingleFlight) -> None:
     work = Work()
     asking = [ask(flights, work, key) for key in ("a", "a", "b")]
     await work.reported.wait()
@@ -77,7 +77,7 @@ async def test_all_who_ask_for_one_key_wait_for_one_computation(flights: SingleF
 
 
 @pytest.mark.parametrize("reached", [WAITING, HALF])
-async def test_a_computation_is_given_up_with_the_last_who_waits_for_it(
+async def test_a_computation_is_cancelled_with_its_last_caller(
     flights: SingleFlight, reached: Progressed
 ) -> None:
     work = Work(reached)
@@ -93,7 +93,7 @@ async def test_a_computation_is_given_up_with_the_last_who_waits_for_it(
     assert (await again[0], work.given_up) == (2, 1)
 
 
-async def test_a_failure_reaches_everybody_and_is_not_kept(flights: SingleFlight) -> None:
+async def test_a_failure_reaches_all_callers_and_is_not_cached(flights: SingleFlight) -> None:
     calls = []
 
     async def fail(report: OnProgress, callers: Callers) -> int:
@@ -111,7 +111,7 @@ async def test_a_failure_reaches_everybody_and_is_not_kept(flights: SingleFlight
     assert len(calls) == 2
 
 
-async def test_stopping_ends_what_is_computed(flights: SingleFlight) -> None:
+async def test_stopping_cancels_computations(flights: SingleFlight) -> None:
     work = Work()
     waiting, _ = ask(flights, work)
     await work.reported.wait()

@@ -32,7 +32,7 @@ from lipt.core.diagnosis.label_errors import (
     NoiseRates,
     find_label_errors,
     fit_of_targets,
-    label_trust,
+    label_confidence,
     noise_rates,
 )
 from lipt.core.signals.signals import Signals
@@ -114,7 +114,7 @@ def test_a_file_has_columns_and_the_summary(diagnosis: Diagnosis, tmp_path: Path
     assert torch.equal(read.columns["outlier_score"], diagnosis.columns["outlier_score"])
 
 
-def test_findings_are_told_by_id_and_say_nothing_of_what_was_left_out(findings: Findings) -> None:
+def test_findings_are_by_id_without_excluded_examples(findings: Findings) -> None:
     # Places 0 to 5 are the ids 0, 2, 3, 4, 6, 7.
     labels_N = torch.tensor([0, 1, 0, 0, 1, 0, 1, 1])
     found = put_together(findings.by_id(IdMapping((1, 5)), labels_N), labels_N)
@@ -150,7 +150,7 @@ def test_confusions_and_imbalance_by_hand() -> None:
     }
 
 
-def test_samples_are_halves_with_the_classes_in_their_shares() -> None:
+def test_learning_curve_samples_are_stratified_halves() -> None:
     assert sample_sizes(1000) == [125, 250, 500]
     assert sample_sizes(50_000) == [1562, 3125, 6250, 12_500]
     assert sample_sizes(150) == []
@@ -162,20 +162,20 @@ def test_samples_are_halves_with_the_classes_in_their_shares() -> None:
         assert counts == [size * 10 // 16, size * 5 // 16, 0, size // 16]
 
 
-def test_worth_asking_for_is_the_least_size_from_which_doublings_gain_little() -> None:
+def test_the_suggested_fraction_is_where_doubling_gains_little() -> None:
     found = suggest_size((100, 200, 400, 800), (0.5, 0.6, 0.605, 0.61))
     assert found.suggested_fraction == 0.25
-    assert "from 200 examples on a doubling gains less than 1 point of" in found.why
-    assert "at most 0.5" in found.why
+    assert "from 200 examples on a doubling gains less than 1 point of" in found.reason
+    assert "at most 0.5" in found.reason
     # Gains of 8 and 4 points: 2 are next.
     found = suggest_size((100, 200, 400), (0.5, 0.58, 0.62))
     assert found.suggested_fraction == 1.0
-    assert "still gained 4.0 points" in found.why
-    assert "about 2.0 more" in found.why
+    assert "still gained 4.0 points" in found.reason
+    assert "about 2.0 more" in found.reason
 
 
 @pytest.mark.parametrize(("distance", "fraction"), [(20.0, 1 / 8), (1.0, 1.0)])
-def test_easy_data_need_few_and_hard_ones_all(distance: float, fraction: float) -> None:
+def test_easy_data_needs_few_examples_and_hard_data_all(distance: float, fraction: float) -> None:
     generator = torch.Generator().manual_seed(0)
     labels_N = torch.arange(800) % 4
     features_ND = torch.randn(800, 60, generator=generator)
@@ -187,7 +187,7 @@ def test_easy_data_need_few_and_hard_ones_all(distance: float, fraction: float) 
     assert found.suggested_fraction == fraction
 
 
-def test_scores_are_mean_distances_to_the_ten_nearest_others() -> None:
+def test_outlier_scores_are_mean_distances_to_ten_neighbours() -> None:
     points_ND = torch.randn(60, 3, generator=generator())
     scaled = (points_ND - points_ND.mean(dim=0)) / points_ND.std(dim=0, correction=0)
     expected = []
@@ -200,7 +200,7 @@ def test_scores_are_mean_distances_to_the_ten_nearest_others() -> None:
 
 
 @pytest.mark.parametrize("num_features", [5, 400])
-def test_what_is_far_from_everything_comes_first(num_features: int) -> None:
+def test_the_farthest_outlier_is_first(num_features: int) -> None:
     points_ND = torch.randn(300, num_features, generator=generator())
     points_ND[7] *= 8
     points_ND[3] *= 30
@@ -257,7 +257,7 @@ def drawn(
     return labels_N, other_than(truth_N, fading * (1 - sureness_N)), sureness_N
 
 
-def test_agreement_and_a_heads_own_error_are_a_rate_of_zero() -> None:
+def test_a_head_s_own_errors_are_not_label_noise() -> None:
     found = rates([0] * 30 + [1] * 30, [0] * 30 + [1] * 30, [0.5] * 60)
     # Twenty of each class agree: Wilson's upper end of 0 in 40 is 1.96^2 / (40 + 1.96^2).
     high = 3.8416 / 43.8416
@@ -271,7 +271,7 @@ def test_agreement_and_a_heads_own_error_are_a_rate_of_zero() -> None:
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.4])
-def test_noise_is_told_from_a_heads_own_errors(rate: float) -> None:
+def test_label_noise_differs_from_a_head_s_own_errors(rate: float) -> None:
     labels_N, suggested_N, sureness_N = drawn(rate, fading=0.6)
     found = noise_rates(labels_N, suggested_N, sureness_N, 4)
     assert found.overall.low <= rate <= found.overall.high
@@ -282,7 +282,7 @@ def test_noise_is_told_from_a_heads_own_errors(rate: float) -> None:
         assert one.low - 0.05 <= rate <= one.high + 0.05
 
 
-def test_rates_of_uneven_classes_and_of_one_of_which_none_is_sure() -> None:
+def test_noise_rates_of_uneven_and_unconfident_classes() -> None:
     # Class 0 is four times as large as class 1, and a half of class 1's labels is wrong.
     suggested = [0] * 800 + [1] * 200
     labels = [0] * 800 + [0, 1] * 100
@@ -306,7 +306,7 @@ SIGNALS = Signals(
 )
 
 
-def test_a_target_fits_the_less_the_further_off_it_is() -> None:
+def test_label_quality_of_a_number_falls_with_its_distance() -> None:
     found = fit_of_targets(SIGNALS, 3)
     # Residuals of 0, 5 and 1.
     assert found.quality_N.tolist() == pytest.approx([1.0, 1 / 6, 1 / 2])
@@ -326,22 +326,22 @@ def judged(quality: list[float], *, rate: float, low: float, num_classes: int = 
     return LabelErrors(torch.tensor(quality), none, none.bool(), joint_CC, noise)
 
 
-def test_the_least_trusted_of_each_class_do_not_teach_as_many_as_are_wrong() -> None:
+def test_the_second_head_excludes_the_lowest_quality_labels() -> None:
     labels_N = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
     # Class 1 is judged worse as a whole: it keeps its teachers all the same.
     found = judged([0.9, 0.2, 0.8, 0.7, 0.1, 0.05, 0.15, 0.12], rate=0.25, low=0.1)
-    trust_N = label_trust(found, labels_N)
-    assert trust_N is not None
-    assert (trust_N < 1).nonzero().flatten().tolist() == [1, 5]
-    assert trust_N.min() > 0
+    confidence_N = label_confidence(found, labels_N)
+    assert confidence_N is not None
+    assert (confidence_N < 1).nonzero().flatten().tolist() == [1, 5]
+    assert confidence_N.min() > 0
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.3])
-def test_there_is_no_second_look_where_it_is_not_sure_that_labels_are_wrong(rate: float) -> None:
-    assert label_trust(judged([0.1, 0.9], rate=rate, low=0.01), torch.tensor([0, 1])) is None
+def test_there_is_no_second_head_without_surely_wrong_labels(rate: float) -> None:
+    assert label_confidence(judged([0.1, 0.9], rate=rate, low=0.01), torch.tensor([0, 1])) is None
 
 
-def test_both_looks_say_how_good_a_label_is_and_the_second_what_it_should_be() -> None:
+def test_both_heads_rate_labels_and_the_second_suggests_them() -> None:
     labels_N = torch.tensor([0, 1])
     first = signals_of(torch.tensor([[0.6, 0.4], [0.3, 0.7]]), labels_N)
     second = signals_of(torch.tensor([[0.2, 0.8], [0.1, 0.9]]), labels_N)

@@ -47,7 +47,7 @@ def on_a_circle(*degrees: float) -> Tensor:
     return torch.stack((angles.cos(), angles.sin()), dim=1)
 
 
-def test_copies_do_not_chain() -> None:
+def test_near_duplicate_groups_do_not_chain() -> None:
     # 30 degrees apart: cosine 0.87; 60 apart: 0.5.
     assert found_in(on_a_circle(0, 30, 60)).pictures_N.tolist() == [0, 0, 2]
     # Where the middle one comes first, both are like it.
@@ -55,7 +55,7 @@ def test_copies_do_not_chain() -> None:
 
 
 @pytest.mark.parametrize("block", [4, 64, 512])
-def test_finds_what_comparing_all_pairs_does(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+def test_near_duplicates_equal_all_pairs(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
     monkeypatch.setattr(duplicates, "_BLOCK", block)
     monkeypatch.setattr(duplicates, "_TILE", 32)
     generator = torch.Generator().manual_seed(2)
@@ -78,7 +78,7 @@ def slowly(points_ND: Tensor) -> list[int]:
     return pictures
 
 
-def test_pictures_are_alike_by_their_pixels_a_pixel_apart() -> None:
+def test_images_shifted_by_a_pixel_are_near_duplicates() -> None:
     generator = torch.Generator().manual_seed(1)
     coarse = torch.rand(40, 3, 8, 8, generator=generator) * 150
     pixels = functional.interpolate(coarse, (34, 34), mode="bilinear")
@@ -93,7 +93,7 @@ def test_pictures_are_alike_by_their_pixels_a_pixel_apart() -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 9, 20), (1, 64, 48)])
-def test_bounds_rule_out_most_pairs_and_none_that_is_alike(shape: tuple[int, ...]) -> None:
+def test_bounds_exclude_most_pairs_and_no_near_duplicate(shape: tuple[int, ...]) -> None:
     generator = torch.Generator().manual_seed(4)
     drawn = torch.rand(12, shape[0], 4, 4, generator=generator) * 200
     originals = functional.interpolate(drawn, shape[1:], mode="bilinear").repeat(5, 1, 1, 1)
@@ -116,7 +116,7 @@ def test_bounds_rule_out_most_pairs_and_none_that_is_alike(shape: tuple[int, ...
     assert sketches.shape[1] == {1: 64, 3: 41}[shape[0]]
 
 
-def test_what_was_saved_is_loaded_as_it_was(tmp_path: Path) -> None:
+def test_saved_matches_are_loaded_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "duplicates.safetensors"
     saved = Matches(torch.tensor([0, 0, 2]), torch.tensor([0, 1, 2]), 0.96)
     saved.save(path)
@@ -136,7 +136,7 @@ def duplicates_in(
     return find_duplicates(torch.tensor(labels), torch.tensor(quality), copies)
 
 
-def test_the_best_label_is_kept_and_groups_are_counted() -> None:
+def test_the_example_with_the_best_label_is_kept() -> None:
     # The three of one picture have the labels 0, 0 and 1: they conflict once.
     quality = [0.5, 0.9, 0.2, 0.9, 0.5]
     found = duplicates_in([0, 1, 0, 0, 4], [0, 1, 2, 3, 4], [0, 1, 0, 1, 2], quality)
@@ -159,7 +159,7 @@ def test_thumbnails_are_centred_and_of_unit_length() -> None:
     assert found.thumbnails_NP[1].abs().sum() == 0
 
 
-def test_a_pixel_each_way_and_brightness_do_not_count() -> None:
+def test_shifts_of_a_pixel_and_brightness_are_ignored() -> None:
     generator = torch.Generator().manual_seed(0)
     large = torch.randint(100, (1, 3, 12, 12), generator=generator, dtype=torch.uint8)
     places = [(top, left) for top in range(3) for left in range(3)]
@@ -175,5 +175,5 @@ def test_a_pixel_each_way_and_brightness_do_not_count() -> None:
     ("shape", "are"),
     [((1, 4, 4), True), ((3, 32, 4), True), ((1, 1, 64), False), ((1, 3, 3), False)],
 )
-def test_rows_of_numbers_are_no_pictures(shape: tuple[int, int, int], are: bool) -> None:
+def test_shapes_of_numeric_rows_are_not_pictures(shape: tuple[int, int, int], are: bool) -> None:
     assert are_pictures(ImageSpec(*shape)) == are

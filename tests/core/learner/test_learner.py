@@ -130,7 +130,7 @@ def same(first: LearnerResult, second: LearnerResult) -> bool:
     )
 
 
-def test_result_is_the_whole_state_on_the_cpu_and_initial_weights_stay() -> None:
+def test_the_result_is_the_whole_state_on_the_cpu() -> None:
     task = make_task()
     initial = theta_star(task)
     before = {name: tensor.clone() for name, tensor in initial.items()}
@@ -148,7 +148,7 @@ def test_result_is_the_whole_state_on_the_cpu_and_initial_weights_stay() -> None
     assert result.train_seconds > 0
 
 
-def test_snip_changes_nothing_but_what_it_prunes() -> None:
+def test_snip_only_changes_pruned_weights() -> None:
     dense = train(make_task(pruning_method=PruningMethod.NONE))
     pruned = train(make_task(pruning_method=PruningMethod.SNIP))
     assert pruned.loss == dense.loss
@@ -166,7 +166,7 @@ def test_tensor_with_two_names_is_pruned_under_both(own_models: str) -> None:
     assert kept == (64 * 64 + 64 * 10) // 2
 
 
-def test_learner_is_the_same_whatever_the_process_threads() -> None:
+def test_a_learner_does_not_depend_on_the_process_s_threads() -> None:
     task = make_task()
     expected = train(task)
     before = torch.get_num_threads()
@@ -179,7 +179,7 @@ def test_learner_is_the_same_whatever_the_process_threads() -> None:
         torch.set_num_threads(before)
 
 
-def test_file_that_is_no_image_fails_the_learner_and_leaves_nothing_behind() -> None:
+def test_a_broken_image_fails_the_learner_and_its_threads_end() -> None:
     task = make_task()
     state, threads = torch.get_rng_state(), torch.get_num_threads()
     with pytest.raises(DataError) as raised:
@@ -206,7 +206,7 @@ def test_snapshots_are_the_states_after_their_steps_and_change_nothing() -> None
         assert all(torch.equal(snapshot[name], expected[name]) for name in expected)
 
 
-def test_dropout_repeats_and_the_global_generator_stays(own_models: str) -> None:
+def test_dropout_is_reproducible_and_the_global_generator_unchanged(own_models: str) -> None:
     task = make_task(model=f"{own_models}:dropout")
     expected = train(task, allowed_modules=(own_models,))
     torch.rand(3)
@@ -262,7 +262,7 @@ def test_divergence_is_reported_with_step_and_remedy() -> None:
         (Shard(torch.zeros(16, 3, 8, 8, dtype=torch.uint8), torch.arange(16) % 10), "3, 8, 8"),
     ],
 )
-def test_shard_that_is_not_the_tasks_is_refused(shard: Shard, words: str) -> None:
+def test_a_shard_of_another_task_is_refused_by_the_learner(shard: Shard, words: str) -> None:
     with pytest.raises(DataError) as raised:
         train(make_task(), shard=shard)
     assert words in str(raised.value)
@@ -275,7 +275,7 @@ def freezing(*patterns: str, num_snapshots: int = 0) -> LearnersConfig:
 
 
 @pytest.mark.parametrize("method", list(PruningMethod))
-def test_only_what_trains_is_handed_in_and_pruned(method: PruningMethod) -> None:
+def test_only_trained_tensors_are_submitted_and_pruned(method: PruningMethod) -> None:
     learners = freezing("all-but-head", num_snapshots=2)
     task = make_task(learners=learners, pruning_method=method, density=0.5)
     initial = theta_star(task)
@@ -288,7 +288,7 @@ def test_only_what_trains_is_handed_in_and_pruned(method: PruningMethod) -> None
     assert not torch.equal(result.snapshots[-1]["fc.weight"], initial["fc.weight"])
 
 
-def test_a_frozen_layer_stays_as_it_is_and_changes_what_the_others_become() -> None:
+def test_a_frozen_layer_is_unchanged_and_affects_the_others() -> None:
     task = make_task(learners=freezing("blocks.*"), pruning_method=PruningMethod.NONE)
     initial = theta_star(task)
     result = train(task, initial=initial)

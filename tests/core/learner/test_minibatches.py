@@ -76,7 +76,7 @@ def reading_threads() -> list[str]:
 
 @pytest.mark.parametrize("as_files", [False, True])
 @pytest.mark.parametrize("method", METHODS)
-def test_they_are_those_of_the_plain_loop(method: AugmentationMethod, *, as_files: bool) -> None:
+def test_minibatches_equal_a_plain_loop(method: AugmentationMethod, *, as_files: bool) -> None:
     task, images_NCHW = make_task(method), made_up(NUMBER)
     examples: Examples = encoded(files_of(images_NCHW)) if as_files else images_NCHW
     with minibatches(task, examples, torch.arange(NUMBER), CPU) as batches:
@@ -89,7 +89,7 @@ def test_they_are_those_of_the_plain_loop(method: AugmentationMethod, *, as_file
 
 @pytest.mark.parametrize("as_files", [False, True])
 @pytest.mark.parametrize("method", [AugmentationMethod.NONE, AugmentationMethod.CROP_FLIP])
-def test_a_thread_makes_what_is_more_than_an_index(
+def test_minibatches_with_work_are_made_in_a_thread(
     method: AugmentationMethod, *, as_files: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads = set()
@@ -108,9 +108,7 @@ def test_a_thread_makes_what_is_more_than_an_index(
     assert name.startswith("decode") is ahead
 
 
-def test_files_for_an_accelerator_are_decoded_in_the_thread_and_augmented_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_accelerator_s_files_are_decoded_in_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     # Its tensors have no values, but they have a device; none of CUDA's is at hand.
     accelerator = torch.device("meta")
     pinning, augmenting = list[tuple[str, str]](), list[tuple[str, str]]()
@@ -137,7 +135,7 @@ def test_files_for_an_accelerator_are_decoded_in_the_thread_and_augmented_there(
     assert augmenting == [(threading.current_thread().name[:6], "meta")] * 9
 
 
-def test_what_is_made_when_it_is_asked_for_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lazily_made_minibatches_are_timed_as_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
 
     def slow(images: Tensor, *_: object) -> Tensor:
@@ -202,7 +200,7 @@ def torchvision_space(magnitude: int, height: int, width: int) -> dict[str, tupl
 
 
 @pytest.mark.parametrize("size", [(32, 32), (8, 8), (37, 224)])
-def test_operations_levels_and_signs_are_those_of_torchvision(size: tuple[int, int]) -> None:
+def test_operations_levels_and_signs_equal_torchvision_s(size: tuple[int, int]) -> None:
     for magnitude in range(NUM_MAGNITUDE_BINS):
         ours = {
             name: (operation.level(magnitude, *size), operation.signed)
@@ -262,7 +260,7 @@ def one_at_a_time(images_BCHW: Tensor, *, num_ops: int, magnitude: int, seed: in
 
 @pytest.mark.parametrize("num_ops", [0, 1, 2, 3, 10])
 @pytest.mark.parametrize("shape", [(97, 3, 16, 12), (64, 1, 8, 8), (1, 3, 8, 8)], ids=str)
-def test_groups_equal_one_image_at_a_time(num_ops: int, shape: tuple[int, int, int, int]) -> None:
+def test_groups_equal_single_images(num_ops: int, shape: tuple[int, int, int, int]) -> None:
     images_BCHW = noise(*shape)
     before = images_BCHW.clone()
     got = randaugment(images_BCHW, num_ops=num_ops, magnitude=9, generator=seeded(5))
@@ -289,7 +287,7 @@ def pruned_by(
     return prune(method, weights, density, gradients=gradients, generator=seeded(seed))
 
 
-def test_methods_zero_what_they_rank_least_or_nothing() -> None:
+def test_pruning_methods_zero_their_lowest_scores() -> None:
     pruned = pruned_by(PruningMethod.MAGNITUDE, 0.5)
     # |w|: 4, 1, 0.5, 3, 2, 0.25: the largest three are 4, 3 and 2.
     assert pruned["conv"].tolist() == [[-4.0, 0.0], [0.0, 3.0]]
@@ -305,7 +303,7 @@ def test_methods_zero_what_they_rank_least_or_nothing() -> None:
     assert all(pruned[name] is not weight for name, weight in WEIGHTS.items())
 
 
-def test_random_depends_on_the_generator_alone() -> None:
+def test_random_pruning_depends_only_on_the_generator() -> None:
     ones = {"a": torch.ones(30, 10), "b": torch.ones(50)}
     first, again, other = (
         pruned_by(PruningMethod.RANDOM, 0.5, ones, seed=seed) for seed in (1, 1, 2)
@@ -314,7 +312,7 @@ def test_random_depends_on_the_generator_alone() -> None:
     assert not torch.equal(first["a"], other["a"])
 
 
-def test_prunable_are_matrices_and_filters_but_no_biases_or_scales() -> None:
+def test_only_matrices_and_filters_are_prunable() -> None:
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(2, 3))
     assert list(prunable_parameters(model)) == ["0.weight", "3.weight"]
 
@@ -336,7 +334,7 @@ def drawn_scores(sizes: list[list[int]], seed: int, num_values: int) -> dict[str
     seed=st.integers(0, 2**32),
     num_values=st.sampled_from([1, 2, 5, 1000]),
 )
-def test_exactly_the_rounded_share_is_kept_and_it_is_the_stable_sorts(
+def test_pruning_keeps_the_rounded_share_of_a_stable_sort(
     sizes: list[list[int]], density: float, seed: int, num_values: int
 ) -> None:
     scores = drawn_scores(sizes, seed, num_values)
@@ -375,7 +373,7 @@ STATE = {"w": torch.tensor([[1.0, -2.0], [3.0, 0.0]]), "steps": torch.tensor(7)}
         ([[1.0, -2.0], [3.0, 0.0]], 8, False),
     ],
 )
-def test_what_is_kept_has_to_be_what_it_was(
+def test_kept_weights_must_be_unchanged(
     kept: list[list[float]], steps: int, *, expected: bool
 ) -> None:
     result = {"w": torch.tensor(kept), "steps": torch.tensor(steps)}

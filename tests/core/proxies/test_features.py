@@ -78,7 +78,7 @@ def bank(
     )
 
 
-def test_they_are_the_heads_inputs_and_the_quarters_of_the_last_map() -> None:
+def test_features_are_head_inputs_and_pooled_quarters() -> None:
     model = Small().eval()
     inputs = to_model_input(images(), IMAGE, CPU)
     found = pooled_features(model, inputs)
@@ -94,12 +94,12 @@ def test_they_are_the_heads_inputs_and_the_quarters_of_the_last_map() -> None:
     torch.testing.assert_close(found, expected)
 
 
-def test_a_model_without_a_map_has_its_heads_inputs_alone() -> None:
+def test_a_model_without_feature_maps_has_only_head_inputs() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(192, 7), nn.ReLU(), nn.Linear(7, 4)).eval()
     assert pooled_features(model, torch.rand(3, 3, 8, 8)).shape == (3, 7)
 
 
-def test_models_are_side_by_side_in_their_order() -> None:
+def test_features_of_several_models_are_concatenated() -> None:
     weights = states(3)
     together = bank(weights)(images())
     assert together.shape == (10, 3 * 25)
@@ -108,7 +108,7 @@ def test_models_are_side_by_side_in_their_order() -> None:
         assert torch.equal(together[:, 25 * number : 25 * number + 25], alone)
 
 
-def test_batch_norm_statistics_are_those_of_each_models_weights() -> None:
+def test_each_model_has_its_own_batch_norm_statistics() -> None:
     weights, estimated_on = states(2), images(40)
     found = bank(weights, batch_norm_images=estimated_on)
     first = found(images())
@@ -182,7 +182,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_both_kinds_of_files_are_the_same_network(saved: Path, tmp_path: Path) -> None:
+def test_torch_and_safetensors_files_give_the_same_backbone(saved: Path, tmp_path: Path) -> None:
     pickled = tmp_path / "resnet18.pth"
     torch.save(network().state_dict(), pickled)
     images = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
@@ -194,7 +194,7 @@ def test_both_kinds_of_files_are_the_same_network(saved: Path, tmp_path: Path) -
     assert first(images).shape == (2, 512 + 4 * 512)
 
 
-def test_its_identity_is_the_network_and_the_content_wherever_it_lies(tmp_path: Path) -> None:
+def test_a_backbone_s_identity_is_its_network_and_content(tmp_path: Path) -> None:
     here, there, other = (tmp_path / name for name in ("here", "there", "other"))
     here.write_bytes(b"abc")
     there.write_bytes(b"abc")
@@ -207,7 +207,7 @@ def test_its_identity_is_the_network_and_the_content_wherever_it_lies(tmp_path: 
     assert backbone_identity(f"torchvision:resnet18@{other}") != f"resnet18@{digest}"
 
 
-def test_default_weights_come_from_hubs_folder_and_else_from_their_url(
+def test_default_weights_come_from_the_hub_folder_or_their_url(
     saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.save(network().state_dict(), tmp_path / "weights")
@@ -235,7 +235,7 @@ def test_default_weights_come_from_hubs_folder_and_else_from_their_url(
         backbone_identity(spec)
 
 
-def test_a_download_with_another_hash_is_refused_and_not_kept(
+def test_a_download_with_a_wrong_hash_is_refused_and_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = tmp_path / "resnet18-01234567.pth"
@@ -248,13 +248,13 @@ def test_a_download_with_another_hash_is_refused_and_not_kept(
 
 
 @pytest.mark.parametrize("spec", ["resnet18", "torchvision:", "torchvision:resnet18@"])
-def test_another_form_is_refused(spec: str) -> None:
+def test_an_invalid_backbone_name_is_refused(spec: str) -> None:
     for read in (backbone_identity, partial(load_backbone, device=CPU)):
         with pytest.raises(ConfigError, match="is not torchvision:NAME or torchvision:NAME@FILE"):
             read(spec)
 
 
-def test_what_is_not_there_or_another_networks_is_refused(saved: Path, tmp_path: Path) -> None:
+def test_a_missing_or_mismatched_weight_file_is_refused(saved: Path, tmp_path: Path) -> None:
     missing = f"torchvision:resnet18@{tmp_path / 'none.safetensors'}"
     for read in (backbone_identity, partial(load_backbone, device=CPU)):
         with pytest.raises(ConfigError, match="cannot be read"):

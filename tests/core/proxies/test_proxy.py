@@ -7,7 +7,7 @@ from lipt.core.proxies.proxy import FeatureKind, Proxy, ProxyScore, can_win, can
 @pytest.mark.parametrize(
     "text", ["soup", "auto", "ridge:patches", "ridge:soup", "ridge:user+patches+learners+backbone"]
 )
-def test_a_text_comes_back_and_equal_questions_are_one_text(text: str) -> None:
+def test_a_proxy_s_text_is_canonical(text: str) -> None:
     assert str(Proxy.parse(text)) == text
     assert Proxy.parse("ridge:learners+patches") == Proxy.parse("ridge:patches+learners")
 
@@ -16,7 +16,7 @@ def test_a_text_comes_back_and_equal_questions_are_one_text(text: str) -> None:
     "text",
     ["", "ridge", "ridge:", "ridge:soup+", "ridge:cats", "patches", "ridge:soup+soup", "Soup"],
 )
-def test_another_text_is_refused_with_all_that_there_are(text: str) -> None:
+def test_an_unknown_proxy_is_refused_with_all_proxies(text: str) -> None:
     with pytest.raises(
         ProxyError, match=r"user, patches, columns, soup, initial, learners, backbone"
     ) as refusal:
@@ -28,7 +28,7 @@ PATCHES, OF_SOUP, LEARNERS = (FeatureKind.PATCHES,), (FeatureKind.SOUP,), (Featu
 BOTH = (FeatureKind.PATCHES, FeatureKind.LEARNERS)
 
 
-def test_each_kind_is_tried_alone_and_trained_ones_beside_untrained_ones() -> None:
+def test_auto_tries_single_features_and_trained_with_untrained_ones() -> None:
     available = [FeatureKind.LEARNERS, FeatureKind.SOUP, FeatureKind.PATCHES]
     beside = [(FeatureKind.PATCHES, FeatureKind.SOUP), BOTH]
     assert candidates(available, 2) == [PATCHES, OF_SOUP, LEARNERS, *beside]
@@ -38,7 +38,7 @@ def test_each_kind_is_tried_alone_and_trained_ones_beside_untrained_ones() -> No
     )
 
 
-def test_no_proxy_of_more_than_four_passes_is_tried_but_the_only_one_and_the_backbone() -> None:
+def test_auto_tries_proxies_of_at_most_four_passes() -> None:
     available = {FeatureKind.LEARNERS, FeatureKind.PATCHES, FeatureKind.BACKBONE}
     # Beside patches, which cost two, there are two passes left for learners.
     tried = candidates(available, 3)
@@ -49,12 +49,12 @@ def test_no_proxy_of_more_than_four_passes_is_tried_but_the_only_one_and_the_bac
 
 
 @pytest.mark.parametrize(("accuracy", "chosen"), [(0.609, PATCHES), (0.611, BOTH)])
-def test_two_passes_have_to_gain_a_point(accuracy: float, chosen: tuple[FeatureKind, ...]) -> None:
+def test_two_passes_must_gain_a_point(accuracy: float, chosen: tuple[FeatureKind, ...]) -> None:
     tried = [ProxyScore(PATCHES, 0.6, 2), ProxyScore(BOTH, accuracy, 4)]
     assert choose(tried).features == chosen
 
 
-def test_each_gain_is_counted_from_the_last_one_taken() -> None:
+def test_gains_are_compared_with_the_best_proxy_so_far() -> None:
     # From 0.50 the learners would pay; from the patches' 0.60 they do not.
     tried = [
         ProxyScore(OF_SOUP, 0.5, 1),

@@ -25,7 +25,7 @@ def fit(
     num_classes: int = 3,
     *,
     penalty: float = 0.01,
-    trust_N: Tensor | None = None,
+    confidence_N: Tensor | None = None,
     wanted: HeadTargets | None = None,
 ) -> LeaveOneOut:
     return leave_one_out(
@@ -33,7 +33,7 @@ def fit(
         labels_N,
         num_classes,
         generator=torch.Generator().manual_seed(0),
-        trust_N=trust_N,
+        confidence_N=confidence_N,
         wanted=wanted,
         penalties=(penalty,),
     )
@@ -44,11 +44,11 @@ def refitted(
     labels_N: Tensor,
     num_classes: int,
     penalty: float,
-    trust_N: Tensor | None = None,
+    confidence_N: Tensor | None = None,
     values_NC: Tensor | None = None,
 ) -> Tensor:
     """The output for each example of a head that was fitted to all others; N x C."""
-    weights_N = class_weights(labels_N, trust_N)
+    weights_N = class_weights(labels_N, confidence_N)
     ones_N1 = torch.ones(len(labels_N), 1, dtype=torch.float64)
     scaled_ND = scaling_of(features_ND, weights_N).apply(features_ND)
     inputs_NX = torch.cat([scaled_ND, ones_N1], dim=1)
@@ -96,26 +96,24 @@ def test_outputs_are_leave_one_out(num_examples: int, num_features: int, penalty
 
 
 @pytest.mark.parametrize(("num_examples", "num_features"), [(40, 5), (12, 30)])
-def test_whom_little_is_believed_teaches_little_and_is_judged_like_the_others(
-    num_examples: int, num_features: int
-) -> None:
+def test_low_confidence_examples_affect_only_the_fit(num_examples: int, num_features: int) -> None:
     features_ND, labels_N = made_up(num_examples, num_features)
-    trust_N = torch.ones(num_examples, dtype=torch.float64)
+    confidence_N = torch.ones(num_examples, dtype=torch.float64)
     # Of every class someone is believed.
-    distrusted_I = torch.arange(3, num_examples, 3)
-    trust_N[distrusted_I] = 1e-6
-    found = fit(features_ND, labels_N, trust_N=trust_N)
-    expected_NC = refitted(features_ND, labels_N, 3, 0.01, trust_N)
+    suspected_I = torch.arange(3, num_examples, 3)
+    confidence_N[suspected_I] = 1e-6
+    found = fit(features_ND, labels_N, confidence_N=confidence_N)
+    expected_NC = refitted(features_ND, labels_N, 3, 0.01, confidence_N)
     torch.testing.assert_close(found.outputs_NC, expected_NC.float(), rtol=1e-4, atol=1e-4)
     # Another label of one who is not believed changes nothing that can be seen.
     lying_N = labels_N.clone()
-    lying_N[distrusted_I[-1]] = (labels_N[distrusted_I[-1]] + 1) % 3
-    misled = fit(features_ND, lying_N, trust_N=trust_N)
+    lying_N[suspected_I[-1]] = (labels_N[suspected_I[-1]] + 1) % 3
+    misled = fit(features_ND, lying_N, confidence_N=confidence_N)
     torch.testing.assert_close(misled.outputs_NC, found.outputs_NC, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("num_features", [4, 40])
-def test_a_class_without_examples_is_said_of_none(num_features: int) -> None:
+def test_a_class_without_examples_is_never_predicted(num_features: int) -> None:
     features_ND, labels_N = made_up(20, num_features)
     found = fit(features_ND, labels_N, 5)
     assert bool((found.outputs_NC[:, 3:] == 0).all())
@@ -125,7 +123,7 @@ def test_a_class_without_examples_is_said_of_none(num_features: int) -> None:
 
 
 @pytest.mark.parametrize("num_features", [10, 60])
-def test_an_example_that_is_alone_with_a_feature_is_exact_too(num_features: int) -> None:
+def test_leave_one_out_is_exact_for_a_unique_feature(num_features: int) -> None:
     # Its leverage is 1 - 1e-6: in float32 nothing would be left of that. How much of float64's
     # digits is depends on the linear algebra beneath torch.
     features_ND, labels_N = made_up(40, num_features)
@@ -136,13 +134,13 @@ def test_an_example_that_is_alone_with_a_feature_is_exact_too(num_features: int)
 
 
 @pytest.mark.parametrize("num_features", [1, 3])
-def test_nothing_is_said_of_the_only_example(num_features: int) -> None:
+def test_a_single_example_has_no_leave_one_out_output(num_features: int) -> None:
     found = fit(torch.ones(1, num_features), torch.tensor([2]))
     assert found.outputs_NC.tolist() == [[0, 0, 0]]
 
 
 @pytest.mark.parametrize("num_features", [4, 40])
-def test_features_in_other_units_change_nothing(num_features: int) -> None:
+def test_the_scale_of_features_does_not_matter(num_features: int) -> None:
     features_ND, labels_N = made_up(20, num_features)
     torch.testing.assert_close(
         fit(features_ND * 1e4 - 5e4, labels_N).outputs_NC,
@@ -152,13 +150,13 @@ def test_features_in_other_units_change_nothing(num_features: int) -> None:
     )
 
 
-def test_every_class_has_the_same_say() -> None:
+def test_every_class_has_the_same_weight() -> None:
     # 8 of the first class, 2 of the second: each example of these counts four times as much.
     labels_N = torch.tensor([0] * 8 + [2] * 2)
     assert class_weights(labels_N).tolist() == [0.625] * 8 + [2.5] * 2
 
 
-def test_the_penalty_is_the_one_of_the_best_leave_one_out_accuracy() -> None:
+def test_the_penalty_has_the_best_leave_one_out_accuracy() -> None:
     features_ND, labels_N = made_up(60, 40)
     penalties = (1e-4, 0.1, 10.0)
     found = leave_one_out(
@@ -181,7 +179,7 @@ def test_penalties_are_compared_on_many_examples(seed: int) -> None:
 
 
 @pytest.mark.parametrize("num_features", [20, 300])
-def test_neither_blocks_nor_threads_change_more_than_a_millionth(
+def test_blocks_and_threads_change_at_most_a_millionth(
     num_features: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     features_ND, labels_N = made_up(200, num_features)
@@ -210,12 +208,12 @@ def hinting(num_wrong: int) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("num_wrong", [5, 20, 40])
-def test_no_sharpness_of_a_fine_grid_makes_the_labels_likelier(num_wrong: int) -> None:
+def test_the_inverse_temperature_is_the_most_likely_of_a_fine_grid(num_wrong: int) -> None:
     outputs_NC, labels_N = hinting(num_wrong)
     weights_N = torch.linspace(0.5, 1.5, 100, dtype=torch.float64)
 
-    def likelihood(sharpness: float) -> float:
-        logs_NC = (outputs_NC.double() * sharpness).log_softmax(dim=-1)
+    def likelihood(inverse_temperature: float) -> float:
+        logs_NC = (outputs_NC.double() * inverse_temperature).log_softmax(dim=-1)
         return float(weights_N @ logs_NC.gather(1, labels_N[:, None]).squeeze(1))
 
     grid = [10.0 ** (power / 500) for power in range(-1500, 1500)]
@@ -250,7 +248,7 @@ def fit_to(features_ND: Tensor, wanted: HeadTargets) -> LeaveOneOut:
 
 @pytest.mark.parametrize("num_features", [4, 40], ids=["few", "more-than-examples"])
 @pytest.mark.parametrize("make", [numbers, labels])
-def test_outputs_of_labels_and_numbers_are_those_of_heads_fitted_without_the_example(
+def test_multi_label_and_number_outputs_are_leave_one_out(
     make: Callable[[Tensor], HeadTargets], num_features: int
 ) -> None:
     features_ND = random_features(num_features)

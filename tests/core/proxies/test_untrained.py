@@ -47,7 +47,7 @@ def convolved(images_NCHW: Tensor, filters: PatchFilters) -> Tensor:
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("side", [32, 64])
-def test_features_are_those_of_a_convolution_and_pooling(channels: int, side: int) -> None:
+def test_patch_features_equal_convolution_and_pooling(channels: int, side: int) -> None:
     images_NCHW = made_up(11, channels, side)
     filters = filters_of(images_NCHW)
     found_ND = patch_features(images_NCHW, filters)
@@ -56,7 +56,7 @@ def test_features_are_those_of_a_convolution_and_pooling(channels: int, side: in
 
 
 @pytest.mark.parametrize("side", [32, 64])
-def test_mirrored_features_average_the_shares_of_an_image_and_its_mirror_image(side: int) -> None:
+def test_mirrored_features_average_an_image_and_its_mirror(side: int) -> None:
     images_NCHW = made_up(5, side=side)
     filters = filters_of(images_NCHW)
     found_ND = patch_features(images_NCHW, filters, mirrored=True)
@@ -95,7 +95,7 @@ def test_filters_are_whitened_patches_of_unit_length() -> None:
 @pytest.mark.parametrize(
     ("shape", "side"), [((1, 8, 8), 32), ((3, 32, 32), 32), ((3, 33, 20), 64), ((3, 224, 224), 64)]
 )
-def test_images_are_scaled_to_one_of_two_sides(shape: tuple[int, int, int], side: int) -> None:
+def test_images_are_scaled_to_one_of_two_sizes(shape: tuple[int, int, int], side: int) -> None:
     assert side_for(shape) == side
     images_NCHW = torch.zeros(2, *shape, dtype=torch.uint8)
     assert patch_features(images_NCHW, filters_of(images_NCHW)).shape == (2, 8 * 16)
@@ -110,7 +110,7 @@ def of_column(column: Column, values: torch.Tensor) -> torch.Tensor:
     ("shape", "num_values", "projected"),
     [((), None, False), ((1024,), None, False), ((1025,), None, True), ((64,), 2000, True)],
 )
-def test_wide_columns_alone_are_projected(
+def test_only_wide_columns_are_projected(
     shape: tuple[int, ...], num_values: int | None, projected: bool
 ) -> None:
     kind = ColumnType.FLOAT32 if num_values is None else ColumnType.INT64
@@ -150,7 +150,7 @@ def test_columns_by_hand(
     assert of_column(column, torch.tensor(values)).tolist() == expected
 
 
-def test_words_count_wherever_they_are() -> None:
+def test_word_features_ignore_positions() -> None:
     places = module._MAX_PLACES + 1
     column = Column("x", ColumnType.INT64, (places,), num_values=4)
     words = torch.zeros(1, places, dtype=torch.int64)

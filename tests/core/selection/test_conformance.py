@@ -76,7 +76,7 @@ every_strategy = pytest.mark.parametrize(
 # When nothing is left to gain, these say so instead of padding.
 MAY_STOP_EARLY = {"gradmatch"}
 # Equal shares of what it takes for rightly labelled and no copy: see its own tests.
-SHARES_OF_THE_TRUSTED = {"auto"}
+SHARES_OF_CONFIDENT_LABELS = {"auto"}
 # Each chosen example stands for those nearest to it, all together for all.
 CLUSTER_WEIGHTS = {"craig", "adacore"}
 # Every example alone spans the same volume: the first choice is a tie, which goes to id 0.
@@ -128,7 +128,7 @@ def require_sound(
         assert len(indices) < budget
         return
     assert len(indices) == budget
-    if balanced and strategy.name not in SHARES_OF_THE_TRUSTED:
+    if balanced and strategy.name not in SHARES_OF_CONFIDENT_LABELS:
         counts = signals.labels_N.bincount().tolist()
         found = signals.labels_N[chosen.indices_K].bincount(minlength=len(counts)).tolist()
         assert tuple(found) == class_quotas(counts, budget)
@@ -139,7 +139,7 @@ def require_sound(
 @default_cases
 @settings(max_examples=at_most(25))
 @given(data=st.data())
-def test_exactly_the_budget_of_distinct_ids(
+def test_every_strategy_returns_the_budget_of_distinct_ids(
     strategy: Strategy, options: Options, balanced: bool, data: st.DataObject
 ) -> None:
     labels = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=40))
@@ -173,7 +173,7 @@ def without_features(signals: Signals) -> Signals:
 
 @default_cases
 @pytest.mark.parametrize("degrade", [all_the_same, without_errors, without_features])
-def test_examples_that_cannot_be_told_apart_come_to_an_end(
+def test_equal_examples_end_every_strategy(
     strategy: Strategy, options: Options, balanced: bool, degrade: Callable[[Signals], Signals]
 ) -> None:
     signals = degrade(full_signals([0, 1, 1] * 9))
@@ -184,7 +184,7 @@ def test_examples_that_cannot_be_told_apart_come_to_an_end(
 
 @every_variant
 @pytest.mark.parametrize("num_examples", [2, 17, 4097])
-def test_ties_are_taken_in_order(strategy: Strategy, options: Options, num_examples: int) -> None:
+def test_ties_are_broken_by_order(strategy: Strategy, options: Options, num_examples: int) -> None:
     # Rows that are equal must have equal scores wherever they stand, or ties are not ties.
     if strategy.name in DRAWING or (num_examples > 300 and strategy.name not in OF_MANY):
         return
@@ -221,7 +221,7 @@ def tensors_of(value: object, path: str = "signals") -> Iterator[tuple[str, Tens
 
 
 @cases
-def test_the_seed_decides_everything(strategy: Strategy, options: Options, balanced: bool) -> None:
+def test_the_seed_decides_the_subset(strategy: Strategy, options: Options, balanced: bool) -> None:
     signals = full_signals(LABELS)
     copies = {path: tensor.clone() for path, tensor in tensors_of(signals)}
     before = global_state()
@@ -248,7 +248,7 @@ def blocks_of(size: int) -> Callable[..., Iterator[slice]]:
 
 
 @cases
-def test_the_same_on_blocks_of_any_size(
+def test_block_size_does_not_change_the_subset(
     strategy: Strategy, options: Options, balanced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signals = full_signals(LABELS * 2)
@@ -324,7 +324,7 @@ def spoiled(owner: Any, path: str) -> Any:
 
 @pytest.mark.parametrize("kind", [TargetKind.CLASSES, TargetKind.NUMBER])
 @every_strategy
-def test_other_targets_give_the_budget_where_they_can(strategy: Strategy, kind: TargetKind) -> None:
+def test_supported_targets_give_the_budget(strategy: Strategy, kind: TargetKind) -> None:
     signals = replace(full_signals(LABELS), kind=kind)
     if kind in strategy.kinds_of({}):
         chosen = choose(strategy, signals, 10, balanced=strategy.resolve_balance(None))
@@ -349,7 +349,7 @@ MISSING = {
 
 
 @every_strategy
-def test_what_is_missing_is_named_with_the_remedy(strategy: Strategy) -> None:
+def test_missing_signals_are_named_with_the_remedy(strategy: Strategy) -> None:
     for need in strategy.needs_of({}) & MISSING.keys():
         field, sentence = MISSING[need]
         signals = replace(full_signals(LABELS), **{field: None})

@@ -16,7 +16,7 @@ def distances(vectors: Vectors) -> Tensor:
 
 @pytest.mark.parametrize("space", ["features", "gradients"])
 @pytest.mark.parametrize("has_bias", [True, False])
-def test_similarities_are_those_of_the_vectors_written_out(space: Space, *, has_bias: bool) -> None:
+def test_similarities_equal_those_of_explicit_vectors(space: Space, *, has_bias: bool) -> None:
     signals = random_signals(9, 5, 7, has_bias=has_bias)
     vectors, vectors_NG = in_space(signals, space), written_out(signals, space)
     unit_NG = torch.nn.functional.normalize(vectors_NG)
@@ -38,7 +38,7 @@ def test_similarities_are_those_of_the_vectors_written_out(space: Space, *, has_
 
 
 @pytest.mark.parametrize("num_features", [3, 64, 511])
-def test_equal_gradients_are_at_no_distance_in_the_same_direction(num_features: int) -> None:
+def test_equal_gradients_have_distance_zero_and_cosine_one(num_features: int) -> None:
     # The rounding of a squared distance of 0 would be a distance of some 1e-3 of the norm.
     twice = gradients_of(random_signals(40, 10, num_features))[torch.arange(40).repeat(2)]
     alike_NN = scaled_cosine(twice).block(EVERY, EVERY)
@@ -71,7 +71,7 @@ def oracle_distances(vectors: Vectors) -> Tensor:
     return gradients.flatten(2).norm(dim=-1)
 
 
-def test_a_model_that_is_nearly_always_right_keeps_its_distances() -> None:
+def test_distances_of_confident_predictions_are_exact() -> None:
     # Most errors are next to nothing, some are not: the mean error is far from all.
     generator = torch.Generator().manual_seed(0)
     logits_NC = torch.randn(60, 4, generator=generator)
@@ -84,7 +84,7 @@ def test_a_model_that_is_nearly_always_right_keeps_its_distances() -> None:
     torch.testing.assert_close(distances(vectors).double(), expected, rtol=1e-2, atol=0.0)
 
 
-def test_weights_are_those_of_who_represents() -> None:
+def test_similarities_are_weighted_by_representative() -> None:
     plain = scaled_cosine(gradients_of(random_signals(6)))
     weights_N = torch.tensor([0.5, 2.0, 0.0, 1.0, 1.0, 0.25])
     weighed = with_weights(plain, weights_N)

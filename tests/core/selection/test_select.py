@@ -70,7 +70,7 @@ def test_weights_stay_with_their_indices() -> None:
 
 
 @pytest.mark.parametrize("rows", [[0, 0, 1], [0, 1], [0, 1, 9], [-1, 0, 1]])
-def test_a_strategy_that_breaks_its_promise_is_found_out(rows: list[int]) -> None:
+def test_a_strategy_with_an_invalid_result_is_an_error(rows: list[int]) -> None:
     def broken(signals: Signals, budget: int) -> Selection:
         return Selection(torch.tensor(rows), torch.ones(len(rows)))
 
@@ -105,7 +105,7 @@ def test_entries_describe_their_functions(strategy: Strategy) -> None:
         assert option.help.strip(" .") == option.help != "", option.name
 
 
-def test_strategies_of_one_look_at_every_example_are_known() -> None:
+def test_linear_strategies_are_listed() -> None:
     linear = {name for name, strategy in STRATEGIES.items() if strategy.is_linear}
     assert linear == {
         *("uniform", "uniform_per_class", "el2n", "grand", "entropy", "margin"),
@@ -121,7 +121,7 @@ def test_strategies_of_one_look_at_every_example_are_known() -> None:
         *(("el2n", True, True), ("grand", True, True), ("moderate", False, True)),
     ],
 )
-def test_balance(name: str, *, by_default: bool, other: bool) -> None:
+def test_balanced_selection_has_equal_shares(name: str, *, by_default: bool, other: bool) -> None:
     strategy = find_strategy(name)
     assert strategy.resolve_balance(None) is by_default
     assert strategy.resolve_balance(by_default) is by_default
@@ -248,7 +248,7 @@ def test_options_win_over_a_preset_and_unknown_ones_are_refused() -> None:
         find_strategy("grand").preset("paper")
 
 
-def test_between_its_papers_fractions_ccs_drops_along_straight_lines() -> None:
+def test_ccs_interpolates_its_paper_s_settings() -> None:
     betas = {0.01: "0.3", 0.1: "0.3", 0.15: "0.25", 0.2: "0.2", 0.35: "0.1", 0.5: "0", 1: "0"}
     preset = find_strategy("ccs").preset("paper")
     assert {fraction: preset.options(fraction, {})["beta"] for fraction in betas} == betas
@@ -256,7 +256,7 @@ def test_between_its_papers_fractions_ccs_drops_along_straight_lines() -> None:
 
 @pytest.mark.parametrize(("strategy", "name"), PRESETS)
 @pytest.mark.parametrize("fraction", [1e-6, 0.1, 0.3, 1.0])
-def test_every_preset_can_be_asked_for(strategy: Strategy, name: str, fraction: float) -> None:
+def test_every_preset_is_valid(strategy: Strategy, name: str, fraction: float) -> None:
     preset = strategy.preset(name)
     assert preset.summary.strip(" .") == preset.summary != ""
     strategy.parse_options(preset.options(fraction, {}))
@@ -281,12 +281,12 @@ def test_equal_warm_ups_are_one_text(text: str, warm_up: WarmUp, one_text: str) 
 @pytest.mark.parametrize(
     "text", ["", "15", "epochs", "epochs:", "epochs:-1", "epochs:1x0", "epochs:nan", "epochs:1e3"]
 )
-def test_anything_else_is_no_warm_up(text: str) -> None:
+def test_invalid_warm_ups_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no pre-training"):
         WarmUp.parse(text)
 
 
-def test_strategies_that_look_at_a_model_have_the_option_last() -> None:
+def test_strategies_with_a_model_have_the_warm_up_option() -> None:
     having = {
         name
         for name, strategy in STRATEGIES.items()
@@ -310,7 +310,7 @@ def draw(weights: list[float], budget: int, seed: int) -> list[int]:
     return draw_by_weight(log_weights_N, budget, generator=generator).indices_K.tolist()
 
 
-def test_draws_are_one_by_one_and_equally_likely() -> None:
+def test_weighted_draws_follow_their_probabilities() -> None:
     # The second is drawn by the weights of those that are left.
     weights = [1.0, 2.0, 5.0]
     expected = {
@@ -345,7 +345,7 @@ def one_seat_at_a_time(counts: Sequence[int], budget: int) -> tuple[int, ...]:
 
 
 @given(st.data())
-def test_equals_sharing_one_seat_at_a_time(data: st.DataObject) -> None:
+def test_quotas_equal_sharing_one_seat_at_a_time(data: st.DataObject) -> None:
     counts = data.draw(st.lists(st.integers(0, 12), min_size=1, max_size=6))
     budget = data.draw(st.integers(0, sum(counts)))
     quotas = class_quotas(counts, budget)
@@ -389,7 +389,7 @@ def test_proportions_by_hand(counts: list[int], budget: int, expected: tuple[int
         ([0, 4], [0.5, 0.5], 1, (0, 2)),
     ],
 )
-def test_wrong_labels_have_no_say_in_quotas_unless_they_are_needed(
+def test_quotas_ignore_wrong_labels_unless_needed(
     counts: list[int], wrong: list[float], budget: int, expected: tuple[int, ...]
 ) -> None:
     assert effective_counts(counts, wrong, budget) == expected

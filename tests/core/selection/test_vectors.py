@@ -3,7 +3,7 @@ import torch
 
 from lipt.common.signals.blocks import row_blocks
 from lipt.core.selection import vectors as module
-from lipt.core.selection.vectors import Rows, ScaledCosine, Space, in_space
+from lipt.core.selection.vectors import CosineKernel, Rows, Space, in_space
 from tests.core.selection.builders import random_signals, written_out
 
 SPACES: list[Space] = ["features", "gradients"]
@@ -12,7 +12,7 @@ SPACES: list[Space] = ["features", "gradients"]
 @pytest.mark.parametrize("name", SPACES)
 @pytest.mark.parametrize("has_bias", [True, False])
 @pytest.mark.parametrize("block_bytes", [1, 500, 10**6])
-def test_products_are_those_of_the_vectors(
+def test_products_equal_those_of_explicit_vectors(
     name: Space, has_bias: bool, block_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signals = random_signals(23, has_bias=has_bias)
@@ -39,19 +39,19 @@ def test_products_are_those_of_the_vectors(
 
 
 @pytest.mark.parametrize("name", SPACES)
-def test_scaled_cosine_is_that_of_the_vectors(name: Space) -> None:
+def test_the_cosine_kernel_equals_explicit_cosines(name: Space) -> None:
     signals = random_signals(23)
     unit = torch.nn.functional.normalize(written_out(signals, name))
     expected = (1 + unit @ unit.T) / 2
-    similarity = ScaledCosine(Rows(in_space(signals, name)))
+    similarity = CosineKernel(Rows(in_space(signals, name)))
     torch.testing.assert_close(similarity.rows(torch.arange(23)), expected)
-    torch.testing.assert_close(similarity.to_themselves(), expected.diagonal())
+    torch.testing.assert_close(similarity.diagonal(), expected.diagonal())
     torch.testing.assert_close(similarity.column_sums(), expected.sum(dim=0))
 
 
-def test_a_zero_gradient_is_halfway_from_everything() -> None:
+def test_a_zero_gradient_has_similarity_one_half() -> None:
     signals = random_signals(3)
     signals.errors_NC[1] = 0
-    similarity = ScaledCosine(Rows(in_space(signals, "gradients")))
+    similarity = CosineKernel(Rows(in_space(signals, "gradients")))
     assert similarity.rows(torch.tensor([1])).tolist() == [[0.5, 0.5, 0.5]]
-    assert similarity.to_themselves().tolist() == [1.0, 0.5, 1.0]
+    assert similarity.diagonal().tolist() == [1.0, 0.5, 1.0]

@@ -25,7 +25,7 @@ from tests.core.selection.builders import random_dynamics
 from tests.core.signals.made_up import CPU, IMAGE, made_up_dataset, made_up_network
 
 
-def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+def test_saved_dynamics_are_loaded(tmp_path: Path) -> None:
     dynamics = random_dynamics(5, generator=torch.Generator().manual_seed(0))
     dynamics.save(tmp_path / "d")
     loaded = Dynamics.load(tmp_path / "d")
@@ -35,7 +35,7 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["d"]
 
 
-def test_theta_star_counts_once_and_the_own_learner_not_at_all() -> None:
+def test_theta_star_counts_once_and_the_own_learner_never() -> None:
     # 4 at theta*, then 1, 2 by one learner and 3, 10 by the other: 20 / 5 and not 24 / 6. Without
     # the first learner, 4 + 3 + 10 by three; without the second 4 + 1 + 2.
     values_NLT = torch.tensor([[[4.0, 1.0, 2.0], [4.0, 3.0, 10.0]]]).expand(3, -1, -1)
@@ -57,7 +57,7 @@ def test_theta_star_counts_once_and_the_own_learner_not_at_all() -> None:
     ]
 
 
-def test_equal_examples_tie_to_the_last_bit_wherever_they_stand() -> None:
+def test_equal_examples_have_equal_bits_at_any_position() -> None:
     generator = torch.Generator().manual_seed(0)
     one_LT, own_learner_N = torch.randn(7, 4, generator=generator), torch.tensor([-1, 3])
     # Alone and among many: sums over a longer axis may be taken in another order.
@@ -170,7 +170,7 @@ def close(first: Dynamics, second: Dynamics) -> None:
         torch.testing.assert_close(values, getattr(second, name), rtol=1e-4, atol=1e-5, msg=name)
 
 
-def test_reductions_are_those_of_all_outputs_at_once(dataset: Dataset) -> None:
+def test_streamed_reductions_equal_those_of_all_outputs(dataset: Dataset) -> None:
     dynamics = compute(dataset, None)
     assert dynamics.probabilities_NLT.shape == (NUM_EXAMPLES, 3, 3)
     dtypes = {name: values.dtype for name, values in vars(dynamics).items()}
@@ -179,7 +179,7 @@ def test_reductions_are_those_of_all_outputs_at_once(dataset: Dataset) -> None:
     close(dynamics, direct(dataset, None))
 
 
-def test_batch_norm_is_that_of_each_state(dataset: Dataset, batch_norm_images: Tensor) -> None:
+def test_each_state_has_its_own_statistics(dataset: Dataset, batch_norm_images: Tensor) -> None:
     # One part, so that the variance is that of all images.
     dynamics = compute(dataset, batch_norm_images, batch_size=20)
     close(dynamics, direct(dataset, batch_norm_images))
@@ -187,7 +187,7 @@ def test_batch_norm_is_that_of_each_state(dataset: Dataset, batch_norm_images: T
 
 
 @pytest.mark.parametrize("block_bytes", [1, 16 * 500, 2 * 16 * 500])
-def test_block_size_does_not_matter_to_the_last_bit(
+def test_block_size_changes_no_bit(
     dataset: Dataset, batch_norm_images: Tensor, block_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = compute(dataset, batch_norm_images)

@@ -28,11 +28,11 @@ from lipt.core.signals.compute import (
 )
 from lipt.core.signals.signals import (
     Signals,
-    given,
     labels_only,
     moved,
     num_bytes,
     probabilities_of,
+    required,
 )
 from lipt.core.signals.stored import (
     StorageLimits,
@@ -56,7 +56,7 @@ def test_a_saved_file_is_read_back_exactly(tmp_path: Path, *, bias: bool) -> Non
     assert [path.name for path in tmp_path.iterdir()] == ["signals"]
 
 
-def test_taken_rows_are_those_of_every_value_in_the_order_given() -> None:
+def test_take_reorders_every_value() -> None:
     signals = replace(half(full_signals([0, 1, 2, 0, 1])), has_bias=False)
     rows = torch.tensor([3, 0])
     taken = signals.take(rows)
@@ -81,23 +81,23 @@ def test_probabilities_are_errors_plus_one_at_the_label() -> None:
     assert errors_NC[0, 0] == -0.75
 
 
-def test_what_is_missing_is_said() -> None:
+def test_missing_values_are_an_error() -> None:
     signals = labels_only(torch.tensor([0]))
     with pytest.raises(SignalsError, match="the signals have no dynamics of the learners: compute"):
         signals.learners()
     with pytest.raises(SignalsError, match="the signals have no norms: compute them first"):
-        given(signals.gradient_norms_N, "norms")
-    assert given(signals.labels_N, "labels") is signals.labels_N
+        required(signals.gradient_norms_N, "norms")
+    assert required(signals.labels_N, "labels") is signals.labels_N
 
 
-def test_other_models_signals_are_taken_along_and_count_in_a_mean() -> None:
+def test_signals_of_other_models_are_taken_and_averaged() -> None:
     first, other = labels_only(torch.tensor([0, 1, 1])), labels_only(torch.tensor([0, 1, 1]))
     first = replace(first, gradient_norms_N=torch.tensor([1.0, 2.0, 3.0]))
     other = replace(other, gradient_norms_N=torch.tensor([3.0, 0.0, 4.0]))
     both = replace(first, others=(other,))
 
     def norms(signals: Signals) -> torch.Tensor:
-        return given(signals.gradient_norms_N, "gradient norms")
+        return required(signals.gradient_norms_N, "gradient norms")
 
     assert both.mean_over_models(norms).tolist() == [2.0, 1.0, 3.5]
     assert both.of_class(1).mean_over_models(norms).tolist() == [1.0, 3.5]
@@ -105,7 +105,7 @@ def test_other_models_signals_are_taken_along_and_count_in_a_mean() -> None:
     assert first.mean_over_models(norms).tolist() == [1.0, 2.0, 3.0]
 
 
-def test_every_tensor_counts_and_moves() -> None:
+def test_every_tensor_counts_in_bytes_and_moves() -> None:
     signals = full_signals([0, 1, 2])
     # A row of 3 errors, 6 features and as many of a pair, a norm, a label and a picture; of
     # 3 learners 12 probabilities and margins, 3 norms, a disagreement, and whose shard it is in.
@@ -116,7 +116,7 @@ def test_every_tensor_counts_and_moves() -> None:
     meta = torch.device("meta")
     there = moved(signals, meta)
     assert there.errors_NC.device == there.learners().margins_NLT.device == meta
-    assert given(there.validation, "validation").features_ND.device == meta
+    assert required(there.validation, "validation").features_ND.device == meta
     assert there.second_errors_NC is None
     assert there.has_bias
 
@@ -137,14 +137,14 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
 def test_any_floating_point_type_becomes_float32(path: Path, dtype: torch.dtype) -> None:
-    given = torch.arange(12.0).reshape(6, 2).to(dtype)
-    found = read(write(path, features=given))
+    required = torch.arange(12.0).reshape(6, 2).to(dtype)
+    found = read(write(path, features=required))
     assert found.paired_features_NP is None
     assert found.features_ND.dtype == torch.float32
     assert torch.equal(found.features_ND, torch.arange(12.0).reshape(6, 2))
 
 
-def test_large_ones_are_kept_in_half_precision(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_signals_are_stored_as_float16(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(path, features=torch.full((6, 2), 0.5))
     for feature_bytes, dtype in ((48, torch.float32), (47, torch.float16)):
         monkeypatch.setattr(stored, "STORAGE_LIMITS", StorageLimits(feature_bytes=feature_bytes))
@@ -184,7 +184,7 @@ def test_values_whose_squares_overflow_are_refused_with_the_remedy(
         ),
     ],
 )
-def test_misfits_are_told_by_shapes(path: Path, tensors: dict[str, Tensor], words: str) -> None:
+def test_shape_mismatches_are_refused(path: Path, tensors: dict[str, Tensor], words: str) -> None:
     with pytest.raises(FeaturesError, match=words):
         read(write(path, **tensors))
 
@@ -215,7 +215,7 @@ def test_other_files_are_refused_unopened(path: Path, content: bytes, words: str
     assert "'features': N x d" in refusal.value.message
 
 
-def test_pairs_of_a_feature_file_are_both_of_its_halves(tmp_path: Path) -> None:
+def test_a_feature_file_of_pairs_has_both_halves(tmp_path: Path) -> None:
     examples = {"X": torch.ones(3, 2, 2), "y": torch.tensor([0, 1, 0])}
     (tmp_path / "alone").write_bytes(pack(examples))
     (tmp_path / "pairs").write_bytes(pack(examples | {"paired_features": torch.zeros(3, 5)}))
@@ -245,14 +245,14 @@ def last_layer_gradients(model: nn.Module, dataset: Dataset) -> Tensor:
     return torch.stack(gradients)
 
 
-def test_a_confident_examples_error_keeps_its_digits() -> None:
+def test_the_error_of_a_confident_prediction_is_exact() -> None:
     # p of the wrong class is e^-20 / (1 + e^-20) = 2.0611536e-9; 1 - p rounds to 1 in float32.
     errors = errors_of(torch.tensor([[20.0, 0.0]]), torch.tensor([0]))
     assert errors[0].tolist() == pytest.approx([-2.0611536e-9, 2.0611536e-9], rel=1e-6)
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_factored_norms_and_inner_products_are_those_of_autograd(*, bias: bool) -> None:
+def test_factored_norms_and_products_equal_autograd_s(*, bias: bool) -> None:
     model, dataset = made_up_network(bias=bias), made_up_dataset()
     gradients_NP = last_layer_gradients(model, dataset)
     signals = signals_of(model, dataset)
@@ -265,7 +265,7 @@ def test_factored_norms_and_inner_products_are_those_of_autograd(*, bias: bool) 
     torch.testing.assert_close(products_NN, gradients_NP @ gradients_NP.T, rtol=1e-5, atol=1e-5)
 
 
-def test_signals_in_a_mapped_file_are_the_same_and_outlive_its_name(
+def test_mapped_signals_are_the_same_and_outlive_their_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, dataset = made_up_network(), made_up_dataset()
@@ -279,7 +279,7 @@ def test_signals_in_a_mapped_file_are_the_same_and_outlive_its_name(
     assert torch.equal(Signals.load(tmp_path / "signals").errors_NC, held.errors_NC)
 
 
-def test_above_a_limit_halves_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_above_a_limit_signals_are_float16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, dataset = made_up_network(), made_up_dataset()
     exact = signals_of(model, dataset)
     # 40 examples of 3 errors and 64 features take 480 and 10,240 bytes in float32.
@@ -315,7 +315,7 @@ class Hesitant(nn.Module):
 
 
 @pytest.mark.parametrize("hesitant", [False, True])
-def test_models_that_are_given_keywords_have_the_norms_of_autograd(*, hesitant: bool) -> None:
+def test_keyword_models_have_autograd_s_norms(*, hesitant: bool) -> None:
     torch.manual_seed(0)
     plain = Reader(3).eval()
     model: nn.Module = plain
@@ -353,7 +353,7 @@ def autograd_norms(model: nn.Module, dataset: Dataset) -> Tensor:
 
 
 @pytest.mark.parametrize("chunk_size", [1, 7, NUM_EXAMPLES])
-def test_equals_autograd_one_by_one_for_any_chunk_size(chunk_size: int) -> None:
+def test_gradient_norms_equal_autograd_s_for_any_chunk_size(chunk_size: int) -> None:
     model, dataset = made_up_network(), made_up_dataset(NUM_EXAMPLES)
     expected = autograd_norms(model, dataset)
     found = norms(model, dataset, chunk_size=chunk_size)

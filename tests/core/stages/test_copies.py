@@ -83,7 +83,7 @@ def select(context: Context) -> object:
     return job.run(context).blob
 
 
-def test_copies_share_a_picture_whatever_their_labels_are(make_context: MakeContext) -> None:
+def test_near_duplicates_share_a_group_across_labels(make_context: MakeContext) -> None:
     copies = matches_of(make_context(), cpu_threads=1)
     assert copies.pictures_N[7] == copies.pictures_N[3] == 3
     assert copies.pictures_N[9] == copies.pictures_N[4] == 4
@@ -92,7 +92,7 @@ def test_copies_share_a_picture_whatever_their_labels_are(make_context: MakeCont
 
 
 @pytest.mark.parametrize(("first", "second"), [(diagnose, select), (select, diagnose)])
-def test_whoever_asks_second_reads_no_image_and_finds_the_same(
+def test_a_second_request_reads_cached_matches(
     make_context: MakeContext,
     reports: list[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -117,7 +117,7 @@ def test_whoever_asks_second_reads_no_image_and_finds_the_same(
     assert PARTS.isdisjoint(reports)
 
 
-def test_columns_are_copies_only_where_they_are_equal(make_context: MakeContext) -> None:
+def test_columns_are_duplicates_only_if_equal(make_context: MakeContext) -> None:
     context = make_context()
     values = torch.tensor([[1.0, 2.0], [1.0, 2.5], [1.0, 2.0], [3.0, 2.0]])
     column = Column("x", ColumnType.FLOAT32, (2,))

@@ -24,12 +24,12 @@ from lipt.common.models.models import build_torchvision
 from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context
-from lipt.core.diagnosis.label_errors import find_label_errors, label_trust
+from lipt.core.diagnosis.label_errors import find_label_errors, label_confidence
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.proxies.ridge import leave_one_out
 from lipt.core.proxies.untrained import draw_filters, patch_features
 from lipt.core.results import CommittedLearner, Trajectories
-from lipt.core.signals.signals import Signals, given
+from lipt.core.signals.signals import Signals, required
 from lipt.core.stages import proxy as proxying
 from lipt.core.stages.proxy import proxied_features, proxied_signals
 from lipt.core.stages.question import Sources
@@ -71,7 +71,7 @@ def ask(context: Context, weights: BlobName) -> Any:
     def asked(text: str, **question: Any) -> tuple[Signals, Mapping[str, Any]]:
         sources = replace(Sources(CONFIG, IMAGE, weights), **question)
         signals = proxied_signals(context, sources, Proxy.parse(text))
-        return signals, given(signals.facts, "facts")
+        return signals, required(signals.facts, "facts")
 
     return asked
 
@@ -84,12 +84,12 @@ def patches_ND(context: Context) -> Tensor:
     return patch_features(dataset.images(drawn), filters)
 
 
-def test_errors_and_features_are_the_heads(context: Context, ask: Any, patches_ND: Tensor) -> None:
+def test_errors_and_features_are_the_head_s(context: Context, ask: Any, patches_ND: Tensor) -> None:
     # No model is looked at.
     signals, facts = ask("ridge:patches", weights=NOWHERE)
     dataset = context.dataset
     head = leave_one_out(patches_ND, dataset.labels_N, 10, generator=torch.Generator())
-    chances_NC = (head.outputs_NC * facts["sharpness"]).softmax(dim=-1)
+    chances_NC = (head.outputs_NC * facts["inverse_temperature"]).softmax(dim=-1)
     expected_NC = chances_NC - functional.one_hot(dataset.labels_N, 10)
     torch.testing.assert_close(signals.errors_NC, expected_NC, rtol=0, atol=1e-5)
     assert signals.has_bias
@@ -105,14 +105,16 @@ def test_errors_and_features_are_the_heads(context: Context, ask: Any, patches_N
     torch.testing.assert_close(spread_D[spread_D > 0].mean(), torch.tensor(1.0), rtol=0.05, atol=0)
 
 
-def test_wrong_labels_teach_no_second_head(weights: BlobName, tmp_path: Path) -> None:
+def test_the_second_head_excludes_suspected_labels(weights: BlobName, tmp_path: Path) -> None:
     context = Context(digits_settings(tmp_path, "digits-mislabelled"), send=lambda _: None)
     first = proxied_signals(context, Sources(CONFIG, IMAGE, weights), PATCHES)
     labels_N = context.dataset.labels_N
-    trust_N = label_trust(find_label_errors(replace(first, second_errors_NC=None)), labels_N)
-    assert trust_N is not None
-    assert torch.equal(given(first.trust_N, "trust"), trust_N)
-    assert given(first.facts, "facts")["distrusted"] == int((trust_N < 1).sum()) > 0
+    confidence_N = label_confidence(
+        find_label_errors(replace(first, second_errors_NC=None)), labels_N
+    )
+    assert confidence_N is not None
+    assert torch.equal(required(first.confidence_N, "confidence"), confidence_N)
+    assert required(first.facts, "facts")["suspected"] == int((confidence_N < 1).sum()) > 0
     assert first.second_errors_NC is not None
     # Of examples without a say the second head knows better than their labels.
     wrong_N = labels_N != open_dataset("digits-train").labels_N
@@ -121,12 +123,12 @@ def test_wrong_labels_teach_no_second_head(weights: BlobName, tmp_path: Path) ->
     # What was kept on disk is what was computed.
     again = proxied_signals(context, Sources(CONFIG, IMAGE, weights), PATCHES)
     assert again.facts == first.facts
-    assert torch.equal(given(again.trust_N, "trust"), trust_N)
+    assert torch.equal(required(again.confidence_N, "confidence"), confidence_N)
     assert again.second_errors_NC is not None
     assert torch.equal(again.second_errors_NC, first.second_errors_NC)
 
 
-def test_theta_star_has_the_features_it_has_as_a_soup(ask: Any, weights: BlobName) -> None:
+def test_theta_star_s_features_equal_those_of_a_soup(ask: Any, weights: BlobName) -> None:
     as_they_came = CONFIG.model_copy(update={"soup": SoupConfig(reestimate_batch_norm=False)})
     question = {"config": as_they_came, "initial": weights}
     initial, facts = ask("ridge:initial", **question, weights=NOWHERE)
@@ -135,8 +137,8 @@ def test_theta_star_has_the_features_it_has_as_a_soup(ask: Any, weights: BlobNam
     assert torch.equal(initial.features_ND, soup.features_ND)
     # Given weights keep their statistics; those of random ones are of the run's own data.
     began = InitializationConfig(weights_sha256="0" * 64)
-    given = CONFIG.model_copy(update={"initialization": began})
-    kept, _ = ask("ridge:initial", config=given, initial=weights)
+    required = CONFIG.model_copy(update={"initialization": began})
+    kept, _ = ask("ridge:initial", config=required, initial=weights)
     assert torch.equal(kept.features_ND, initial.features_ND)
     anew, _ = ask("ridge:initial", initial=weights)
     assert not torch.equal(anew.features_ND, initial.features_ND)
@@ -145,7 +147,7 @@ def test_theta_star_has_the_features_it_has_as_a_soup(ask: Any, weights: BlobNam
     assert tried == ["patches", "soup", "initial", "patches+soup", "patches+initial"]
 
 
-def test_learners_are_side_by_side_and_silent_about_their_own_shards(
+def test_learner_features_are_concatenated_and_zero_on_own_shards(
     context: Context, ask: Any, weights: BlobName, trajectories: Trajectories
 ) -> None:
     signals, facts = ask("ridge:learners", trajectories=trajectories)
@@ -170,7 +172,7 @@ def test_learners_are_side_by_side_and_silent_about_their_own_shards(
 
 
 @pytest.mark.parametrize(("scale", "mirrored"), [(4, False), (4, True), (3, False)])
-def test_mirror_images_count_where_they_help_to_tell_the_labels(
+def test_mirror_images_are_used_if_they_raise_accuracy(
     tmp_path: Path, weights: BlobName, scale: int, *, mirrored: bool
 ) -> None:
     context = Context(digits_settings(tmp_path, "digits-test"), send=lambda _: None)
@@ -190,10 +192,10 @@ def test_mirror_images_count_where_they_help_to_tell_the_labels(
     filters = draw_filters(context.dataset.images(drawn), generator=generator)
     features_ND = patch_features(images_NCHW, filters, mirrored=mirrored)
     head = leave_one_out(features_ND, dataset.labels_N, 10, generator=torch.Generator())
-    assert given(signals.facts, "facts")["accuracy"] == pytest.approx(head.accuracy, abs=1e-3)
+    assert required(signals.facts, "facts")["accuracy"] == pytest.approx(head.accuracy, abs=1e-3)
 
 
-def test_the_users_features_are_the_requests(context: Context, ask: Any) -> None:
+def test_user_features_come_from_the_request(context: Context, ask: Any) -> None:
     # They give the labels away.
     onehot_NC = functional.one_hot(context.dataset.labels_N, 10).float()
     features = context.blobs.put_bytes(pack({"features": onehot_NC}))
@@ -205,7 +207,9 @@ def test_the_users_features_are_the_requests(context: Context, ask: Any) -> None
     assert [one["features"] for one in facts["tried"]] == ["user"]
 
 
-def test_the_backbone_is_the_operators(weights: BlobName, context: Context, tmp_path: Path) -> None:
+def test_the_operator_sets_the_backbone(
+    weights: BlobName, context: Context, tmp_path: Path
+) -> None:
     path = tmp_path / "resnet18.safetensors"
     save_file(build_torchvision("resnet18", num_classes=3, in_channels=3).state_dict(), path)
     settings = digits_settings(context.settings.state_dir, "digits-test").model_copy(
@@ -213,11 +217,13 @@ def test_the_backbone_is_the_operators(weights: BlobName, context: Context, tmp_
     )
     named = Context(settings, send=lambda _: None)
     backbone = Proxy.parse("ridge:backbone")
-    facts = given(proxied_signals(named, Sources(CONFIG, IMAGE, weights), backbone).facts, "facts")
+    facts = required(
+        proxied_signals(named, Sources(CONFIG, IMAGE, weights), backbone).facts, "facts"
+    )
     assert facts["num_features"] == 5 * 512
 
 
-def test_a_choice_tells_what_it_tried(ask: Any, trajectories: Trajectories) -> None:
+def test_auto_reports_all_tried_proxies(ask: Any, trajectories: Trajectories) -> None:
     chosen, facts = ask("auto", trajectories=trajectories)
     tried = {one["features"]: one for one in facts["tried"]}
     # Learners, at two passes, could not halve the errors of patches for that price.
@@ -238,12 +244,12 @@ def test_a_choice_tells_what_it_tried(ask: Any, trajectories: Trajectories) -> N
         ("ridge:backbone", "a coordinator started with --backbone"),
     ],
 )
-def test_what_is_not_there_is_refused_with_a_remedy(ask: Any, text: str, remedy: str) -> None:
+def test_unavailable_features_are_refused_with_a_remedy(ask: Any, text: str, remedy: str) -> None:
     with pytest.raises(ProxyError, match=remedy):
         ask(text)
 
 
-def test_data_that_is_no_pictures_has_no_patches(context: Context) -> None:
+def test_only_images_have_patches(context: Context) -> None:
     rows = Context(context.settings, send=lambda _: None)
     vars(rows)["dataset"] = replace(context.dataset, inputs=ImageSpec(1, 1, 64))
     with pytest.raises(
@@ -267,7 +273,7 @@ def test_features_alone_need_neither_a_head_nor_a_label(
     )
     assert signals.labels_N.tolist() == [0] * len(features_ND)
     assert signals.errors_NC.shape == (len(features_ND), 0)
-    facts = given(signals.facts, "facts")
+    facts = required(signals.facts, "facts")
     assert set(facts) == {"proxy", "features", "num_features", "drawn", "seconds"}
     assert (facts["proxy"], facts["features"]) == ("ridge:patches", "patches")
     assert facts["num_features"] == 2048

@@ -52,20 +52,20 @@ def ask(
     return without_labels(find_strategy(strategy), options or {}, asking, images=images)
 
 
-def test_labels_are_given_unless_a_request_says_none() -> None:
+def test_labels_are_used_by_default() -> None:
     meant = [Labels.parse(text) for text in ("", "given", "none")]
     assert meant == [Labels.GIVEN, Labels.GIVEN, Labels.NONE]
     with pytest.raises(InvalidRequestError, match=r"labels = 'some': choose one of given, none\."):
         Labels.parse("some")
 
 
-def test_those_that_look_at_features_or_nothing_can() -> None:
+def test_strategies_of_features_or_nothing_work_without_labels() -> None:
     able = {name for name, strategy in STRATEGIES.items() if works_without_labels(strategy)}
     assert able == ABLE
 
 
 @pytest.mark.parametrize("name", sorted(set(STRATEGIES) - ABLE))
-def test_every_other_one_is_refused_with_those_that_can(name: str) -> None:
+def test_strategies_that_need_labels_are_refused_with_alternatives(name: str) -> None:
     with pytest.raises(InvalidRequestError, match=rf"'{name}' cannot choose.*labels") as refusal:
         ask(name)
     listed = refusal.value.message.partition("Choose one of: ")[2].removesuffix(".").split(", ")
@@ -74,7 +74,7 @@ def test_every_other_one_is_refused_with_those_that_can(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WITH_A_SPACE)
-def test_examples_are_compared_by_features_unless_said_otherwise(name: str) -> None:
+def test_without_labels_examples_are_compared_by_features(name: str) -> None:
     assert ask(name)[0] == {"space": "features"}
     assert ask(name, {"space": "features"}) == ask(name)
     with pytest.raises(StrategyOptionError, match=rf"space of strategy '{name}' cannot be 'grad"):
@@ -102,7 +102,7 @@ def test_without_labels_only_proxies_without_labels_are_taken() -> None:
         ("auto", "it is whichever is right about the most labels"),
     ],
 )
-def test_a_proxy_that_labels_went_into_is_refused(proxy: str, why: str) -> None:
+def test_a_proxy_trained_on_labels_is_refused_without_labels(proxy: str, why: str) -> None:
     remedy = r"one or more of user, patches, columns, backbone.*such as ridge:patches; or"
     with pytest.raises(ProxyError, match=rf"with labels=none: {why}\..*{remedy}"):
         ask("herding", proxy=proxy, features=FILE)
@@ -110,7 +110,7 @@ def test_a_proxy_that_labels_went_into_is_refused(proxy: str, why: str) -> None:
         ask("uniform", proxy="best")
 
 
-def test_where_there_are_no_images_the_values_of_columns_are_looked_at() -> None:
+def test_columns_are_selected_by_their_values() -> None:
     assert ask("kcenter", images=False)[1] == Proxy.parse("ridge:columns")
     with pytest.raises(ProxyError, match=r"such as ridge:columns; or"):
         ask("kcenter", proxy="auto", images=False)
@@ -124,7 +124,7 @@ NEED_CLASSES = {
 }
 
 
-def test_all_but_those_that_read_probabilities_work_with_any_targets() -> None:
+def test_strategies_without_probabilities_work_with_any_targets() -> None:
     for kind in OTHERS:
         able = {name for name, known in STRATEGIES.items() if kind in known.kinds_of({})}
         assert set(STRATEGIES) - able == NEED_CLASSES
@@ -139,7 +139,7 @@ def test_all_but_those_that_read_probabilities_work_with_any_targets() -> None:
         ("gradmatch", {"gradient": "own_class"}, TargetKind.NUMBER, "with gradient=own_class"),
     ],
 )
-def test_what_needs_classes_says_so_and_names_those_that_do_not(
+def test_strategies_that_need_classes_are_refused_with_alternatives(
     name: str, options: dict[str, str], kind: TargetKind, words: str
 ) -> None:
     with pytest.raises(
@@ -170,7 +170,7 @@ def asked_for(
     return question_of(run, asking, 1000, backbone=None, kind=kind, max_warm_up_epochs=200)
 
 
-def test_a_warm_up_needs_no_theta_p_and_lipt_says_nothing() -> None:
+def test_a_warm_up_needs_no_theta_p() -> None:
     asked = asked_for("craig", "epochs:15.0")
     assert asked.options == (("pretraining", "epochs:15"),)
     assert asked.weights == asked.initial == BlobName.of(b"theta*")
@@ -183,7 +183,7 @@ def test_a_warm_up_needs_no_theta_p_and_lipt_says_nothing() -> None:
     assert training_for(query("craig", "lipt"), 1000) is Training.LEARNERS
 
 
-def test_soft_labels_come_of_a_proxy_with_classes() -> None:
+def test_soft_labels_need_a_proxy_with_classes() -> None:
     assert asked_for("craig").teacher is None
     soft = asked_for("craig", soft_labels=True)
     assert (soft.proxy, soft.teacher) == (None, "auto")
@@ -223,7 +223,7 @@ ALL = {"options": {"parameters": "all"}}
         ("forgetting", {"weights": FILE}, Training.LEARNERS),
     ],
 )
-def test_a_query_needs_learners_only_where_it_looks_at_them(
+def test_a_request_needs_learners_only_if_it_uses_them(
     strategy: str, asked: dict[str, Any], expected: Training
 ) -> None:
     assert training_for(query(strategy, **asked), 1000) is expected
@@ -267,7 +267,7 @@ def test_soft_labels_train_what_they_need(asked: dict[str, Any], expected: Train
         ),
     ],
 )
-def test_what_cannot_be_is_refused_with_a_remedy(
+def test_contradictory_requests_are_refused_with_a_remedy(
     strategy: str, pretraining: str, asked: dict[str, Any], error: type[LiptError], message: str
 ) -> None:
     with pytest.raises(error, match=message):

@@ -43,7 +43,7 @@ def recheck(context: Context, anchor: BlobName, weights: BlobName) -> Recheck:
     return RecheckSubset(CONFIG, IMAGE, anchor=anchor, weights=weights).run(context)
 
 
-def test_a_small_change_is_foretold(context: Context, stored: Callable[[float], BlobName]) -> None:
+def test_a_small_change_is_predicted(context: Context, stored: Callable[[float], BlobName]) -> None:
     near, far = (recheck(context, stored(1.0), stored(scale)) for scale in (1.02, 60.0))
     assert near.predicted_loss == pytest.approx(near.actual_loss, rel=1e-2)
     assert near.can_stay
@@ -143,7 +143,7 @@ def test_gradient_and_diagonal_are_those_of_autograd() -> None:
 
 
 @pytest.mark.parametrize("part_size", [1, 3, 7])
-def test_parts_do_not_matter(part_size: int) -> None:
+def test_the_quadratic_model_does_not_depend_on_batches(part_size: int) -> None:
     network = make_network()
     at = trainable(network)
     whole = fit_quadratic_model(losses_of(network, part_size=7), at, 7, seed=0)
@@ -162,5 +162,7 @@ def test_parts_do_not_matter(part_size: int) -> None:
         *((1.0, math.inf, False), (math.inf, math.inf, False)),
     ],
 )
-def test_the_decision(predicted: float, actual: float, *, stays: bool) -> None:
+def test_decision_by_predicted_and_actual_loss(
+    predicted: float, actual: float, *, stays: bool
+) -> None:
     assert Recheck(predicted, actual).can_stay is stays

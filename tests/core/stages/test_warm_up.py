@@ -24,7 +24,7 @@ from lipt.core.results import CommittedLearner, Trajectories
 from lipt.core.selection.options import WarmUp
 from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.signals import Signals
-from lipt.core.stages.warm_up import WarmedUp, dynamics_of, own_learners, warmed_up
+from lipt.core.stages.warm_up import WarmUpSignals, dynamics_of, own_learners, warm_up_signals
 from lipt.core.training import warm_up
 from tests.digits import digits_settings
 
@@ -63,8 +63,8 @@ def question(context: Context, **options: str) -> SelectSubset:
     )
 
 
-def ask(context: Context, warm_up: WarmUp, **options: str) -> WarmedUp:
-    return warmed_up(context, question(context, **options), warm_up)
+def ask(context: Context, warm_up: WarmUp, **options: str) -> WarmUpSignals:
+    return warm_up_signals(context, question(context, **options), warm_up)
 
 
 def by_hand(context: Context, index: int, epochs: float) -> Signals:
@@ -102,7 +102,7 @@ def test_grand_of_two_models_is_the_mean_of_both_norms(context: Context) -> None
     assert indices_K.tolist() == norms_N.topk(10).indices.sort().values.tolist()
 
 
-def test_a_warm_up_is_paid_once_and_told_after(context: Context, reports: list[str]) -> None:
+def test_a_warm_up_is_trained_once_and_timed(context: Context, reports: list[str]) -> None:
     first = ask(context, WarmUp(1.0, 2))
     assert first.seconds == first.spent_seconds > 0
     assert "warming up model 2 of 2: 1" in reports
@@ -122,7 +122,7 @@ def test_a_warm_up_is_paid_once_and_told_after(context: Context, reports: list[s
     assert reports == []
 
 
-def test_a_killed_warm_up_goes_on_at_the_last_epochs_end(
+def test_a_killed_warm_up_resumes_at_the_last_epoch(
     context: Context, reports: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = Context(digits_settings(tmp_path / "other"), send=lambda _: None)
@@ -170,7 +170,7 @@ def learners(*indices: int) -> Trajectories:
     return Trajectories(name, tuple(CommittedLearner(index, (), name) for index in indices))
 
 
-def test_membership_is_the_shards(shared: Context, records: tuple[LearnerRecord, ...]) -> None:
+def test_own_learners_follow_shards(shared: Context, records: tuple[LearnerRecord, ...]) -> None:
     dataset = shared.dataset
     own_learner_N = own_learners(shared, OF_THREE, learners(0, 1, 2))
     assert own_learner_N.dtype == torch.int16
@@ -191,7 +191,7 @@ def test_membership_is_the_shards(shared: Context, records: tuple[LearnerRecord,
         )
 
 
-def test_places_are_those_of_the_learners_that_are_in(shared: Context) -> None:
+def test_own_learners_are_positions_among_finished_learners(shared: Context) -> None:
     everyone_N = own_learners(shared, OF_THREE, learners(0, 1, 2))
     # Learner 1 has failed.
     two_N = own_learners(shared, OF_THREE, learners(0, 2))
@@ -213,7 +213,7 @@ def trajectories(shared: Context) -> Trajectories:
     return Trajectories(shared.blobs.put_bytes(pack(models[1])), tuple(learners))
 
 
-def test_dynamics_know_the_shards_and_are_found_on_the_disk_again(
+def test_dynamics_use_the_shards_and_are_cached_on_disk(
     shared: Context, trajectories: Trajectories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dynamics = dynamics_of(shared, OF_THREE, IMAGE, trajectories)
@@ -227,7 +227,7 @@ def test_dynamics_know_the_shards_and_are_found_on_the_disk_again(
     assert torch.equal(again.margins_NLT, dynamics.margins_NLT)
 
 
-def test_a_learner_is_looked_at_on_its_way_and_else_as_it_was_pruned() -> None:
+def test_dynamics_use_snapshots_or_else_pruned_results() -> None:
     early, end, pruned = (BlobName.of(part) for part in (b"early", b"end", b"pruned"))
     assert CommittedLearner(0, (early, end), pruned).states == (early, end)
     assert CommittedLearner(0, (), pruned).states == (pruned,)

@@ -93,9 +93,7 @@ def taken_by(selector: Object, given: list[Object]) -> set[str]:
     }
 
 
-def test_what_makes_pods_and_what_limits_their_disruption_finds_its_own(
-    given: list[Object],
-) -> None:
+def test_selectors_match_their_own_pods(given: list[Object]) -> None:
     for each in of_kind(given, "Deployment", "StatefulSet", "PodDisruptionBudget"):
         own = each["metadata"]["labels"]["app.kubernetes.io/component"]
         assert taken_by(each["spec"]["selector"], given) == {own}
@@ -138,7 +136,7 @@ def test_workers_reach_the_coordinator_s_grpc_and_nothing_else_of_lipt(given: li
     assert {port["port"] for port in to_names["ports"]} == {53}
 
 
-def test_what_is_mounted_is_a_volume_and_what_is_a_volume_is_mounted(given: list[Object]) -> None:
+def test_mounts_and_volumes_match(given: list[Object]) -> None:
     for maker, template in pods(given):
         spec = template["spec"]
         claims = maker["spec"].get("volumeClaimTemplates", ())
@@ -153,7 +151,7 @@ def test_what_is_mounted_is_a_volume_and_what_is_a_volume_is_mounted(given: list
                 only(given, "ConfigMap", volume["configMap"]["name"])
 
 
-def test_secrets_are_those_that_the_page_makes_or_cert_manager_does(given: list[Object]) -> None:
+def test_secrets_are_documented_or_made_by_cert_manager(given: list[Object]) -> None:
     mounted = {
         volume["secret"]["secretName"]
         for _, template in pods(given)
@@ -173,7 +171,7 @@ _WHOSE = {"app.kubernetes.io/managed-by", "app.kubernetes.io/version", "helm.sh/
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_chart_and_overlay_come_to_the_same(name: str) -> None:
+def test_the_chart_and_the_overlay_give_the_same_objects(name: str) -> None:
     built = plain(objects(f"kustomize/{name}"))
     charted = plain(objects(f"helm/{name}"))
     assert built.keys() == charted.keys()
@@ -318,14 +316,12 @@ def test_chart_is_of_this_version() -> None:
         ({"coordinator": {"data": ""}}, "data"),
     ],
 )
-def test_value_that_is_misspelt_or_out_of_range_is_refused_by_name(
-    values: dict[str, Any], words: str
-) -> None:
+def test_a_misspelt_or_invalid_value_is_refused_by_name(values: dict[str, Any], words: str) -> None:
     with pytest.raises(helm_python.HelmError, match=words):
         rendered(values)
 
 
-def test_own_settings_win_and_stay_beside_data_and_model() -> None:
+def test_own_settings_override_and_extend_defaults() -> None:
     given = documents(
         {
             "coordinator": {
@@ -363,7 +359,7 @@ def test_two_releases_in_one_namespace_share_no_name() -> None:
     assert ("Service", "pets-lipt-coordinator") in other
 
 
-def test_certificates_of_cert_manager_are_as_this_product_wants_them() -> None:
+def test_cert_manager_s_certificates_fit_this_product() -> None:
     given = documents({"tls": {"certManager": {"enabled": True}}})
     coordinator = only(given, "Certificate", "lipt-coordinator")["spec"]
     worker = only(given, "Certificate", "lipt-worker")["spec"]

@@ -141,9 +141,7 @@ def test_both_sides_have_certificates_or_neither_has(given: list[Object], read: 
             assert path.parent == Path(mount_of(spec, path)["mountPath"])
 
 
-def test_workers_of_a_job_are_as_many_as_a_run_s_learners_and_say_when_they_are_cut_short(
-    given: list[Object], read: Any
-) -> None:
+def test_a_job_has_a_worker_per_learner(given: list[Object], read: Any) -> None:
     coordinator, _ = read(given, "coordinator")
     settings, _ = read(given, "worker")
     for job in (each for each in given if each["kind"] == "Job"):
@@ -162,7 +160,7 @@ def test_images_are_of_this_version(given: list[Object]) -> None:
         assert image in own or image.startswith("registry.example/")
 
 
-def test_metrics_that_scale_workers_are_the_coordinator_s(given: list[Object]) -> None:
+def test_autoscaling_uses_existing_metrics(given: list[Object]) -> None:
     served = {instrument.name for instrument in COORDINATOR}
     for scaled in (each for each in given if each["kind"] == "ScaledObject"):
         query = scaled["spec"]["triggers"][0]["metadata"]["query"]

@@ -75,11 +75,11 @@ def job(tmp_path: Path) -> Iterator[Job]:
     submitted.end()
 
 
-def test_script_has_nothing_that_shellcheck_warns_of() -> None:
+def test_shellcheck_finds_nothing_in_the_script() -> None:
     subprocess.run([BIN / "shellcheck", SCRIPT], check=True)
 
 
-def test_a_worker_that_dies_with_a_learner_changes_nothing(job: Job) -> None:
+def test_a_dying_worker_does_not_change_the_result(job: Job) -> None:
     pytest.importorskip("sklearn")
     job.install("lipt-worker", FOLDER / "mortal_worker.py")
     batch = job.submit()
@@ -94,7 +94,7 @@ def test_a_worker_that_dies_with_a_learner_changes_nothing(job: Job) -> None:
     assert workers.splitlines()[-1].endswith("stopped")
 
 
-def test_status_is_that_of_the_commands_and_files_are_their_user_s_alone(job: Job) -> None:
+def test_the_job_has_its_commands_status_and_private_files(job: Job) -> None:
     batch = job.submit("bash", "-c", "exit 3")
     assert batch.wait() == 3, batch.text()
     assert job.home.stat().st_mode & 0o077 == 0
@@ -102,7 +102,7 @@ def test_status_is_that_of_the_commands_and_files_are_their_user_s_alone(job: Jo
     assert keys == {"ca", "coordinator", "trainer", "worker"}
 
 
-def test_a_job_goes_on_after_its_time_was_up_on_another_first_node(job: Job) -> None:
+def test_a_requeued_job_resumes_on_another_node(job: Job) -> None:
     pytest.importorskip("sklearn")
     commands = "lipt run start --name first --seed 0 && exec sleep infinity"
     batch = job.submit("bash", "-c", commands)
@@ -117,7 +117,7 @@ def test_a_job_goes_on_after_its_time_was_up_on_another_first_node(job: Job) -> 
     assert EXAMPLES_SUBSET in again.text()
 
 
-def test_a_job_is_not_requeued_for_ever(job: Job) -> None:
+def test_requeues_are_limited(job: Job) -> None:
     batch = job.submit("sleep", "infinity", SLURM_RESTART_COUNT="10")
     batch.wait_for("the coordinator is on")
     assert batch.stop(signal.SIGUSR1) == 1
@@ -135,7 +135,7 @@ def test_a_job_is_not_requeued_for_ever(job: Job) -> None:
         ({"WORKER_FLAGS": "--device nothing"}, "no worker is left: see"),
     ],
 )
-def test_what_cannot_start_fails_the_job(job: Job, flags: dict[str, str], words: str) -> None:
+def test_a_failed_start_fails_the_job(job: Job, flags: dict[str, str], words: str) -> None:
     batch = job.submit("sleep", "infinity", **flags)
     assert batch.wait() == 1
     assert words in batch.text()

@@ -69,7 +69,7 @@ def test_a_run_started_on_the_page_appears_and_changes_without_a_reload(page: Pa
     assert page.evaluate("document.querySelector('main img, main script')") is None
 
 
-def test_learners_at_work_change_and_an_admin_cancels_them(
+def test_learners_update_and_an_admin_cancels_their_run(
     page: Page, service: Watched, ready: str
 ) -> None:
     with service.cluster.client() as client:
@@ -90,7 +90,7 @@ def test_learners_at_work_change_and_an_admin_cancels_them(
     assert run.run_id in page.url
 
 
-def test_classes_that_are_called_markup_show_as_text(watcher: Watcher, ready: str) -> None:
+def test_class_names_with_markup_show_as_text(watcher: Watcher, ready: str) -> None:
     page = watcher.open("trainer", f"runs/{ready}/subsets")
     choose(page, "uniform_per_class", "20")
     expect(rows(page, "Classes of")).to_have_count(len(HOSTILE_CLASSES))
@@ -122,7 +122,7 @@ def side_by_side(page: Page) -> None:
     ).click()
 
 
-def test_runs_subsets_and_faults_of_the_data_are_compared_and_drawn(
+def test_runs_subsets_and_diagnoses_are_compared_and_drawn(
     watcher: Watcher, service: Watched, ready: str
 ) -> None:
     with service.cluster.client() as client:
@@ -175,7 +175,7 @@ def require_accessible(axe: Any, page: Page, view: str) -> None:
     assert found.violations_count == 0, f"{view}: {found.generate_report()}"
 
 
-def test_one_signs_in_with_a_token_and_out_again(watcher: Watcher, service: Watched) -> None:
+def test_a_token_signs_in_and_out(watcher: Watcher, service: Watched) -> None:
     watcher.expect("status of 401")
     page = watcher.open(None, "workers")
     page.get_by_label("Token").fill("lipt-nobody")
@@ -189,7 +189,7 @@ def test_one_signs_in_with_a_token_and_out_again(watcher: Watcher, service: Watc
     expect(page.get_by_label("Token")).to_be_visible()
 
 
-def test_a_session_that_has_ended_leads_to_signing_in_and_back(
+def test_an_ended_session_asks_to_sign_in_and_returns(
     watcher: Watcher, service: Watched, ready: str
 ) -> None:
     watcher.expect("status of 401")
@@ -242,7 +242,7 @@ def one_learner() -> dict[str, Any]:
     return {"model": "resnet8", "learners": {"num_learners": 1, "num_steps": 1, "batch_size": 8}}
 
 
-def test_the_page_says_that_the_coordinator_is_away_and_recovers(
+def test_the_page_shows_an_unreachable_coordinator_and_recovers(
     watcher: Watcher, service: Watched, ready: str
 ) -> None:
     watcher.expect("Failed to load resource")

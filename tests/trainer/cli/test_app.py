@@ -16,9 +16,7 @@ from tests.remembered_spans import Remembered, remembering
 from tests.trainer.cli.conftest import declared_entry_points
 
 
-def test_a_program_that_ends_with_a_thread_in_torch_leaves_in_order(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_program_exits_cleanly_with_a_thread_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     entered: list[str] = []
 
     @contextmanager
@@ -177,7 +175,7 @@ main(sys.argv[1:], prog_name="lipt")
         (("train",), {"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE"),
     ],
 )
-def test_threads_wait_without_spinning_unless_the_user_says_otherwise(
+def test_threads_wait_passively_by_default(
     command: tuple[str, ...], chosen: dict[str, str], found: str
 ) -> None:
     inherited = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
@@ -192,7 +190,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "entry_points", points.select)
 
 
-def test_plugged_in_commands_stand_in_the_help_and_refuse_in_one_sentence(tmp_path: Path) -> None:
+def test_plugin_commands_are_in_the_help(tmp_path: Path) -> None:
     text = CliRunner().invoke(main, ["--help"]).stdout
     assert "state" in text
     assert "demo" in text

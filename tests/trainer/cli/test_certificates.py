@@ -57,7 +57,7 @@ def test_a_certificate_is_good_for_its_purpose_and_its_hosts_alone(folder: Folde
     assert verified(folder, "scraped", "sslserver", "-verify_hostname", "gpu-1")
 
 
-def test_who_has_a_certificate_makes_no_others(folder: Folder) -> None:
+def test_a_peer_s_certificate_cannot_sign_others(folder: Folder) -> None:
     taken = folder.cert("worker"), folder.key("worker")
     certificate = x509.load_pem_x509_certificate(taken[0].read_bytes())
     key: Any = load_pem_private_key(taken[1].read_bytes(), None)
@@ -80,7 +80,7 @@ def test_a_certificate_counts_from_an_hour_ago_within_its_authority() -> None:
         issue_server(authority, ["head"], now=NOW + 100 * DAY, days=1)
 
 
-def test_what_is_no_host_or_no_name_is_refused() -> None:
+def test_invalid_hosts_and_names_are_refused() -> None:
     authority = make_authority(now=NOW, days=1)
     for host in ("", "head:50051", "https://head", "[::1]", "a..b", "-head", "a*.b"):
         with pytest.raises(ConfigError, match="is not a host's name or IP address"):
@@ -94,14 +94,14 @@ def mode(path: Path) -> int:
     return path.stat().st_mode & 0o777
 
 
-def test_a_key_is_its_user_s_alone_as_is_the_folder(folder: Folder) -> None:
+def test_keys_and_their_folder_are_private(folder: Folder) -> None:
     assert mode(folder.path) == 0o700
     assert {mode(path) for path in folder.path.glob("*.key")} == {0o600}
     assert {mode(path) for path in folder.path.glob("*.pem")} == {0o644}
 
 
 @pytest.mark.parametrize("there", ["x.key", "x.pem"])
-def test_what_is_there_is_left_unless_told_otherwise(tmp_path: Path, there: str) -> None:
+def test_existing_certificates_are_not_overwritten_by_default(tmp_path: Path, there: str) -> None:
     folder = Folder(tmp_path)
     (tmp_path / there).symlink_to("nowhere")  # also of somebody else's making
     with pytest.raises(ConfigError, match=f"{there} is there already.*--force"):
@@ -109,7 +109,7 @@ def test_what_is_there_is_left_unless_told_otherwise(tmp_path: Path, there: str)
     folder.require_free(["x"], force=True)
 
 
-def test_a_replaced_key_was_never_readable_by_others(tmp_path: Path) -> None:
+def test_a_replaced_key_is_never_readable_by_others(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     folder.key("x").touch(mode=0o666)
     folder.write("x", make_authority(now=NOW, days=1))

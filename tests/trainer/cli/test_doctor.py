@@ -22,7 +22,7 @@ def check(name: str, protocol: tuple[int, int] = (1, 0), **changes: Any) -> Chec
     return only
 
 
-def test_protocols_fail_versions_are_noted_and_else_all_is_well() -> None:
+def test_protocols_must_match_and_versions_are_noted() -> None:
     checks = coordinator_checks(INFO, protocol=(1, 0), versions={"torch": "2.15.0"})
     assert [(check.name, check.ok) for check in checks] == [
         ("protocol", True),
@@ -48,7 +48,7 @@ def test_missing_data_fails_and_missing_silent_or_unfit_workers_are_noted() -> N
     note = check("workers", workers=())
     assert note.ok is None
     assert "lipt-worker --coordinator" in note.remedy
-    silent = replace(WORKER, seconds_since_heard=61.0)
+    silent = replace(WORKER, seconds_since_last_call=61.0)
     assert check("worker worker-1", workers=(silent,)).ok is None
     reason = "cannot train run r: it does not allow `mine` (--allow-module mine)"
     idle = replace(WORKER, assignment="", idle_reason=reason)
@@ -88,7 +88,7 @@ def test_missing_extras_and_classes_without_examples_are_noted() -> None:
     assert "its labels begin at 1, and classes are counted from 0" in told
 
 
-def test_the_doctor_is_content_with_a_coordinator(relay: Relay, lipt: Any) -> None:
+def test_the_doctor_passes_with_a_coordinator(relay: Relay, lipt: Any) -> None:
     result = lipt("doctor")
     assert result.exit_code == 0, result.stdout
     assert "data: digits-train, 1442 examples of 10 classes, 1x8x8 images" in result.stdout
@@ -99,7 +99,7 @@ def test_the_doctor_is_content_with_a_coordinator(relay: Relay, lipt: Any) -> No
     assert {"name", "ok", "detail", "remedy"} == set(report["checks"][0])
 
 
-def test_the_doctor_fails_with_a_remedy_where_nobody_or_another_server_listens(
+def test_the_doctor_fails_with_a_remedy_without_a_coordinator(
     lipt: Any, dead_address: str, stranger: str
 ) -> None:
     for address, told in (

@@ -51,7 +51,7 @@ def hostile(relay: Relay) -> None:
     "command",
     [["doctor"], ["run", "show"], ["run", "list"], ["run", "watch"], ["run", "cancel", "latest"]],
 )
-def test_no_line_is_forged_and_no_terminal_steered(lipt: Any, command: list[str]) -> None:
+def test_peer_texts_cannot_control_the_terminal(lipt: Any, command: list[str]) -> None:
     result = lipt(*command)
     assert SHOWN in result.stdout
     assert not unprintable(result.output)
@@ -61,7 +61,7 @@ def test_no_line_is_forged_and_no_terminal_steered(lipt: Any, command: list[str]
 
 
 @pytest.mark.parametrize("command", [["doctor"], ["run", "show"]])
-def test_json_has_the_text_itself_in_escapes_of_its_own(lipt: Any, command: list[str]) -> None:
+def test_json_output_escapes_peer_texts(lipt: Any, command: list[str]) -> None:
     result = lipt(*command, "--json")
     assert not unprintable(result.stdout)
     assert any(HOSTILE in text for text in _texts(json.loads(result.stdout)))
@@ -75,7 +75,7 @@ def _texts(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else []
 
 
-def test_a_refusal_is_one_line_whatever_the_coordinator_says(relay: Relay, lipt: Any) -> None:
+def test_a_refusal_is_one_line_for_any_message(relay: Relay, lipt: Any) -> None:
     relay.next("GetRun", refuse(StatusCode.NOT_FOUND, "UNKNOWN_RUN", HOSTILE))
     result = lipt("run", "show")
     assert result.stderr == f"lipt: {SHOWN}\n"

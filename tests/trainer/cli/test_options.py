@@ -26,7 +26,7 @@ from tests.relay import Relay
 from tests.service import Service
 
 
-def test_what_is_named_is_allowed_by_that() -> None:
+def test_a_named_module_is_allowed() -> None:
     named = modules_of(None, "mine:data", None, "digits", "imagefolder:/data", "shop.nets:model")
     assert named == ("mine", "shop.nets")
     assert modules_of(["other"], "mine:data") == ("other", "mine")
@@ -53,7 +53,7 @@ def test_a_coordinator_that_comes_up_late_is_waited_for(service: Service, free_p
     assert "no coordinator answers at" in told[0]
 
 
-def test_one_that_refuses_is_there(relay: Relay, lipt: Any) -> None:
+def test_a_refusing_coordinator_is_not_waited_for(relay: Relay, lipt: Any) -> None:
     token = {"LIPT_TOKEN": Token.draw("0a1b2c3d").text}
     refused = lipt("run", "list", "--wait", "60", env=token)
     assert refused.exit_code == 1
@@ -80,7 +80,7 @@ def visit(name: str, *, place: Place, twice: bool = False) -> None:
     typer.echo(f"{name} {place} {twice}")
 
 
-def test_a_group_is_given_option_by_option_and_listed_in_its_place() -> None:
+def test_option_groups_are_expanded_in_the_help() -> None:
     result = CliRunner().invoke(app, ["me", "-h", "here", "--port", "1", "--twice"])
     assert result.stdout == "me Place(host='here', port=1) True\n"
     text = CliRunner().invoke(app, ["--help"]).stdout
@@ -121,7 +121,7 @@ def test_options_stay_text_and_names_have_commas_between_them() -> None:
         parse_names(" , ")
 
 
-def test_flags_and_assignments_lie_over_the_file(tmp_path: Path) -> None:
+def test_flags_and_assignments_override_the_file(tmp_path: Path) -> None:
     config = tmp_path / "run.toml"
     config.write_text(
         'listen = "x:1"\n[run]\nmodel = "resnet18"\nseed = 1\n'
@@ -135,7 +135,7 @@ def test_flags_and_assignments_lie_over_the_file(tmp_path: Path) -> None:
     }
 
 
-def test_a_preset_lies_under_what_the_user_gives(tmp_path: Path) -> None:
+def test_a_preset_is_overridden_by_the_user(tmp_path: Path) -> None:
     config = tmp_path / "run.toml"
     config.write_text("[run.soup]\nnum_alphas = 4\n[run.learners]\nnum_steps = 3\n")
     found = collect_overrides({"learners.num_steps": 7}, ["seed=2"], config, "paper")
@@ -170,7 +170,9 @@ def test_a_file_without_a_run_is_refused(text: str, complaint: str, tmp_path: Pa
         collect_overrides({}, [], config)
 
 
-def test_files_need_a_writable_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_files_need_a_writable_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(typer.BadParameter, match=r"is a directory\. Name a file in it"):
         require_replaceable(tmp_path)
     with pytest.raises(typer.BadParameter, match=r"none is not a directory\. Make it first"):

@@ -39,12 +39,12 @@ def waiting_run(client: Client) -> str:
     return client.start_run(SMALLEST).run_id
 
 
-def test_what_a_run_waits_for_is_news_of_its_own(relay: Relay, client: Client) -> None:
+def test_a_new_waiting_reason_is_yielded(relay: Relay, client: Client) -> None:
     waits = run_at(1)
-    waits.waiting = "worker vm is idle"
+    waits.waiting_reason = "worker vm is idle"
     ready = run_at(2, run_pb2.RUN_STATE_READY)
     relay.next("WatchRun", shown(run_at(1), waits, waits, run_at(1), ready))
-    assert [(run.revision, run.waiting) for run in client.watch("r-1")] == [
+    assert [(run.revision, run.waiting_reason) for run in client.watch("r-1")] == [
         (1, ""),
         (1, "worker vm is idle"),
         (1, ""),
@@ -52,7 +52,7 @@ def test_what_a_run_waits_for_is_news_of_its_own(relay: Relay, client: Client) -
     ]
 
 
-def test_a_cut_stream_goes_on_after_the_last_revision(relay: Relay, client: Client) -> None:
+def test_a_cut_stream_resumes_after_the_last_revision(relay: Relay, client: Client) -> None:
     relay.next(
         "WatchRun",
         shown(run_at(1), run_at(2), then=cut()),
@@ -70,7 +70,7 @@ def test_a_cut_stream_goes_on_after_the_last_revision(relay: Relay, client: Clie
     ]
 
 
-def test_a_coordinator_that_stays_away_is_given_up(relay: Relay, waiting_run: str) -> None:
+def test_an_unreachable_coordinator_is_given_up(relay: Relay, waiting_run: str) -> None:
     relay.every("WatchRun", cut(after=1))
     with Client(relay.address, reconnect_seconds=0.0) as client:
         changes = client.watch(waiting_run)
@@ -79,7 +79,9 @@ def test_a_coordinator_that_stays_away_is_given_up(relay: Relay, waiting_run: st
             next(changes)
 
 
-def test_silence_is_ended(relay: Relay, waiting_run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silence_is_an_error(
+    relay: Relay, waiting_run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "_IDLE_SECONDS", 0.1)
     relay.next("WatchRun", silence(after=1))
     with Client(relay.address, reconnect_seconds=0.0) as client:
@@ -117,7 +119,7 @@ def test_a_subset_comes_with_its_progress(service: Service, relay: Relay, client
     assert (request.run_id, request.strategy) == (READY, "el2n")
 
 
-def test_a_stream_and_a_file_that_are_cut_are_gone_on_with(relay: Relay, client: Client) -> None:
+def test_interrupted_streams_and_files_resume(relay: Relay, client: Client) -> None:
     whole = client.subset(READY, "uniform", budget=40)
     computing = before(progress())
     relay.next("GetSubset", lambda answers: cut(after=1)(computing(answers)))
@@ -127,7 +129,7 @@ def test_a_stream_and_a_file_that_are_cut_are_gone_on_with(relay: Relay, client:
     assert len(relay.requests_of(blob_pb2.ReadBlobRequest)) == 3
 
 
-def test_the_request_says_what_was_asked(relay: Relay, client: Client) -> None:
+def test_the_request_has_all_arguments(relay: Relay, client: Client) -> None:
     options = {"careful": True, "num_neighbors": 5}
     with pytest.raises(StrategyOptionError, match="no option 'careful'"):
         client.subset(READY, "cal", budget=3, balanced=False, options=options)
@@ -169,7 +171,7 @@ def test_an_answer_without_a_description_is_refused(relay: Relay, client: Client
     ],
     ids=["none", "less", "more", "huge", "other", "list", "deep"],
 )
-def test_what_does_not_fit_its_description_is_refused(
+def test_a_file_that_does_not_match_its_description_is_refused(
     relay: Relay, client: Client, changes: dict[str, Any], complaint: str
 ) -> None:
     relay.next("GetSubset", described(**changes))
@@ -177,7 +179,7 @@ def test_what_does_not_fit_its_description_is_refused(
         client.subset(READY, "uniform", budget=40)
 
 
-def test_weights_are_uploaded_before(service: Service, relay: Relay, client: Client) -> None:
+def test_weights_are_uploaded_first(service: Service, relay: Relay, client: Client) -> None:
     weights = safetensors.torch.load(client.weights(READY))
     content = safetensors.torch.save({name: tensor + 1 for name, tensor in weights.items()})
     subset = client.subset(READY, "el2n", budget=30, weights=content)
@@ -187,7 +189,7 @@ def test_weights_are_uploaded_before(service: Service, relay: Relay, client: Cli
     assert service.blob(request.weights.sha256) == content
 
 
-def test_what_is_no_weights_or_features_is_never_sent(relay: Relay, client: Client) -> None:
+def test_invalid_weights_and_features_are_not_sent(relay: Relay, client: Client) -> None:
     with pytest.raises(WeightsError):
         client.subset(fraction=0.1, weights=b"\x80\x02}q\x00.")
     with pytest.raises(FeaturesError):
@@ -203,7 +205,7 @@ def test_the_answer_may_be_the_previous_subset(relay: Relay, client: Client) -> 
         assert (again.kept, again) == (True, first)
 
 
-def test_a_full_queue_is_told_and_asked_again(relay: Relay, client: Client) -> None:
+def test_a_full_queue_is_reported_and_retried(relay: Relay, client: Client) -> None:
     full = "9 requests wait. Ask again."
     code, waiting = StatusCode.RESOURCE_EXHAUSTED, progress("waiting for its turn", ahead=3)
     relay.next(

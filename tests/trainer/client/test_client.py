@@ -48,14 +48,14 @@ def test_all_pages_of_runs_are_read(relay: Relay, client: Client) -> None:
     assert [request.page_token for request in relay.requests] == ["", "1", "2"]
 
 
-def test_a_run_that_was_cancelled_is_not_waited_for_and_named_once(client: Client) -> None:
+def test_a_cancelled_run_is_not_waited_for(client: Client) -> None:
     run = client.start_run(SMALLEST, name="cancelled")
     assert client.cancel(run.run_id).state is RunState.CANCELLED
     with pytest.raises(RunFailedError, match=r"^run cancelled is cancelled\.$"):
         client.wait(run.run_id)
 
 
-def test_nobody_at_the_address_is_said_with_what_to_check(dead_address: str) -> None:
+def test_an_unreachable_address_is_an_error_with_hints(dead_address: str) -> None:
     with Client(dead_address) as client, pytest.raises(UnreachableError) as caught:
         client.run("x")
     assert dead_address in str(caught.value)
@@ -183,7 +183,7 @@ def test_other_weights_are_refused(client: Client) -> None:
         client.weights(READY, "final")
 
 
-def test_token_lets_its_holder_in_until_it_is_revoked(relay: Relay, client: Client) -> None:
+def test_a_token_is_valid_until_it_is_revoked(relay: Relay, client: Client) -> None:
     me = client.who_am_i()
     assert (me.name, me.roles) == ("the coordinator's own user", ("admin",))
     given = client.create_token("trainer", name="ci", days=30)
@@ -207,7 +207,7 @@ def test_token_lets_its_holder_in_until_it_is_revoked(relay: Relay, client: Clie
             holder.who_am_i()
 
 
-def test_client_shows_a_renewed_token(relay: Relay, client: Client, tmp_path: Path) -> None:
+def test_a_client_uses_a_renewed_token(relay: Relay, client: Client, tmp_path: Path) -> None:
     one, other = (client.create_token("trainer").secret for _ in range(2))
     relay.calls.clear()
     with Client(relay.address, token=one) as holder:

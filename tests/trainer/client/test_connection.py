@@ -115,7 +115,7 @@ def test_an_idle_channel_is_closed_before_a_fork(channel: ForkAwareChannel, open
     assert opened.closed == [True, False]
 
 
-def test_a_fork_cuts_calls_and_waits_for_them(channel: ForkAwareChannel, opened: Opened) -> None:
+def test_a_fork_cancels_calls_and_waits_for_them(channel: ForkAwareChannel, opened: Opened) -> None:
     holding, ended = threading.Event(), list[object]()
 
     def call() -> None:
@@ -143,7 +143,7 @@ def test_a_fork_cuts_calls_and_waits_for_them(channel: ForkAwareChannel, opened:
     assert opened.closed == [True, False]
 
 
-def test_a_stream_that_the_forking_thread_left_open_is_cut_and_not_waited_for(
+def test_an_open_stream_of_the_forking_thread_is_cancelled(
     channel: ForkAwareChannel, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "_UNWIND_SECONDS", 0.01)
@@ -157,7 +157,7 @@ def test_a_stream_that_the_forking_thread_left_open_is_cut_and_not_waited_for(
         call()
 
 
-def test_closing_ends_calls_and_another_opens(channel: ForkAwareChannel, opened: Opened) -> None:
+def test_a_closed_channel_ends_calls_and_reopens(channel: ForkAwareChannel, opened: Opened) -> None:
     def call() -> None:
         with channel.held():
             channel.close()

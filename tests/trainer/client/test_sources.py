@@ -36,7 +36,7 @@ def test_features_are_packed_under_their_name(features: Any) -> None:
     assert sent["features"].tolist() == ROWS
 
 
-def test_a_file_is_read_where_it_is(tmp_path: Path) -> None:
+def test_a_large_file_is_not_copied(tmp_path: Path) -> None:
     path = tmp_path / "features.safetensors"
     safetensors.torch.save_file({"features": torch.ones(3, 2)}, path)
     assert features_source(path) == features_source(str(path)) == path
@@ -51,6 +51,6 @@ def test_a_file_is_read_where_it_is(tmp_path: Path) -> None:
         ({"features": "many"}, "are no tensors"),
     ],
 )
-def test_what_is_no_features_is_refused(features: Any, words: str) -> None:
+def test_invalid_features_are_refused(features: Any, words: str) -> None:
     with pytest.raises(FeaturesError, match=words):
         features_source(features)

@@ -34,13 +34,13 @@ def ridge(features: str, *tried: str) -> dict[str, Any]:
         (("gradient norms", "signals"), ridge("patches"), True),
     ],
 )
-def test_policy_rests_on_pretraining_where_the_run_was_looked_at(
+def test_costs_include_pre_training_if_the_run_was_used(
     needs: tuple[str, ...], proxy: dict[str, Any], rests: bool
 ) -> None:
     assert uses_pretraining(needs, {"proxy": proxy}) is rests
 
 
-def test_soft_labels_rest_on_the_pretraining_that_their_head_looked_at() -> None:
+def test_costs_of_soft_labels_include_their_head_s_pre_training() -> None:
     assert not uses_pretraining((), {"soft_labels": ridge("patches")})
     assert uses_pretraining((), {"soft_labels": ridge("patches", "patches", "learners")})
 
@@ -64,7 +64,7 @@ def test_soft_labels_rest_on_the_pretraining_that_their_head_looked_at() -> None
         ),
     ],
 )
-def test_costs_of_choosing(name: str, manifest: dict[str, Any], costs: dict[str, float]) -> None:
+def test_costs_of_selection(name: str, manifest: dict[str, Any], costs: dict[str, float]) -> None:
     warm_up = {key: value for key, value in manifest.items() if key == "warm_up_seconds"}
     needs = () if name == "uniform" else SIGNALS
     strategy = StrategyView(name, "", "", True, True, (), needs=needs)

@@ -16,7 +16,7 @@ from lipt.trainer.main_training.records import Evaluation
 from tests.trainer.made_up import made_up_trial, trials
 
 
-def test_the_interval_is_students() -> None:
+def test_the_interval_is_student_s_t() -> None:
     # Differences 1, 2, 3: mean 2, std 1, standard error 1/sqrt(3), t(0.975, 2) = 4.30265.
     found = paired_difference({0: 2, 1: 4, 2: 6, 7: 1}, {0: 1, 1: 2, 2: 3, 8: 1})
     assert found is not None
@@ -47,10 +47,10 @@ SOON, LATE, NEVER = (0.5, 0.6), (0.4, 0.5), (0.3, 0.4)
 def reaching(
     ours: list[Trial],
     everything: tuple[tuple[float, float], ...] = (SOON, SOON),
-    redrawn: tuple[tuple[float, float], ...] = (LATE, SOON),
+    resampled: tuple[tuple[float, float], ...] = (LATE, SOON),
 ) -> Outcome:
     """The outcome of our trials where random ends with 50%."""
-    baselines = [*evaluated("everything", *everything), *evaluated("redrawn", *redrawn)]
+    baselines = [*evaluated("everything", *everything), *evaluated("resampled", *resampled)]
     return named(outcomes([*evaluated("uniform", SOON, SOON), *ours, *baselines]))["craig"]
 
 
@@ -71,7 +71,7 @@ def test_seconds_are_compared_where_all_reach_the_target() -> None:
 
 
 RANDOM = [*trials("uniform", [0.70, 0.72, 0.71]), *trials("uniform_per_class", [0.72, 0.74, 0.73])]
-RESAMPLED = trials("redrawn", [0.78, 0.80, 0.79])
+RESAMPLED = trials("resampled", [0.78, 0.80, 0.79])
 EVERYTHING = trials("everything", [0.80, 0.80, 0.80], 1.0)
 
 
@@ -90,13 +90,13 @@ def test_all_are_compared_with_the_better_random_and_everything() -> None:
     assert mean(rows[2].difference) == pytest.approx(0.02)
     assert rows[0].difference is rows[1].difference is None
     rows = named(outcomes([*RANDOM, *RESAMPLED, *EVERYTHING, *trials("craig", [0.75] * 3)]))
-    craig, redrawn = rows["craig"], rows["redrawn"]
+    craig, resampled = rows["craig"], rows["resampled"]
     assert mean(craig.everything.accuracy) == pytest.approx(-0.05)
     assert mean(craig.resampled.accuracy) == pytest.approx(-0.04)
     assert mean(rows["uniform"].everything.accuracy) == pytest.approx(-0.09)
-    assert mean(redrawn.difference) == pytest.approx(0.06)
-    assert mean(redrawn.everything.accuracy) == pytest.approx(-0.01)
-    assert redrawn.resampled.accuracy is None
+    assert mean(resampled.difference) == pytest.approx(0.06)
+    assert mean(resampled.everything.accuracy) == pytest.approx(-0.01)
+    assert resampled.resampled.accuracy is None
     everything = rows["everything"]
     assert everything.difference is everything.everything.accuracy is None
 

@@ -52,7 +52,7 @@ def answer(*found: Trial) -> Answers:
     return only
 
 
-def test_a_win_no_claim_and_no_win_are_said_so() -> None:
+def test_verdicts_are_win_undecided_and_loss() -> None:
     found = answer(
         *TRIALS, *trials("craig", [0.75, 0.77, 0.765]), *trials("grand", [0.4, 0.5, 0.3])
     )
@@ -77,7 +77,7 @@ def test_a_win_no_claim_and_no_win_are_said_so() -> None:
 WINNER = trials("craig", [0.75, 0.77, 0.765])
 
 
-def test_there_is_no_verdict_beside_a_baseline_that_learned_nothing() -> None:
+def test_a_baseline_at_chance_prevents_a_verdict() -> None:
     everything = trials("everything", [0.8, 0.121, 0.8], 1.0, chance=0.104)
     found = answer(*TRIALS, *WINNER, *everything)
     assert found == Answers(
@@ -91,7 +91,7 @@ def test_there_is_no_verdict_beside_a_baseline_that_learned_nothing() -> None:
 
 
 def test_every_baseline_at_chance_is_named_at_its_fraction_alone() -> None:
-    lost = [*trials("uniform", [0.1, 0.1], 0.01), *trials("redrawn", [0.3, 0.09], 0.01)]
+    lost = [*trials("uniform", [0.1, 0.1], 0.01), *trials("resampled", [0.3, 0.09], 0.01)]
     first, second = answers(outcomes([*lost, *trials("craig", [0.1, 0.1], 0.01), *TRIALS, *WINNER]))
     assert first.better.startswith(
         "At 1% this recipe does not learn here: random (uniform) reaches 10.0% and random "
@@ -115,7 +115,7 @@ def test_training_that_was_too_short_is_named() -> None:
         for trial in trials(strategy, [0.7, 0.7], converged=False)
     ]
     # Not computed for resampled random.
-    short += trials("redrawn", [0.7, 0.7], converged=False)
+    short += trials("resampled", [0.7, 0.7], converged=False)
     assert answer(*short).better.endswith("rising with all of them: train longer.")
 
 
@@ -177,7 +177,7 @@ def test_targets_that_some_trainings_miss_are_not_compared() -> None:
     assert found.endswith(" Random ends with 50.0%; craig reaches that in 0 of 3 trainings.")
 
 
-def test_what_choosing_cost_is_said_in_seconds_and_as_a_share() -> None:
+def test_selection_cost_is_in_seconds_and_as_a_share() -> None:
     costs = {"pretraining_seconds": 12.0, "selection_seconds": 0.25}
     (found,) = answers([made_up_outcome(training_seconds=5.0, **costs)])
     assert found.cost == (

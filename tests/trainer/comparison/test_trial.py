@@ -28,7 +28,7 @@ IDENTITY = {"model": "resnet8", "data": "f"}
         ([(100, 0.9)], False),  # nothing to compare with
     ],
 )
-def test_converged(accuracies: list[tuple[int, float]], expected: bool) -> None:
+def test_convergence_is_detected(accuracies: list[tuple[int, float]], expected: bool) -> None:
     assert converged(accuracies, 100) is expected
 
 
@@ -49,19 +49,19 @@ def test_converged(accuracies: list[tuple[int, float]], expected: bool) -> None:
         (0.05, 0.0, True),
     ],
 )
-def test_a_training_has_learned_by_its_odds_against_chance(
+def test_a_training_has_learned_if_it_beats_chance(
     score: float, chance: float, learned: bool
 ) -> None:
     assert replace(TRIAL, test_accuracy=score, chance=chance).learned is learned
 
 
-def test_a_target_is_reached_at_the_first_look_that_finds_it_choosing_included() -> None:
+def test_time_to_target_includes_the_selection() -> None:
     assert TRIAL.reached(0.4) == (20, 1.75 + 4.0)
     assert TRIAL.reached(0.3) == (10, 1.75 + 2.0)
     assert TRIAL.reached(0.51) is None
 
 
-def test_trials_are_found_again_and_a_line_that_was_cut_is_done_again(tmp_path: Path) -> None:
+def test_trials_are_read_back_and_a_truncated_line_repeated(tmp_path: Path) -> None:
     path = tmp_path / "trials.jsonl"
     file = TrialFile(path, IDENTITY)
     for seed in (0, 1):
@@ -90,7 +90,7 @@ def test_another_comparisons_file_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"a,b\n1,2\n", b"[1]\n", b'{"step": 1}\n', b"\x93NUMPY\x01\x00\n"]
 )
-def test_a_users_own_file_is_never_written_over(tmp_path: Path, content: bytes) -> None:
+def test_a_user_s_file_is_never_overwritten(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "mine"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=r"mine is no file of 'lipt compare'"):
@@ -98,15 +98,15 @@ def test_a_users_own_file_is_never_written_over(tmp_path: Path, content: bytes) 
     assert path.read_bytes() == content
 
 
-def test_everything_is_trained_on_once_and_the_rest_for_each_fraction() -> None:
+def test_the_full_data_is_trained_once_for_all_fractions() -> None:
     plan = Plan(("craig",), (0.1, 0.3), (0, 1), "resnet8", Recipe(steps=3))
-    names = ("uniform", "uniform_per_class", "redrawn", "craig")
+    names = ("uniform", "uniform_per_class", "resampled", "craig")
     cells = [Cell(0, name, fraction) for fraction in (0.1, 0.3) for name in names]
     assert list(plan.cells(0)) == [Cell(0, "everything", 1.0), *cells]
     plan = Plan(("craig",), (0.1,), (0,), "resnet8", Recipe(steps=3), soft_labels=True)
     assert [cell.strategy for cell in plan.cells(0)] == [
         *("everything", "everything+soft", "uniform", "uniform+soft"),
-        *("uniform_per_class", "uniform_per_class+soft", "redrawn", "craig", "craig+soft"),
+        *("uniform_per_class", "uniform_per_class+soft", "resampled", "craig", "craig+soft"),
     ]
     assert (Cell(0, "craig+soft", 0.1).name, Cell(0, "craig", 0.1).name) == ("craig", "craig")
     assert label("uniform+soft") == "random (uniform) +soft"

@@ -42,7 +42,7 @@ def test_sure_label_issues_are_half_of_the_fewest_wrong(low: float, ids: list[in
     assert set(diagnosis.clean().tolist()) == set(range(8)) - surplus - set(ids)
 
 
-def test_outliers_are_as_many_as_were_found_the_farthest_first() -> None:
+def test_outliers_are_listed_farthest_first() -> None:
     findings = made_up_findings()
     findings["outliers"] = {"count": 3, "ranked": [7]}
     # 1 scores 0.2, 6 scores 0.3, 7 scores 0.9.
@@ -80,7 +80,7 @@ def test_a_notebook_shows_a_table_of_text_and_the_worst_labels_with_their_pictur
         ("given_label", 0, 1, "its classes contradict its columns"),
     ],
 )
-def test_misfit_columns_are_refused(name: str, row: int, value: float, complaint: str) -> None:
+def test_mismatched_columns_are_refused(name: str, row: int, value: float, complaint: str) -> None:
     columns = made_up_columns()
     columns[name][row] = value
     with pytest.raises(DiagnosisError, match=complaint):
@@ -111,7 +111,7 @@ def refusal(content: bytes, num_examples: int = 8) -> str:
     return str(caught.value)
 
 
-def test_a_file_is_read_and_what_a_later_version_adds_is_passed_over() -> None:
+def test_unknown_fields_of_later_versions_are_ignored() -> None:
     findings: dict[str, Any] = made_up_findings() | {"drift": {"score": 0.5}}
     findings["outliers"]["method"] = "new"
     columns = made_up_columns() | {"drift_score": np.zeros(8, np.float32)}
@@ -181,7 +181,7 @@ def test_findings_of_another_kind_are_refused(text: str, complaint: str) -> None
     assert complaint in refusal(with_text(text))
 
 
-def test_findings_and_proxy_are_told_with_their_numbers() -> None:
+def test_findings_and_proxy_are_described_with_numbers() -> None:
     told = {fact.name: fact.text for fact in facts(made_up_diagnosis().findings)}
     assert told == {
         "label errors": "2 look wrong; of all labels an estimated 25.0% are wrong (10.0% to 40.0%)",
@@ -217,7 +217,7 @@ def table(findings: dict[str, Any] | None = None, paths: list[str] | None = None
     return list(csv.DictReader(io.StringIO(content, newline="")))
 
 
-def test_the_columns_are_cleanlabs() -> None:
+def test_the_columns_equal_cleanlab_s() -> None:
     rows = table()
     assert set(rows[0]) == CLEANLAB | {"index"}
     found = {name: [row[name] for row in rows] for name in rows[0]}

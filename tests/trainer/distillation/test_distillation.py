@@ -59,7 +59,7 @@ def made(
     return make_stage(synthetic, real, networks, told or (lambda *_: None))
 
 
-def test_matching_brings_the_gradients_nearer(digits: Dataset, networks_of: Any) -> None:
+def test_matching_reduces_the_gradients_distance(digits: Dataset, networks_of: Any) -> None:
     # One network and no training: all matches are at one state, with all of the real images.
     settings = small(networks=1, matches=30, steps_between=0, real_batch=999, augmentation="none")
     lines: list[str] = []
@@ -69,7 +69,7 @@ def test_matching_brings_the_gradients_nearer(digits: Dataset, networks_of: Any)
     assert distances[-1] < distances[0] / 2
 
 
-def test_the_stages_before_stay_as_they_are(digits: Dataset, networks_of: Any) -> None:
+def test_earlier_stages_are_unchanged(digits: Dataset, networks_of: Any) -> None:
     networks = networks_of(small())
     first = made(digits, networks)
     kept = first.images_NCHW.clone()
@@ -88,9 +88,9 @@ class KilledError(Exception):
 def test_a_killed_one_resumes_after_its_stage(digits: Dataset, tmp_path: Path, model: str) -> None:
     settings = small(per_class=3, stages=3)
 
-    def run(name: str, tell: Any = lambda _: None) -> SyntheticSet:
+    def run(name: str, report: Any = lambda _: None) -> SyntheticSet:
         return distill(
-            digits, model, settings, tmp_path / name, allowed_modules=("tests",), tell=tell
+            digits, model, settings, tmp_path / name, allowed_modules=("tests",), report=report
         )
 
     whole = run("whole")
@@ -111,7 +111,7 @@ def test_a_killed_one_resumes_after_its_stage(digits: Dataset, tmp_path: Path, m
     assert lines == []
 
 
-def test_the_manifest_tells_each_stage(digits: Dataset, tmp_path: Path, subset_of: Any) -> None:
+def test_the_manifest_lists_each_stage(digits: Dataset, tmp_path: Path, subset_of: Any) -> None:
     later = subset_of(digits, range(0, len(digits), 4))
     for subset, numbers in ((None, [1442, len(later)]), (later, [len(later)] * 2)):
         out = tmp_path / str(numbers[0])
@@ -150,7 +150,7 @@ def of(points: list[list[float]], weights: list[float] | None = None) -> tuple[T
     return gradients(plane(), points_B, 0, weights_B)
 
 
-def test_the_gradient_is_the_error_times_the_point() -> None:
+def test_the_last_layer_s_gradient_is_error_times_feature() -> None:
     # Softmax of zeros is a half each: the errors are -1/2 of the class and 1/2 of the other.
     (found,) = of([[4.0, 0.0]])
     assert found.tolist() == [[-2.0, 0.0], [2.0, 0.0]]
@@ -198,7 +198,7 @@ def weights(network: torch.nn.Module) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
 
 
-def test_a_network_goes_from_stage_to_stage(digits: Dataset, networks_of: Any) -> None:
+def test_networks_are_reused_between_stages(digits: Dataset, networks_of: Any) -> None:
     networks = networks_of(small(per_class=3, stages=3))
     synthetic = stages(digits, 2)
     entering = [weights(networks.enter(stage, 0, synthetic)) for stage in range(3)]

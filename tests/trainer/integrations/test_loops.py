@@ -34,7 +34,7 @@ def random_epoch(epoch: int) -> list[int]:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_every_epoch_is_shown_the_subset_of_its_time(
+def test_every_epoch_uses_its_current_subset(
     loop: Loop, make_sampler: MakeSampler, fake_client: FakeClient, workers: int
 ) -> None:
     model = Model()
@@ -67,7 +67,7 @@ def test_a_checkpoint_keeps_the_order(loop: Loop, workers: int) -> None:
     torch.testing.assert_close(again.net.state_dict(), whole.net.state_dict())
 
 
-def test_what_no_epoch_would_use_is_not_asked_for(
+def test_no_subset_is_requested_after_the_last_epoch(
     loop: Loop, make_sampler: MakeSampler, fake_client: FakeClient
 ) -> None:
     model, again = Model(), Model()
@@ -79,7 +79,7 @@ def test_what_no_epoch_would_use_is_not_asked_for(
     assert len(fake_client.asked) == 2
 
 
-def test_lightning_logs_how_long_it_waited(lightning: Loop, make_sampler: MakeSampler) -> None:
+def test_lightning_logs_the_waiting_time(lightning: Loop, make_sampler: MakeSampler) -> None:
     model = Model()
     trainer = lightning(model, make_sampler(model), 3)
     assert trainer.callback_metrics["subset_waited_seconds"] > 0
@@ -92,7 +92,7 @@ def test_checkpoints_resume_its_epoch(huggingface: Loop, make_sampler: MakeSampl
     assert second.seen[:12] == first.seen[20:32]
 
 
-def test_a_checkpoint_s_sampler_state_has_to_be_there_whole(
+def test_an_incomplete_sampler_state_is_refused(
     huggingface: Loop, make_sampler: MakeSampler, tmp_path: Path
 ) -> None:
     from lipt.trainer.integrations.huggingface import SamplerStateWarning
@@ -120,7 +120,7 @@ def test_a_sampler_of_several_ranks_is_refused(huggingface: Loop) -> None:
         huggingface(Model(), sampler, 1)
 
 
-def test_accelerate_needs_nothing_but_the_samplers_epoch(make_sampler: MakeSampler) -> None:
+def test_accelerate_needs_only_set_epoch(make_sampler: MakeSampler) -> None:
     accelerator = pytest.importorskip("accelerate").Accelerator(cpu=True)
     model = Model()
     sampler = make_sampler(model)

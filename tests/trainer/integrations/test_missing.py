@@ -10,7 +10,7 @@ from lipt.common.errors import MissingExtraError
     ("module", "package", "extra"),
     [("lightning", "lightning", "lightning"), ("huggingface", "transformers", "huggingface")],
 )
-def test_an_integration_without_its_framework_names_the_command(
+def test_a_missing_framework_is_an_error_with_the_command(
     module: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = f"lipt.trainer.integrations.{module}"

@@ -30,7 +30,7 @@ def weighted_subset() -> Subset:
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_losses_count_each_example_by_its_weight(reduction: str) -> None:
+def test_losses_are_weighted_per_example(reduction: str) -> None:
     each = functional.cross_entropy(LOGITS, LABELS, reduction="none")
     expected = (each * WEIGHTS).sum() / (3 if reduction == "mean" else 1)
     with WeightedLosses(WEIGHTS) as losses:
@@ -42,7 +42,7 @@ def test_losses_count_each_example_by_its_weight(reduction: str) -> None:
     assert not torch.allclose(functional.cross_entropy(LOGITS, LABELS, reduction=reduction), found)
 
 
-def test_cross_entropies_have_targets_between_label_and_soft_label() -> None:
+def test_cross_entropies_mix_label_and_soft_label() -> None:
     soft = torch.tensor([[0.5, 0.5], [1.0, 0.0], [0.0, 1.0]])
     targets = 0.75 * functional.one_hot(LABELS, 2) + 0.25 * soft
     each = functional.cross_entropy(LOGITS, targets, reduction="none")
@@ -54,7 +54,7 @@ def test_cross_entropies_have_targets_between_label_and_soft_label() -> None:
     assert (losses.num_weighted, losses.num_softened) == (2, 1)
 
 
-def test_a_step_without_a_cross_entropy_is_told_that_soft_labels_do_not_count() -> None:
+def test_a_step_without_a_cross_entropy_warns_about_soft_labels() -> None:
     subset = made_up_subset(range(10), soft_labels=[[0.5, 0.5]] * 10)
     sampler = SubsetSampler(subset, shuffle=False, alpha=0.5)
     list(sampler)
@@ -71,7 +71,7 @@ def test_a_step_without_a_cross_entropy_is_told_that_soft_labels_do_not_count() 
         hard_step()
 
 
-def test_losses_of_other_sizes_and_of_each_example_stay_as_they_are() -> None:
+def test_losses_of_other_sizes_are_not_weighted() -> None:
     with WeightedLosses(WEIGHTS) as losses:
         of_two = functional.cross_entropy(LOGITS[:2], LABELS[:2])
         each = functional.cross_entropy(LOGITS, LABELS, reduction="none")
@@ -98,7 +98,7 @@ def by_hand() -> Tensor:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_framework_weighs_losses(
+def test_frameworks_weight_losses(
     loop: Loop, caplog: pytest.LogCaptureFixture, workers: int
 ) -> None:
     model = Model()
@@ -114,6 +114,6 @@ class OwnLoss(Model):
         return {"loss": self.net(images).square().mean()}
 
 
-def test_a_step_whose_loss_cannot_be_weighed_warns(loop: Loop) -> None:
+def test_a_step_whose_loss_cannot_be_weighted_warns(loop: Loop) -> None:
     with pytest.warns(UnweightedWarning, match="computes no per-example loss of"):
         loop(OwnLoss(), SubsetSampler(weighted_subset()), NUM_EPOCHS)

@@ -21,7 +21,7 @@ from lipt.trainer.main_training.recipe import marks
         (True, 3, [3]),
     ],
 )
-def test_a_smaller_last_batch_joins_is_left_out_or_stays(
+def test_a_smaller_last_batch_is_merged_dropped_or_kept(
     drop_last: bool, num_examples: int, sizes: list[int]
 ) -> None:
     recipe = Recipe(epochs=3, drop_last=drop_last)
@@ -74,7 +74,7 @@ def test_automatic_augmentation_fits_the_inputs(
     [{"epochs": 0}, {"steps": 0}, {"learning_rate": 0}, {"momentum": 1}, {"lr": 0.1}],
     ids=str,
 )
-def test_what_cannot_be_is_refused(wrong: dict[str, float]) -> None:
+def test_invalid_recipes_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValidationError):
         Recipe.model_validate(wrong)
 

@@ -55,7 +55,7 @@ def with_weights(digits: Dataset) -> Callable[..., Trained]:
         *itertools.product([with_draws], [1, 2]),
     ],
 )
-def test_training_that_was_killed_goes_on_to_the_same_weights(
+def test_killed_training_resumes_to_the_same_weights(
     digits: Dataset,
     tmp_path: Path,
     trainer: Callable[[Dataset], Callable[..., Trained]],
@@ -83,7 +83,7 @@ def test_training_that_was_killed_goes_on_to_the_same_weights(
     assert resumed.subset_accuracies == undisturbed.subset_accuracies
 
 
-def test_another_trainings_checkpoint_is_refused(digits: Dataset, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_training_is_refused(digits: Dataset, tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.safetensors"
     fit(net(), digits, recipe=RECIPE, checkpoint=path)
     longer = RECIPE.model_copy(update={"steps": 24})
@@ -112,7 +112,7 @@ def test_another_trainings_checkpoint_is_refused(digits: Dataset, tmp_path: Path
         lambda whole: whole.replace(b'"identity":', b'"identitx":', 1),
     ],
 )
-def test_a_damaged_checkpoint_is_refused_with_the_way_on(
+def test_a_damaged_checkpoint_is_refused_with_a_remedy(
     digits: Dataset, tmp_path: Path, damage: Callable[[bytes], bytes]
 ) -> None:
     path = tmp_path / "checkpoint.safetensors"
@@ -128,7 +128,7 @@ def test_a_damaged_checkpoint_is_refused_with_the_way_on(
     )
 
 
-def test_training_in_pieces_ends_in_the_weights_of_training_at_a_stretch(
+def test_resumed_training_equals_uninterrupted_training(
     digits: Dataset, digits_test: Dataset, subset_of: MakeSubset, tmp_path: Path
 ) -> None:
     # Four epochs of three steps; without any time a call trains the one that it must.

@@ -29,7 +29,7 @@ def given(recipe: Recipe, step: int = 0) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("method", ["crop", "crop_flip", "randaugment"])
-def test_every_step_and_seed_has_draws_of_its_own(method: str) -> None:
+def test_every_step_and_seed_has_its_own_draws(method: str) -> None:
     recipe = Recipe.model_validate({"augmentation": method})
     assert torch.equal(given(recipe), given(recipe))
     assert not torch.equal(given(recipe), given(recipe, step=1))
@@ -41,7 +41,7 @@ def test_randaugment_without_operations_is_crop_and_flip() -> None:
     assert torch.equal(given(bare), given(Recipe(augmentation="crop_flip")))
 
 
-def test_randaugment_of_what_are_no_bytes_is_refused() -> None:
+def test_randaugment_needs_uint8_images() -> None:
     with pytest.raises(DataError, match=r"images are torch\.float32"):
         augmented(Recipe(augmentation="randaugment"), 0, pictures().float())
 
@@ -86,7 +86,7 @@ def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("fixture", [None, "no_room"])
-def test_batches_are_the_positions_examples_in_order(
+def test_batches_have_the_requested_examples_in_order(
     digits: Dataset, fixture: str | None, request: pytest.FixtureRequest
 ) -> None:
     if fixture is not None:
@@ -103,7 +103,7 @@ def test_batches_are_the_positions_examples_in_order(
 
 
 @pytest.mark.parametrize(("settings", "clipped"), [({}, True), ({"max_gradient_norm": 0}, False)])
-def test_no_step_is_longer_than_the_recipe_s_largest_gradient(
+def test_gradients_are_clipped_to_the_recipe_s_norm(
     digits: Dataset, settings: dict[str, float], clipped: bool
 ) -> None:
     given = {"augmentation": "none", "learning_rate": 0.5, "weight_decay": 0, **settings}
@@ -118,7 +118,7 @@ def test_no_step_is_longer_than_the_recipe_s_largest_gradient(
     assert moved == pytest.approx(2.5, abs=1e-3) if clipped else moved > 5
 
 
-def test_a_target_is_between_label_and_soft_label(digits: Dataset) -> None:
+def test_targets_mix_label_and_soft_label(digits: Dataset) -> None:
     soft = torch.full((4, 10), 0.1, dtype=torch.float16).numpy()
     ids = [3, 7, 12, 40]
     subset = made_up_subset(ids, fingerprint=digits.fingerprint, soft_labels=soft)
@@ -138,7 +138,7 @@ def test_a_target_is_between_label_and_soft_label(digits: Dataset) -> None:
 
 
 @pytest.mark.usefixtures("no_room")
-def test_leaving_early_ends_the_decoding(digits: Dataset) -> None:
+def test_leaving_early_stops_decoding(digits: Dataset) -> None:
     batches = Examples(None, digits, RECIPE, CPU).batches(list(torch.arange(100).split(5)))
     next(batches)
     batches.close()  # type: ignore[attr-defined]  # waits for the thread, which has to end

@@ -67,12 +67,12 @@ def test_small_images_are_not_augmented_unless_asked(digits: Dataset) -> None:
     assert fitted.recipe.augmentation == "none"
 
 
-def test_initial_weights_are_where_it_begins(digits: Dataset) -> None:
+def test_training_starts_from_the_initial_weights(digits: Dataset) -> None:
     begun = fit(net(1), digits, recipe=RECIPE, initial=net(2).state_dict())
     assert equal(begun, fit(net(2), digits, recipe=RECIPE))
 
 
-def test_records_add_up_and_are_written_as_lines(
+def test_epoch_records_are_cumulative_json_lines(
     digits: Dataset, digits_test: Dataset, subset_of: MakeSubset
 ) -> None:
     log = io.StringIO()
@@ -94,7 +94,7 @@ def test_records_add_up_and_are_written_as_lines(
     assert steps == [(step, 12) for step in range(1, 13)]
 
 
-def test_accuracies_are_taken_within_an_epoch_and_change_nothing(
+def test_evaluations_within_an_epoch_do_not_change_training(
     digits: Dataset, digits_test: Dataset, subset_of: MakeSubset
 ) -> None:
     def run(schedule: Schedule) -> Trained:
@@ -110,7 +110,7 @@ def test_accuracies_are_taken_within_an_epoch_and_change_nothing(
     assert within.test_accuracy == at_the_end.test_accuracy == at_the_end.evaluations[0].accuracy
 
 
-def test_what_accuracies_take_is_not_the_time_of_training(
+def test_evaluation_time_is_not_training_time(
     digits: Dataset, digits_test: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A clock that only accuracies move: a hundred seconds each.
@@ -155,7 +155,7 @@ def test_a_test_set_of_other_images_or_classes_is_refused(
     assert not steps
 
 
-def test_training_that_cannot_end_well_is_refused(digits: Dataset) -> None:
+def test_contradictory_training_arguments_are_refused(digits: Dataset) -> None:
     wild = RECIPE.model_copy(update={"learning_rate": 1e30, "steps": 200})
     with pytest.raises(TrainingDivergedError, match=r"rate 1e\+30.*Lower the learning rate"):
         fit(net(), digits, recipe=wild)

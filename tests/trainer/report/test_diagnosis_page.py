@@ -44,7 +44,7 @@ def test_other_data_is_refused() -> None:
         render_diagnosis(made_up_diagnosis(), digits)
 
 
-def test_the_page_is_whole_loads_nothing_and_tells_what_was_found(with_pictures: str) -> None:
+def test_the_page_is_self_contained_and_has_the_findings(with_pictures: str) -> None:
     page = Page(with_pictures)
     assert not page.open
     assert "script" not in page.tags
@@ -71,11 +71,11 @@ def test_the_page_says_what_to_do_next_and_its_data(pets: str, with_pictures: st
     assert f"Data {open_dataset(pets).fingerprint}" in text
 
 
-def test_names_from_elsewhere_are_text() -> None:
+def test_peer_names_are_shown_as_text() -> None:
     findings = made_up_findings()
     findings["class_names"] = [HOSTILE, BREAKING_OUT]
     findings["proxy"] = {"features": HOSTILE, "accuracy": 0.5, BREAKING_OUT: [HOSTILE]}
-    findings["learnability"]["why"] = HOSTILE
+    findings["learnability"]["reason"] = HOSTILE
     findings["seconds"] = {HOSTILE: 1.0}
     text = render_diagnosis(made_up_diagnosis(findings))
     page = Page(text)
@@ -86,14 +86,14 @@ def test_names_from_elsewhere_are_text() -> None:
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
 
 
-def test_nothing_found_is_a_page_too() -> None:
+def test_a_diagnosis_without_findings_is_a_page() -> None:
     findings, columns = made_up_findings(), made_up_columns()
     findings["label_errors"] |= {"num_suspects": 0, "ranked": [], "per_class": []}
     findings["duplicates"] |= {"surplus": 0, "groups": [], "exact_groups": 0, "near_groups": 0}
     findings["outliers"] = {"count": 0, "ranked": []}
     findings |= {"confusion": [], "proxy": {}, "seconds": {}}
     findings["redundancy"]["per_class"] = []
-    findings["learnability"] |= {"sizes": [], "accuracies": [], "why": ""}
+    findings["learnability"] |= {"sizes": [], "accuracies": [], "reason": ""}
     columns["suspect"] = np.zeros(8, np.uint8)
     columns["duplicate_of"] = np.arange(8, dtype=np.int32)
     text = render_diagnosis(made_up_diagnosis(findings, columns))

@@ -89,13 +89,13 @@ def rendered(run: RunView = RUN) -> str:
     return render(client, run, DIGITS, REQUESTS, (COMPARISON, TRIALS))
 
 
-def test_what_comes_from_peers_has_no_marks_that_act() -> None:
+def test_the_report_has_no_control_characters_from_peers() -> None:
     text = rendered(replace(RUN, message="w\x1b[2J\x9b\u202e\x00"))
     assert r"<p>w\x1b[2J\x9b\u202e\x00</p>" in text
     assert {mark for mark in text if not mark.isprintable()} == {"\n"}
 
 
-def test_it_has_no_verdict_where_a_baseline_learned_nothing() -> None:
+def test_the_report_has_no_verdict_with_a_baseline_at_chance() -> None:
     lost = [replace(trial, chance=0.9) for trial in TRIALS]
     page = render(FakeClient(), RUN, DIGITS, [], (COMPARISON, lost))  # type: ignore[arg-type]
     assert "At 10% this recipe does not learn here: random (uniform) reaches 90.0%" in words(page)
@@ -103,7 +103,7 @@ def test_it_has_no_verdict_where_a_baseline_learned_nothing() -> None:
     assert "What did choosing cost?" not in page
 
 
-def test_it_tells_verdict_soup_classes_wishes_and_learners() -> None:
+def test_the_report_has_verdict_soup_classes_requests_and_learners() -> None:
     failed = made_up_learner(2, state=LearnerState.FAILED, loss=2.5, message="two\nlines")
     page = rendered(replace(RUN, learners=(failed, *RUN.learners)))
     text = words(page)
@@ -163,7 +163,7 @@ def diagnosis() -> Diagnosis:
     )
 
 
-def test_suspects_are_shown_with_both_classes_and_who_chose_them() -> None:
+def test_suspects_have_both_classes_and_their_strategies() -> None:
     client: Any = FakeClient()
     page = render(client, RUN, DIGITS, [("craig", 0.1)], diagnosis=diagnosis())
     (shown,) = re.findall(r'<div class="examples">.*?</div>', page, re.DOTALL)
@@ -181,7 +181,7 @@ def test_suspects_are_shown_with_both_classes_and_who_chose_them() -> None:
     assert f"{given[1]} → 7 fits 0.14 50" in text
 
 
-def test_it_says_when_the_run_was_and_when_the_page_was_made() -> None:
+def test_the_report_has_the_times_of_run_and_page() -> None:
     began = datetime(2026, 3, 1, 9, 30, tzinfo=UTC)
     run = replace(RUN, created_at=began, ended_at=began + timedelta(seconds=185))
     now = datetime(2026, 3, 2, 1, 5, tzinfo=timezone(timedelta(hours=2)))
@@ -207,7 +207,7 @@ def test_a_run_a_diagnosis_or_a_comparison_of_other_data_is_refused() -> None:
         render(client, RUN, DIGITS, [], (compared, TRIALS))
 
 
-def test_the_page_is_whole_and_loads_nothing_whatever_classes_are_called() -> None:
+def test_the_report_is_self_contained_for_any_class_names() -> None:
     names = (HOSTILE, '"><img src=x onerror=alert(1)>', *DIGITS.class_names[2:])
     rows: Any = DIGITS.rows
     hostile = replace(DIGITS, rows=replace(rows, names=names))

@@ -53,7 +53,7 @@ def digests(reselection: Reselection, epochs: range) -> list[int]:
     return [int(reselection.before_epoch(epoch).indices[0]) for epoch in epochs]
 
 
-def test_later_subsets_are_the_models(make: Make, fake: FakeClient, model: nn.Linear) -> None:
+def test_later_subsets_use_current_weights(make: Make, fake: FakeClient, model: nn.Linear) -> None:
     reselection = make(every=2, run="r-1", balanced=False, options={"a": 1})
     assert digests(reselection, range(6)) == [0, 0, 1, 1, 2, 2]
     assert fake.weights == [None, *[pack(model.state_dict())] * 2]
@@ -100,7 +100,7 @@ def test_the_same_epoch_again_changes_nothing(make: Make, fake: FakeClient) -> N
         OSError("no such file."),
     ],
 )
-def test_trouble_does_not_end_training(make: Make, fake: FakeClient, error: LiptError) -> None:
+def test_a_failure_does_not_end_training(make: Make, fake: FakeClient, error: LiptError) -> None:
     reselection = make(every=1)
     reselection.before_epoch(0)
     fake.refusals = [error]
@@ -119,14 +119,14 @@ def test_weights_of_another_model_end_training(make: Make, fake: FakeClient) -> 
 
 
 @pytest.mark.parametrize("num_epochs", [5, 6])
-def test_nothing_is_asked_for_in_vain(make: Make, fake: FakeClient, num_epochs: int) -> None:
+def test_unneeded_reselections_are_skipped(make: Make, fake: FakeClient, num_epochs: int) -> None:
     reselection = make(every=2, num_epochs=num_epochs)
     # A finished training announces the epoch that would follow.
     assert digests(reselection, range(7)) == [0, 0, 1, 1, 2, 2, 2]
     assert len(fake.asked) == 3
 
 
-def test_its_identity_has_all_that_decides_the_subsets(make: Make) -> None:
+def test_a_reselection_s_identity_has_all_its_arguments(make: Make) -> None:
     reselection = make(every=3, run="r-1", options={"a": 1})
     assert json.loads(json.dumps(reselection.identity)) == {
         "run": "r-1",
@@ -137,7 +137,7 @@ def test_its_identity_has_all_that_decides_the_subsets(make: Make) -> None:
     }
 
 
-def test_a_checkpoint_has_all_that_going_on_needs(make: Make, fake: FakeClient) -> None:
+def test_a_checkpoint_restores_the_reselection(make: Make, fake: FakeClient) -> None:
     reselection = make(every=3)
     digests(reselection, range(3))
     state = json.loads(json.dumps(reselection.state_dict()))
@@ -156,13 +156,13 @@ def test_a_checkpoint_has_all_that_going_on_needs(make: Make, fake: FakeClient) 
     assert other.before_epoch(4) == subset_of(len(fake.asked) - 1) != subset_of(0)
 
 
-def test_a_strategy_that_no_weights_change_is_refused(make: Make, fake: FakeClient) -> None:
+def test_a_strategy_without_weights_cannot_reselect(make: Make, fake: FakeClient) -> None:
     with pytest.raises(ConfigError, match=r"aum selects by .*Train on its one"):
         make(strategy="aum")
     assert not fake.asked
 
 
-def test_an_ordinary_warm_up_is_that_of_the_first_subset(make: Make, fake: FakeClient) -> None:
+def test_a_warm_up_option_applies_to_the_first_subset(make: Make, fake: FakeClient) -> None:
     options = {"pretraining": "epochs:15", "space": "features"}
     reselection = make(every=1, options=options)
     digests(reselection, range(2))

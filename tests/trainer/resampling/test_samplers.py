@@ -68,7 +68,7 @@ def drawn_by(sampler: RepeatedRandomSampler, epoch: int) -> list[int]:
     return list(sampler)
 
 
-def test_training_that_stopped_within_an_epoch_goes_on_within_its_order() -> None:
+def test_a_sampler_resumes_within_an_epoch() -> None:
     whole, first, second = repeated(), repeated(), repeated()
     orders = [drawn_by(whole, epoch) for epoch in range(6)]
     first.set_epoch(3)
@@ -78,7 +78,7 @@ def test_training_that_stopped_within_an_epoch_goes_on_within_its_order() -> Non
 
 
 @pytest.mark.parametrize("num_ranks", [2, 3])
-def test_ranks_share_one_epoch(num_ranks: int) -> None:
+def test_ranks_partition_an_epoch(num_ranks: int) -> None:
     parts = [repeated(rank=rank, num_ranks=num_ranks) for rank in range(num_ranks)]
     for epoch in range(3):
         whole = drawn_by(repeated(), epoch)
@@ -89,7 +89,7 @@ def test_ranks_share_one_epoch(num_ranks: int) -> None:
     assert len({len(part) for part in short}) == 1
 
 
-def test_a_loader_gives_what_the_sampler_drew() -> None:
+def test_a_data_loader_follows_the_sampler() -> None:
     sampler, alone = repeated(), repeated()
     data = TensorDataset(torch.arange(NUM_EXAMPLES))
     workers: Any = {"num_workers": 1, "persistent_workers": True}
@@ -109,7 +109,7 @@ def permutation(seed: int, cycle: int, num_examples: int) -> list[int]:
     return torch.randperm(num_examples, generator=generator).tolist()
 
 
-def test_permutations_are_walked_through_without_doubles() -> None:
+def test_consecutive_epochs_walk_through_permutations() -> None:
     cycles = Cycles(6, 2, seed=3)
     first, second = permutation(3, 0, 6), permutation(3, 1, 6)
     epochs = [drawn(cycles, epoch) for epoch in range(6)]
@@ -120,7 +120,7 @@ def test_permutations_are_walked_through_without_doubles() -> None:
 
 @settings(max_examples=at_most(60))
 @given(st.data(), st.integers(1, 30), st.integers(0, 5), st.booleans())
-def test_cycles_see_all(data: st.DataObject, num_examples: int, seed: int, classes: bool) -> None:
+def test_cycles_use_all(data: st.DataObject, num_examples: int, seed: int, classes: bool) -> None:
     budget = data.draw(st.integers(1, num_examples))
     labels_N = torch.arange(num_examples) % 3 if classes else None
     cycles = Cycles(num_examples, budget, seed, labels_N)
@@ -132,7 +132,7 @@ def test_cycles_see_all(data: st.DataObject, num_examples: int, seed: int, class
 
 
 @pytest.mark.parametrize("budget", [3, 7])
-def test_an_epoch_depends_on_nothing_that_was_drawn_before(budget: int) -> None:
+def test_an_epoch_does_not_depend_on_earlier_draws(budget: int) -> None:
     in_order = Cycles(10, budget, seed=1)
     epochs = [drawn(in_order, epoch) for epoch in range(40)]
     backwards = Cycles(10, budget, seed=1)
@@ -144,7 +144,7 @@ def test_an_epoch_depends_on_nothing_that_was_drawn_before(budget: int) -> None:
 TEN = made_up_subset(range(5, 105, 10))
 
 
-def test_an_epoch_is_the_subset_in_another_order_each_time() -> None:
+def test_every_epoch_reorders_the_subset() -> None:
     sampler = SubsetSampler(TEN)
     first = list(sampler)
     assert sorted(first) == TEN.indices.tolist()
@@ -165,7 +165,7 @@ def test_weights_follow_the_order() -> None:
     assert sampler.is_weighted
 
 
-def test_soft_labels_follow_the_order_and_have_to_be_there() -> None:
+def test_soft_labels_follow_the_order_and_are_required() -> None:
     soft = [[place / 10, 1 - place / 10] for place in range(10)]
     subset = made_up_subset(range(5, 105, 10), soft_labels=soft)
     sampler = SubsetSampler(subset, rank=1, num_ranks=2, alpha=0.5)
@@ -186,7 +186,7 @@ def test_soft_labels_follow_the_order_and_have_to_be_there() -> None:
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 10, 12, 23])
 @pytest.mark.parametrize("uneven", get_args(Uneven))
-def test_ranks_share_the_order_as_torch_has_it(num_ranks: int, uneven: Uneven) -> None:
+def test_ranks_equal_torch_s_distributed_sampler(num_ranks: int, uneven: Uneven) -> None:
     places: Any = torch.arange(10)
     for rank in range(num_ranks):
         sampler = SubsetSampler(TEN, shuffle=False, rank=rank, num_ranks=num_ranks, uneven=uneven)
@@ -236,7 +236,7 @@ def train_reselecting(rank: int) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_all_ranks_train_on_what_rank_0_was_answered(tmp_path: Path) -> None:
+def test_all_ranks_train_on_rank_0_s_subset(tmp_path: Path) -> None:
     first, second = records_of_ranks(train_reselecting, tmp_path)
     assert (first["asked"], second["asked"]) == (4, 0)
     for epoch, start in enumerate((0, 0, 20)):

@@ -69,13 +69,13 @@ def test_a_table_gives_its_image_or_all_columns_and_its_label() -> None:
         map_style(table)
 
 
-def test_transforms_are_left_out_and_the_data_stays_as_it_is() -> None:
+def test_transforms_are_skipped_and_the_data_unchanged() -> None:
     data = FakeData(2, (3, 8, 8), transform=lambda image: "augmented")
     assert isinstance(map_style(data)[0][0], Image.Image)
     assert data[0][0] == "augmented"
 
 
-def test_row_numbers_are_pythons_own_ints() -> None:
+def test_row_numbers_are_python_ints() -> None:
     rows = row_numbers(np.array([2, 5, 2**40]))
     assert [type(rows[0]), rows[0], rows[-1]] == [int, 2, 2**40]
     with pytest.raises(IndexError):
@@ -130,7 +130,7 @@ def served(data: Any) -> str:
     return load(FactoryRows("m:f", data), memory_budget_bytes=2**20).fingerprint
 
 
-def test_a_set_of_ours_is_known_by_its_fingerprint() -> None:
+def test_a_lipt_data_set_is_identified_by_its_fingerprint() -> None:
     digits = open_dataset("digits")
     chosen = subset_for(digits.fingerprint, len(digits)).apply(digits)
     assert len(chosen) == 3
@@ -195,7 +195,7 @@ def test_a_folder_is_recognized_as_files_and_as_pixels(folder: Path) -> None:
         assert len(subset_for(fingerprint, 10).apply(mine)) == 3
 
 
-def test_what_has_no_images_is_selected_from_on_ones_own_word() -> None:
+def test_data_without_images_is_used_unchecked_with_a_flag() -> None:
     columns = {"text": list(map(str, range(NUM_ROWS))), "label": [0] * NUM_ROWS}
     subset, table = subset_for("f" * 64), datasets.Dataset.from_dict(columns)
     with pytest.raises(SubsetError, match=r"but this Dataset has.*check=False"):
@@ -215,7 +215,7 @@ def parquet_file(folder: Path) -> Path:
     return path
 
 
-def test_hugging_face_s_data_set_is_the_coordinators_parquet(parquet_file: Path) -> None:
+def test_a_hugging_face_data_set_equals_its_parquet_file(parquet_file: Path) -> None:
     images = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
     table = datasets.Dataset.from_parquet(
         str(parquet_file), features=images, cache_dir=str(parquet_file.parent / "cache")
@@ -228,9 +228,7 @@ def test_hugging_face_s_data_set_is_the_coordinators_parquet(parquet_file: Path)
         subset.hf_select(table.select(list(reversed(range(10)))))
 
 
-def test_tensors_that_would_fill_the_memory_are_not_looked_through(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_tensors_above_memory_are_not_fingerprinted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lipt.common.data.loading.MEMORY_BUDGET_BYTES", NUM_ROWS * 8 - 1)
     rows = [(torch.zeros(2), row % 2) for row in range(NUM_ROWS)]
     with pytest.raises(SubsetError, match=r"cannot be computed \(its tensors are too large"):

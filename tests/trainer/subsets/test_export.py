@@ -57,7 +57,7 @@ def members(shard: Path) -> dict[str, bytes]:
         return found
 
 
-def test_files_stay_byte_for_byte_and_say_what_they_are(pets: Path, tmp_path: Path) -> None:
+def test_exported_files_are_unchanged_with_their_type(pets: Path, tmp_path: Path) -> None:
     data = open_dataset(f"imagefolder:{pets}")
     subset = made_up_subset([2, 7], [1.0, 2.5], fingerprint=data.fingerprint)
     (shard,) = subset.to_webdataset(data, tmp_path / "out")
@@ -91,7 +91,7 @@ def test_classes_keep_their_names_in_tar_shards(pets: Path, tmp_path: Path) -> N
     assert open_dataset(f"webdataset:{shard}").class_names == ("cat", "dog or wolf")
 
 
-def test_what_was_written_is_written_again_as_it_is(pets: Path, tmp_path: Path) -> None:
+def test_repeated_exports_are_identical(pets: Path, tmp_path: Path) -> None:
     data = open_dataset(f"imagefolder:{pets}")
     all_of(data).to_webdataset(data, tmp_path / "once")
     once = open_dataset(f"webdataset:{tmp_path / 'once'}")
@@ -114,7 +114,9 @@ def test_equal_subsets_give_equal_bytes(pets: Path, tmp_path: Path) -> None:
     assert written[0] == written[1]
 
 
-def test_folder_is_durable(pets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exported_folder_is_durable(
+    pets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data, synced = open_dataset(f"imagefolder:{pets}"), list[tuple[str, bool]]()
     out = tmp_path / "out"
     monkeypatch.setattr(files, "sync", lambda path: synced.append((path.name, out.exists())))
@@ -126,7 +128,7 @@ def test_folder_is_durable(pets: Path, tmp_path: Path, monkeypatch: pytest.Monke
     assert (folder[1], parent) == (False, (tmp_path.name, True))
 
 
-def test_what_fails_leaves_nothing_behind(pets: Path, tmp_path: Path) -> None:
+def test_a_failed_export_leaves_nothing(pets: Path, tmp_path: Path) -> None:
     data = open_dataset(f"imagefolder:{pets}")
     with pytest.raises(SubsetError, match="the subset is empty"):
         some_of(data, []).to_webdataset(data, tmp_path / "out")
@@ -138,7 +140,7 @@ def test_what_fails_leaves_nothing_behind(pets: Path, tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} - {"cache"} == {"pets"}
 
 
-def test_few_images_lie_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exports_keep_few_images_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = dataset_of([(np.zeros((8, 8), np.uint8), row % 2) for row in range(1000)])
     read: list[int] = []
     pixels = type(data.source_rows).pixels  # type: ignore[attr-defined]

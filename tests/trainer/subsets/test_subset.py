@@ -62,7 +62,7 @@ def bytes_of(subset: Subset) -> tuple[bytes, ...]:
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @given(subset=subsets())
-def test_every_format_gives_back_what_was_saved(
+def test_every_format_restores_the_subset(
     subset: Subset, suffix: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("round") / f"subset{suffix}"
@@ -124,7 +124,7 @@ def test_a_truncated_file_never_gives_another_subset(
     assert loaded == subset  # all that a text file can lose is its last punctuation
 
 
-def test_another_npy_is_not_taken_for_a_subset(tmp_path: Path) -> None:
+def test_other_npy_files_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "indices.npy", np.array([2, 5]))
     with pytest.raises(SubsetError, match="there are no weights"):
         Subset.load(tmp_path / "indices.npy")
@@ -144,7 +144,7 @@ def test_another_npy_is_not_taken_for_a_subset(tmp_path: Path) -> None:
         ({"quarantined": 3}, ()),
     ],
 )
-def test_the_manifest_tells_what_was_left_out(data: object, expected: tuple[int, ...]) -> None:
+def test_the_manifest_lists_excluded_examples(data: object, expected: tuple[int, ...]) -> None:
     assert made_up_subset([1], data=data).quarantined == expected
 
 
@@ -181,7 +181,7 @@ def test_other_metadata_is_refused(before: str, after: str, complaint: str, tmp_
         ([1, 4], None, [[float("nan")], [1]], "soft labels"),
     ],
 )
-def test_columns_that_are_no_subset_are_refused(
+def test_invalid_columns_are_refused(
     indices: list[int], weights: list[float] | None, soft: Any, complaint: str
 ) -> None:
     column: Any = [1.0] * len(indices) if weights is None else weights
@@ -194,7 +194,7 @@ def test_columns_that_are_no_subset_are_refused(
     ("told", "alpha"),
     [({"recommended_alpha": 0.25}, 0.25), ({"recommended_alpha": 7}, 0.0), ("x", 0.0), (None, 0.0)],
 )
-def test_the_recommended_share_of_soft_labels_is_the_manifests(told: Any, alpha: float) -> None:
+def test_the_recommended_alpha_is_in_the_manifest(told: Any, alpha: float) -> None:
     soft = [[0.5, 0.5], [1, 0]]
     subset = replace(made_up_subset([1, 4], soft_labels=soft), manifest={"soft_labels": told})
     assert subset.recommended_alpha == alpha
@@ -224,7 +224,7 @@ def test_a_failed_save_changes_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     assert Subset.load(path).indices.tolist() == [2, 5]
 
 
-def test_each_example_counts_by_its_normalized_weight() -> None:
+def test_weights_are_normalized_in_the_loss() -> None:
     # Two classes at equal logits: every loss is log 2, so the mean is log 2 * (3 + 1) / 2.
     weights, labels = torch.tensor([3.0, 1.0]), torch.tensor([0, 1])
     loss = WeightedSubsetLoss()(torch.zeros(2, 2), labels, weights)
@@ -251,7 +251,7 @@ def test_soft_labels_follow_the_weights() -> None:
     assert (labels.tolist(), weights.tolist(), soft.tolist()) == ([1, 0], [0.5, 1.5], SOFT)
 
 
-def test_targets_are_between_label_and_soft_label() -> None:
+def test_mixed_targets_are_between_label_and_soft_label() -> None:
     logits, labels = torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1])
     weights, soft = torch.tensor([0.5, 1.5]), torch.tensor(SOFT)
     losses = -logits.log_softmax(dim=1)
@@ -290,7 +290,7 @@ def pad(examples: list[Any]) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("soft", [None, SOFT])
-def test_a_collate_of_ones_own_is_given_examples_without_them(soft: Any) -> None:
+def test_a_user_s_collate_function_gets_plain_examples(soft: Any) -> None:
     subset = subset_of(1, 3, soft=soft)
     rows = [{"ids": torch.arange(row)} for row in range(5)]
     collate: WeightedCollate = pickle.loads(pickle.dumps(WeightedCollate(pad)))
@@ -319,7 +319,7 @@ def test_examples_of_a_weighted_subset_without_weights_warn() -> None:
     assert not subset_of(rows=()).is_weighted
 
 
-def test_the_loss_counts_each_example_by_its_weight() -> None:
+def test_the_subset_loss_is_weighted_per_example() -> None:
     logits = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
     labels, weights = torch.tensor([0, 0]), torch.tensor([0.5, 1.5])
     each = nn.functional.cross_entropy(logits, labels, reduction="none")
@@ -329,7 +329,7 @@ def test_the_loss_counts_each_example_by_its_weight() -> None:
     assert WeightedSubsetLoss(smoothed)(logits, labels, weights).ndim == 0
 
 
-def test_a_subset_says_what_it_is() -> None:
+def test_a_subset_s_repr_describes_it() -> None:
     subset = made_up_subset([1, 4], [1, 3])
     assert ("weights", "1 to 3") in subset.facts
     assert repr(subset).startswith("<Subset of 2")

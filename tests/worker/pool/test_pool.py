@@ -86,10 +86,10 @@ class Bench:
         self.engine.over.append(Ended(number, status, tail))
 
 
-def test_workers_come_with_learners_and_are_ended_when_there_have_been_none() -> None:
+def test_the_pool_starts_workers_for_learners_and_stops_idle_ones() -> None:
     bench = Bench()
     assert bench.tend(Demand()) == []
-    assert bench.tend(Demand(num_coming=3)) == [0, 1, 2]
+    assert bench.tend(Demand(num_upcoming=3)) == [0, 1, 2]
     assert bench.tend(Demand(num_queued=3, num_leased=3)) == [0, 1, 2, 3]
     bench.tend(Demand())
     assert bench.engine.stopped == []
@@ -98,7 +98,7 @@ def test_workers_come_with_learners_and_are_ended_when_there_have_been_none() ->
     assert bench.tend(Demand()) == []
 
 
-def test_arguments_that_no_worker_takes_end_the_pool() -> None:
+def test_invalid_worker_arguments_end_the_pool() -> None:
     bench = Bench()
     bench.tend(Demand(num_queued=1))
     bench.end(0, 2, "No such option: --nonsense")
@@ -106,7 +106,7 @@ def test_arguments_that_no_worker_takes_end_the_pool() -> None:
         bench.tend(Demand(num_queued=1))
 
 
-def test_coordinator_that_is_away_is_waited_for_and_takes_no_worker_along(
+def test_the_pool_keeps_workers_without_a_coordinator(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     away = UnreachableError("head:1 does not answer.")
@@ -131,16 +131,18 @@ class Fake(worker_pb2_grpc.WorkerServiceServicer):
         self.asked.append(request)
         self.when_asked()
         assert self.may_answer.wait(60.0)
-        return worker_pb2.GetDemandResponse(num_queued=1, num_leased=2, num_coming=3, num_ranges=4)
+        return worker_pb2.GetDemandResponse(
+            num_queued=1, num_leased=2, num_upcoming=3, num_ranges=4
+        )
 
 
-def test_demand_is_asked_for_with_what_is_known_until_that_is_interrupted() -> None:
+def test_the_pool_polls_the_demand_until_interrupted() -> None:
     fake = Fake()  # pyright: ignore[reportAbstractUsage] - the rest stays unimplemented
     with serving(fake) as channel:
         source = DemandSource(channel)
         fake.may_answer.set()
         first = source.wait(None, wait_seconds=2.0)
-        assert first == Demand(num_queued=1, num_leased=2, num_coming=3, num_ranges=4)
+        assert first == Demand(num_queued=1, num_leased=2, num_upcoming=3, num_ranges=4)
         assert source.wait(first, wait_seconds=2.0) == first
         without, having = fake.asked
         assert not without.HasField("known")
@@ -156,7 +158,7 @@ TOKEN = "lipt_0123456789abcdef_" + "A" * 43
 
 
 def open_pool(**flags: Any) -> None:
-    with open_pool_workers(settings(**flags), [], say=print):
+    with open_pool_workers(settings(**flags), [], print_line=print):
         pass
 
 
@@ -171,12 +173,12 @@ def open_pool(**flags: Any) -> None:
         ({"ray": "auto", "working_dir": "/none"}, "working_dir = '/none': path does not point"),
     ],
 )
-def test_what_cannot_work_is_refused_at_once(flags: dict[str, Any], sentence: str) -> None:
+def test_invalid_pool_settings_are_refused(flags: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         open_pool(**flags)
 
 
-def test_workers_are_told_where_files_lie_and_no_secret(
+def test_workers_get_file_paths_and_no_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -192,7 +194,7 @@ def test_workers_are_told_where_files_lie_and_no_secret(
     [(0.0, ["cpu", "cpu", "cpu"]), (1.0, ["cuda:0", "cuda:1", "cuda:2"]),
      (0.5, ["cuda:0", "cuda:0", "cuda:1"])],
 )  # fmt: skip
-def test_workers_of_this_machine_share_its_gpus_as_they_are_told(
+def test_local_workers_share_gpus_as_configured(
     gpus: float, devices: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[list[str]] = []
@@ -216,19 +218,19 @@ def test_workers_of_this_machine_share_its_gpus_as_they_are_told(
     [
         (Demand(), 0),
         (Demand(num_queued=3), 3),
-        (Demand(num_queued=1, num_leased=1, num_coming=1), 3),
+        (Demand(num_queued=1, num_leased=1, num_upcoming=1), 3),
         (Demand(num_queued=9), 4),
         # These workers have no data.
         (Demand(num_ranges=3), 0),
     ],
 )
-def test_there_is_a_worker_for_every_open_learner_within_bounds(
+def test_the_pool_has_a_worker_per_open_learner_within_bounds(
     demand: Demand, num_workers: int
 ) -> None:
     assert len(Bench().tend(demand)) == num_workers
 
 
-def test_workers_that_fail_when_young_are_started_again_after_growing_pauses() -> None:
+def test_workers_that_fail_early_restart_after_growing_pauses() -> None:
     bench, pauses = Bench(most=1), []
     demand = Demand(num_queued=1)
     bench.tend(demand)
@@ -242,9 +244,7 @@ def test_workers_that_fail_when_young_are_started_again_after_growing_pauses() -
 
 
 @given(st.integers(1, 10), st.lists(st.integers(0, 15), min_size=1, max_size=120))
-def test_there_are_never_fewer_or_more_than_may_be_and_none_when_idle(
-    most: int, demands: list[int]
-) -> None:
+def test_the_pool_stays_within_bounds_and_is_empty_when_idle(most: int, demands: list[int]) -> None:
     bench = Bench(most=most)
     for num_open in demands:
         present = len(bench.tend(Demand(num_queued=num_open), after_seconds=10.0))

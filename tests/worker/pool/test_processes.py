@@ -35,7 +35,7 @@ time.sleep(60)
 """
 
 
-def test_lines_are_passed_on_and_the_last_are_kept() -> None:
+def test_output_lines_are_passed_on_and_the_last_kept() -> None:
     lines: list[str] = []
     child = Child("calendar", ["2024", "2"], os.environ, lines.append)
     assert child.end(60.0) == 0
@@ -43,7 +43,7 @@ def test_lines_are_passed_on_and_the_last_are_kept() -> None:
     assert lines[0].strip() == "February 2024"
 
 
-def test_who_does_not_end_in_time_is_killed() -> None:
+def test_a_child_that_does_not_end_is_killed() -> None:
     ready = threading.Event()
     child = Child(STUBBORN, [], os.environ, lambda _: ready.set())
     assert ready.wait(60.0)
@@ -130,7 +130,7 @@ def connect(monkeypatch: pytest.MonkeyPatch, fake: FakeRay, **options: Any) -> R
     return RayEngine(load_settings(PoolSettings, config=None, flags=flags))
 
 
-def test_ray_is_told_what_a_worker_takes_and_to_start_it_again(
+def test_ray_gets_a_worker_s_resources_and_retries(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     fake = FakeRay()
@@ -145,7 +145,7 @@ def test_ray_is_told_what_a_worker_takes_and_to_start_it_again(
     assert fake.tasks == [(["--device", "cuda", "--coordinator", "head:1"], {"LIPT_TOKEN": "t"})]
 
 
-def test_ends_of_tasks_are_ends_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ray_task_ends_with_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeRay()
     engine = connect(monkeypatch, fake)
     for number in range(5):

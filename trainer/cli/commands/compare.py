@@ -20,9 +20,9 @@ class Design:
     strategies: str = Option(..., help="Names of strategies, with commas between them.")
     fractions: str = Option("0.1", help="Shares of the data set to keep, with commas.")
     baselines: str = Option(
-        "uniform,uniform_per_class,redrawn,everything",
+        "uniform,uniform_per_class,resampled,everything",
         help="Baselines: fixed random subsets (uniform, uniform_per_class), a random "
-        "one resampled every epoch (`redrawn`), all of the data (everything).",
+        "one resampled every epoch (`resampled`), all of the data (everything).",
     )
     seeds: int = Option(3, min=1, help="How many seeds of the whole pipeline.")
     proxy: shared.Proxy = None
@@ -96,7 +96,7 @@ def compare(
             out=out,
             device=device,
             allowed_modules=modules,
-            say=progress.say,
+            print_line=progress.print_line,
             on_step=progress.on_step,
         )
     rows = outcomes(trials)

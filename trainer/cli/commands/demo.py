@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from typer import Option
 
-from lipt.common.terminal import say
+from lipt.common.terminal import print_line
 from lipt.trainer.cli.display.output import run_with_progress
 
 if TYPE_CHECKING:
@@ -50,9 +50,9 @@ def demo(
     log = directory / "lipt-up.log"
     with _serving(log, workers) as check:
         lines = _run(directory, log, check)
-        say("stopping the processes")
+        print_line("stopping the processes")
     for line in ("", *lines, f"done in {time.monotonic() - started:.1f} s"):
-        say(line)
+        print_line(line)
 
 
 @contextmanager
@@ -76,7 +76,7 @@ def _serving(log: Path, num_workers: int) -> Iterator[Callable[[], None]]:
                 # Ctrl-C reaches this process only, which then ends the other in order.
                 start_new_session=True,
             )
-        say(f"lipt up started (process {process.pid})")
+        print_line(f"lipt up started (process {process.pid})")
 
         def check() -> None:
             if (status := process.poll()) is not None:
@@ -105,7 +105,7 @@ def _run(directory: Path, log: Path, check: Callable[[], None]) -> list[str]:
     from lipt.trainer.cli.display.runs import follow
     from lipt.trainer.client.client import Client
 
-    say(f"reading {DATA} and {_TEST}")
+    print_line(f"reading {DATA} and {_TEST}")
     # Imported late: torch takes seconds, in which the coordinator is already starting.
     from lipt.common.data import open_dataset
     from lipt.trainer.cli.experiment import run_experiment
@@ -127,7 +127,7 @@ def _run(directory: Path, log: Path, check: Callable[[], None]) -> list[str]:
             return final
 
         try:
-            return run_experiment(train, test, is_wrong_N, client, finish, directory, say)
+            return run_experiment(train, test, is_wrong_N, client, finish, directory, print_line)
         except UnreachableError:
             check()  # a dead process is the better explanation
             raise
@@ -144,4 +144,4 @@ def _wait_until(look: Callable[[], object], what: str, check: Callable[[], None]
                 raise UnreachableError(f"waited {_START_SECONDS:.0f} s for {what}. See the log.")
             time.sleep(_POLL_SECONDS)
 
-    run_with_progress(wait, say, activity=f"waiting for {what}")
+    run_with_progress(wait, print_line, activity=f"waiting for {what}")

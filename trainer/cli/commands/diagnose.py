@@ -34,10 +34,10 @@ def check(
     from lipt.common.data.loading import decode_all
 
     decoded = run_with_progress(
-        lambda tell: decode_all(
+        lambda report: decode_all(
             data,
             allowed_modules=shared.modules_of(allow_module, data),
-            progress=lambda done, total: tell(f"decoding {data}: {done} of {total}"),
+            progress=lambda done, total: report(f"decoding {data}: {done} of {total}"),
         ),
         activity=f"reading {data}",
     )
@@ -104,8 +104,8 @@ def diagnose(
                 data, image_size=image_size, modules=modules, quarantined=bad
             )
         diagnosis = run_with_progress(
-            lambda tell: client.diagnose(
-                run, proxy, features=features, on_progress=lambda progress: tell(str(progress))
+            lambda report: client.diagnose(
+                run, proxy, features=features, on_progress=lambda progress: report(str(progress))
             )
         )
     if page is not None:

@@ -48,7 +48,7 @@ def distill(
     real = open_with_progress(data, image_size=image_size, modules=modules)
     where: dict[str, Any] = {"device": device, "allowed_modules": modules}
     make = partial(distil, real, model, wanted, out, subset=first, later=harder, **where)
-    synthetic = run_with_progress(lambda tell: make(tell=tell))
+    synthetic = run_with_progress(lambda report: make(report=report))
     num_images = len(synthetic.labels_N)
     images = f"{num_images} images of {len(synthetic.class_names)} classes"
     lines = [

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from typer import BadParameter, Option
 
-from lipt.common.terminal import say
+from lipt.common.terminal import print_line
 from lipt.trainer.cli import options as shared
 from lipt.trainer.cli.display.output import (
     open_with_progress,
@@ -60,19 +60,21 @@ def report(
         if diagnosis:
             try:
                 diagnosed = run_with_progress(
-                    lambda tell: client.diagnose(on_progress=lambda it: tell(f"diagnosis: {it}"))
+                    lambda report: client.diagnose(
+                        on_progress=lambda it: report(f"diagnosis: {it}")
+                    )
                 )
             except (RequestError, InputError) as error:
-                say(f"without a diagnosis: {error}", err=True)
+                print_line(f"without a diagnosis: {error}", err=True)
         requests = [(name, fraction) for name in names]
         write = partial(render, client, view, dataset, requests, found, diagnosis=diagnosed)
         page = run_with_progress(
             lambda _: write(now=datetime.now(UTC)), activity="gathering the report"
         )
     write_atomically(out, page.encode())
-    say(f"{out}: run {view.label}, {', '.join(names)}")
+    print_line(f"{out}: run {view.label}, {', '.join(names)}")
     for line in verdict(outcomes(found[1] if found else [])).splitlines():
-        say(line)
+        print_line(line)
 
 
 @shared.grouped

@@ -9,7 +9,7 @@ from typer import Exit, Option, Typer
 
 from lipt.common.config.knobs import option_help
 from lipt.common.config.run_config import RunConfig
-from lipt.common.terminal import say
+from lipt.common.terminal import print_line
 from lipt.trainer.cli import options as shared
 from lipt.trainer.cli.display.output import print_result, run_with_progress
 from lipt.trainer.formatting import format_percent, table_lines
@@ -79,15 +79,15 @@ def start(
             blob = run_with_progress(lambda _: client.upload_weights(weights), activity=activity)
             overrides.setdefault("initialization", {})["weights_sha256"] = blob.sha256
         run = client.start_run(overrides, name=name)
-        told = [f"fitted to the data: {run.fitted}"] if run.fitted else []
-        told += [run.note] if run.note else []
+        told = [f"fitted to the data: {run.lowered_defaults}"] if run.lowered_defaults else []
+        told += [run.initialization_note] if run.initialization_note else []
         if not watch:
             begun = f"run {run.label} ({run.run_id}) has started."
             follow = f"Follow it with: lipt run watch {run.label}"
             print_result(run, [begun, *told, follow], as_json=json)
             return
         for line in told if not json else ():
-            say(line)
+            print_line(line)
         _follow(client, run, as_json=json)
 
 
@@ -162,9 +162,9 @@ def _follow(client: Client, run: RunView, *, as_json: bool) -> None:
     try:
         latest = follow(client.watch(run.run_id), as_json=as_json) or run
     except KeyboardInterrupt:
-        say(f"run {run.label} continues without this command.", err=True)
-        say(f"Follow it again with: lipt run watch {run.label}", err=True)
-        say(f"End it with: lipt run cancel {run.label}", err=True)
+        print_line(f"run {run.label} continues without this command.", err=True)
+        print_line(f"Follow it again with: lipt run watch {run.label}", err=True)
+        print_line(f"End it with: lipt run cancel {run.label}", err=True)
         raise Exit(130) from None  # 128 and the number of the signal, as shells have it
     if latest.state != "ready":
         raise Exit(1)

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from typer import Argument, Context, Exit, Option, Typer
 
 from lipt.common.access.roles import Role
-from lipt.common.terminal import say
+from lipt.common.terminal import print_line
 from lipt.trainer.cli import options as shared
 from lipt.trainer.cli.display.output import print_json, print_result
 from lipt.trainer.formatting import table_lines
@@ -34,7 +34,7 @@ def doctor(*, json: shared.Json = False, coordinator: shared.Coordinator) -> Non
         for check in step:
             checks.append(check)
             if not json:
-                say(str(check))
+                print_line(str(check))
     healthy = all(check.ok is not False for check in checks)
     if json:
         found = {"coordinator": coordinator.address, "versions": versions, "checks": checks}
@@ -67,7 +67,9 @@ def list_strategies(
 def _installed() -> list[StrategyView]:
     from lipt.trainer.views import StrategyView, view_of
 
-    say("strategies of this installation; --coordinator HOST:PORT lists a coordinator's", err=True)
+    print_line(
+        "strategies of this installation; --coordinator HOST:PORT lists a coordinator's", err=True
+    )
     answers: list[Any] = [entry.load()() for entry in entry_points(group=STRATEGIES_GROUP)]
     return [view_of(StrategyView, found) for answer in answers for found in answer.strategies]
 
@@ -172,7 +174,7 @@ def dashboard(
         called = client.address
     print_result(link, [link.url], as_json=json)
     if hint := tunnel_hint(link.url, called):
-        say(hint, err=True)
+        print_line(hint, err=True)
 
 
 def tunnel_hint(url: str, called: str) -> str:

@@ -59,8 +59,8 @@ def get(
     asked: dict[str, Any] = {**vars(choice), "options": prepare(choice, out)}
     with coordinator.connect() as client:
         subset = run_with_progress(
-            lambda tell: client.subset(
-                run, weights=weights, **asked, on_progress=lambda progress: tell(str(progress))
+            lambda report: client.subset(
+                run, weights=weights, **asked, on_progress=lambda progress: report(str(progress))
             )
         )
     written(out, subset, as_json=json)
@@ -121,11 +121,11 @@ def export(
     modules, quarantined = shared.modules_of(allow_module, data), chosen.quarantined
     opened = open_with_progress(data, image_size=None, modules=modules, quarantined=quarantined)
     shards = run_with_progress(
-        lambda tell: chosen.to_webdataset(
+        lambda report: chosen.to_webdataset(
             opened,
             out,
             examples_per_shard=examples_per_shard,
-            on_progress=lambda done, total: tell(f"writing {out}: {done} of {total}"),
+            on_progress=lambda done, total: report(f"writing {out}: {done} of {total}"),
         )
     )
     size_bytes = sum(shard.stat().st_size for shard in shards)

@@ -14,7 +14,7 @@ from lipt.common.targets.kinds import TargetKind
 from lipt.common.terminal import print_error
 from lipt.trainer.cli import options as shared
 from lipt.trainer.cli.display.output import (
-    Say,
+    PrintLine,
     TrainingProgress,
     open_with_progress,
     print_result,
@@ -44,8 +44,10 @@ class Choice:
     strategy: str | None = Option(
         None, "--strategy", "-s", help="Have the coordinator choose, in place of --subset."
     )
-    redraw: bool = Option(
-        False, "--redraw", help="Draw other random examples for every epoch, without a coordinator."
+    resample: bool = Option(
+        False,
+        "--resample",
+        help="Draw other random examples for every epoch, without a coordinator.",
     )
     fraction: shared.Fraction = None
     budget: shared.Budget = None
@@ -56,14 +58,14 @@ class Choice:
 
     def require(self, subset: Path | None) -> None:
         """Refuse options that do not go together."""
-        ways = {"--subset": subset, "--strategy": self.strategy, "--redraw": self.redraw}
+        ways = {"--subset": subset, "--strategy": self.strategy, "--resample": self.resample}
         given = [name for name, value in ways.items() if value]
         if len(given) > 1:
             raise BadParameter(f"{' and '.join(given)} were both given. Drop one.")
-        if self.strategy or self.redraw:
+        if self.strategy or self.resample:
             shared.require_size(self.fraction, self.budget)
         for names, way, is_given in (
-            ("fraction budget", "--strategy or --redraw", self.strategy or self.redraw),
+            ("fraction budget", "--strategy or --resample", self.strategy or self.resample),
             ("option preset proxy every", "--strategy", self.strategy),
         ):
             for name in names.split():
@@ -89,7 +91,7 @@ class Choice:
         from lipt.common.subsets import resolve_budget
         from lipt.trainer.resampling.repeated_random import RepeatedRandom
 
-        if not self.redraw:
+        if not self.resample:
             return None
         size = len(train)
         budget = resolve_budget(fraction=self.fraction, budget=self.budget, num_examples=size)
@@ -97,7 +99,11 @@ class Choice:
 
 
 def _reselecting(
-    client: Client, strategy: str, request: SelectionOptions, say: Say, made: list[Reselection]
+    client: Client,
+    strategy: str,
+    request: SelectionOptions,
+    print_line: PrintLine,
+    made: list[Reselection],
 ) -> MakeSubsetSource:
     """Makes the source for a model in training, which begins with `first` or asks, into `made`."""
     from lipt.trainer.resampling.reselection import Reselection
@@ -106,9 +112,9 @@ def _reselecting(
         asked: SelectionOptions = {**request, "first": first}
         activity = f"waiting for the first subset by {strategy}"
         work = partial(Reselection, client, model, strategy, **asked)
-        made.append(run_with_progress(lambda _: work(), say, activity=activity))
+        made.append(run_with_progress(lambda _: work(), print_line, activity=activity))
         if first is None and (why := made[-1].subset.stopped_early):
-            say(f"{strategy} stopped early: {why}")
+            print_line(f"{strategy} stopped early: {why}")
         return made[-1]
 
     return make
@@ -213,7 +219,9 @@ def train(
             client = stack.enter_context(coordinator.connect())
             if choice.strategy is not None:
                 run = request["run"] = _run_of(client, run, model)
-                reselecting = _reselecting(client, choice.strategy, request, progress.say, made)
+                reselecting = _reselecting(
+                    client, choice.strategy, request, progress.print_line, made
+                )
                 quarantined = quarantined_by(client)
             initial = None if init == _SCRATCH else _weights(client, run, init)
         opened = partial(open_with_progress, image_size=image_size, modules=modules)
@@ -237,13 +245,15 @@ def train(
                 reselect=choice.source(train_data, recipe.seed) or reselecting,
                 on_epoch=(lines, progress.on_epoch, *loggers.started(stack, chosen)),
                 on_step=progress.on_step,
-                on_resume=lambda found: progress.say(f"{files.checkpoint}: {resumed_text(found)}"),
+                on_resume=lambda found: progress.print_line(
+                    f"{files.checkpoint}: {resumed_text(found)}"
+                ),
                 allowed_modules=modules,
             )
         except TrainingPaused as paused:
             print_error("lipt", str(paused))
             raise Exit(75) from None  # EX_TEMPFAIL: the same command is worth another start
-    _finish(trained, files.out, made, redrawn=choice.redraw, json=json)
+    _finish(trained, files.out, made, resampled=choice.resample, json=json)
 
 
 def _run_of(client: Client, run: str, model: str) -> str:
@@ -268,7 +278,7 @@ def _weights(client: Client, run: str, kind: str) -> Weights:
 
 
 def _finish(
-    trained: Trained, out: Path | None, chosen: list[Reselection], *, redrawn: bool, json: bool
+    trained: Trained, out: Path | None, chosen: list[Reselection], *, resampled: bool, json: bool
 ) -> None:
     from lipt.common.weights.files import pack
     from lipt.trainer.files import write_atomically
@@ -289,7 +299,7 @@ def _finish(
         "waited_seconds": waited,
         "reselections": history,
     }
-    trained_on = "the last epoch's examples" if redrawn else "the subset"
+    trained_on = "the last epoch's examples" if resampled else "the subset"
     accuracies = [f"{format_percent(on_subset)} on {trained_on}"]
     if trained.test_accuracy is not None:
         accuracies.insert(0, f"{format_percent(trained.test_accuracy)} on the test set")

@@ -15,7 +15,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lipt.common.terminal import say, say_json
+from lipt.common.terminal import print_json_text, print_line
 from lipt.trainer.formatting import format_percent, to_jsonable
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def print_json(value: Any) -> None:
     """One JSON document on one line, keys in the order of the value's fields."""
-    say_json(json.dumps(to_jsonable(value), ensure_ascii=False, allow_nan=False))
+    print_json_text(json.dumps(to_jsonable(value), ensure_ascii=False, allow_nan=False))
 
 
 def print_result(value: Any, lines: Iterable[str], *, as_json: bool) -> None:
@@ -34,7 +34,7 @@ def print_result(value: Any, lines: Iterable[str], *, as_json: bool) -> None:
         print_json(value)
         return
     for line in lines:
-        say(line)
+        print_line(line)
 
 
 SILENCE_SECONDS, TICK_SECONDS = 9.0, 0.5
@@ -44,7 +44,7 @@ BACKGROUND = "lipt-background"
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 
 def in_background(
@@ -80,8 +80,8 @@ def in_background(
 
 
 def run_with_progress(
-    work: Callable[[Say], ResultT],
-    say: Say = partial(say, err=True),
+    work: Callable[[PrintLine], ResultT],
+    print_line: PrintLine = partial(print_line, err=True),
     *,
     activity: str = "working",
     silence_seconds: float = SILENCE_SECONDS,
@@ -101,7 +101,7 @@ def run_with_progress(
             latest = reports.get()
         now = time.monotonic()
         if now - said >= silence_seconds:
-            say(f"{latest} ({now - started:.0f} s)")
+            print_line(f"{latest} ({now - started:.0f} s)")
             said = now
     return results[0]
 
@@ -141,17 +141,17 @@ def open_with_progress(
     from lipt.common.data import open_dataset
 
     dataset = run_with_progress(
-        lambda tell: open_dataset(
+        lambda report: open_dataset(
             source,
             image_size=image_size,
             allowed_modules=modules,
-            progress=lambda done, total: tell(f"reading {source}: {done} of {total}"),
+            progress=lambda done, total: report(f"reading {source}: {done} of {total}"),
             quarantined=quarantined,
         ),
         activity=f"reading {source}",
     )
     if dataset.note:
-        say(f"{source}: {dataset.note}", err=True)
+        print_line(f"{source}: {dataset.note}", err=True)
     return dataset
 
 
@@ -165,9 +165,11 @@ class TrainingProgress:
     """Lines on standard error about a training: after evaluations, and now and then."""
 
     def __init__(
-        self, say: Say = partial(say, err=True), clock: Callable[[], float] = time.monotonic
+        self,
+        print_line: PrintLine = partial(print_line, err=True),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._print, self._clock = say, clock
+        self._print, self._clock = print_line, clock
         self._said = clock()
         self._measures = ""
         # Of other targets than classes another score.
@@ -175,14 +177,14 @@ class TrainingProgress:
 
     def on_step(self, step: int, num_steps: int) -> None:
         if self._clock() - self._said >= SILENCE_SECONDS:
-            self.say(f"step {step}/{num_steps}{self._measures and ', '}{self._measures}")
+            self.print_line(f"step {step}/{num_steps}{self._measures and ', '}{self._measures}")
 
     def on_epoch(self, record: EpochRecord) -> None:
         self._measures = measures_text(record, self.score_name)
         if record.subset_accuracy is not None or record.step == record.num_steps:
-            self.say(f"step {record.step}/{record.num_steps}, {self._measures}")
+            self.print_line(f"step {record.step}/{record.num_steps}, {self._measures}")
 
-    def say(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         self._said = self._clock()
         self._print(line)
 
@@ -193,7 +195,7 @@ def warnings_as_lines(*kinds: type[Warning]) -> Iterator[None]:
     with warnings.catch_warnings():
         for kind in kinds:
             warnings.simplefilter("always", kind)
-        warnings.showwarning = lambda message, *_, **__: say(f"warning: {message}", err=True)
+        warnings.showwarning = lambda message, *_, **__: print_line(f"warning: {message}", err=True)
         yield
 
 

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 from lipt.common.states import LearnerState, RunState
-from lipt.common.terminal import say
+from lipt.common.terminal import print_line
 from lipt.common.text import format_bytes
-from lipt.trainer.cli.display.output import SILENCE_SECONDS, Say, in_background, print_json
+from lipt.trainer.cli.display.output import SILENCE_SECONDS, PrintLine, in_background, print_json
 from lipt.trainer.formatting import format_percent, table_lines
 from lipt.trainer.views import LearnerView, RunView
 
@@ -43,7 +43,7 @@ def state_line(run: RunView) -> str:
     if run.state is RunState.TRAINING:
         done = sum(learner.state is LearnerState.DONE for learner in run.learners)
         line += f", {done} of {len(run.learners)} learners done"
-        line += f"; {run.waiting}" if run.waiting else ""
+        line += f"; {run.waiting_reason}" if run.waiting_reason else ""
     elif run.progress is not None and run.progress.activity and not run.ended:
         line += f", {run.progress}"
     if run.state is RunState.READY and run.soup is not None:
@@ -66,8 +66,8 @@ def run_lines(run: RunView) -> list[str]:
         state_line(run),
         f"id {run.run_id}, revision {run.revision}, data {run.fingerprint or 'not known yet'}",
         _config_line(run),
-        *([f"fitted to the data: {run.fitted}"] if run.fitted else []),
-        *filter(None, [run.note]),
+        *([f"fitted to the data: {run.lowered_defaults}"] if run.lowered_defaults else []),
+        *filter(None, [run.initialization_note]),
     ]
     if costs is not None:
         lines.append(
@@ -112,10 +112,10 @@ def change_lines(previous: RunView | None, current: RunView) -> list[str]:
         changed = state is not learner.state or (tried is None) != (part is None)
         if changed and learner.state is not LearnerState.LEASED:
             lines[part.position if part else -1, learner.index] = _learner_line(learner)
-    # An empty `waiting` is no news: the next change shows that the wait is over.
-    unchanged = previous is not None and (previous.state, previous.waiting) == (
+    # An empty `waiting_reason` is no news: the next change shows that the wait is over.
+    unchanged = previous is not None and (previous.state, previous.waiting_reason) == (
         current.state,
-        current.waiting or previous.waiting,
+        current.waiting_reason or previous.waiting_reason,
     )
     return [lines[key] for key in sorted(lines)] + ([] if unchanged else [state_line(current)])
 
@@ -139,7 +139,7 @@ def heartbeat_line(run: RunView | None, unchanged_seconds: float) -> str:
     in_training = sum(item.state is LearnerState.LEASED for item in run.learners)
     if in_training:
         parts.append(f"{in_training} in training")
-    elif run.state is RunState.TRAINING and not run.waiting:
+    elif run.state is RunState.TRAINING and not run.waiting_reason:
         parts.append("no worker has an assignment: is a lipt-worker running?")
     if unchanged_seconds >= 10:
         parts.append(f"no news for {unchanged_seconds:.0f} s")
@@ -186,8 +186,8 @@ def rounded_duration(seconds: float) -> str:
 class RunLines:
     """Prints a line per change of a run, and at least one every ten seconds."""
 
-    def __init__(self, say: Say, now: float) -> None:
-        self._say = say
+    def __init__(self, print_line: PrintLine, now: float) -> None:
+        self._print_line = print_line
         self._run: RunView | None = None
         self._changed_at = self._said_at = now
         self._remaining = RemainingTime()
@@ -197,14 +197,14 @@ class RunLines:
         lines = change_lines(self._run, run)
         self._run, self._changed_at = run, now
         for line in lines:
-            self._say(line)
+            self._print_line(line)
             self._said_at = now
         self.tick(now)
 
     def tick(self, now: float) -> None:
         if now - self._said_at >= SILENCE_SECONDS:
             line = heartbeat_line(self._run, now - self._changed_at)
-            self._say("; ".join(filter(None, (line, self._remaining.text(now)))))
+            self._print_line("; ".join(filter(None, (line, self._remaining.text(now)))))
             self._said_at = now
 
 
@@ -220,7 +220,7 @@ def follow(
 ) -> RunView | None:
     """Print a run's changes until it ends or is held; `check` may raise an error meanwhile."""
     latest: RunView | None = None
-    lines = RunLines(say, time.monotonic())
+    lines = RunLines(print_line, time.monotonic())
     for run in in_background(_until_it_stops(changes)):
         latest = run or latest
         if run is not None and as_json:

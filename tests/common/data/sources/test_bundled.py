@@ -21,7 +21,7 @@ def opened(name: str) -> ColumnRows:
 
 
 @pytest.mark.parametrize("name", ["breast_cancer", "wine"])
-def test_tables_are_what_scikit_learn_loads_and_their_parts_disjoint(name: str) -> None:
+def test_bundled_tables_equal_scikit_learn_s_with_disjoint_splits(name: str) -> None:
     loaded, rows = getattr(datasets, f"load_{name}")(), opened(name)
     assert np.array_equal(rows.tensors[""].numpy(), loaded.data.astype(np.float32))
     assert np.array_equal(rows.labels_N.numpy(), loaded.target)
@@ -37,7 +37,7 @@ def test_tables_are_what_scikit_learn_loads_and_their_parts_disjoint(name: str) 
 pytestmark = pytest.mark.slow
 
 
-def test_paragraphs_of_the_standard_library_are_labelled_with_their_package() -> None:
+def test_standard_library_paragraphs_are_labelled_with_their_package() -> None:
     rows = opened("pydocs")
     assert len(rows) > 2000
     assert rows.labels_N.bincount().min() > 200
@@ -53,7 +53,9 @@ def test_paragraphs_of_the_standard_library_are_labelled_with_their_package() ->
     assert rows.class_names[rows.labels_N[row]] == "logging"
 
 
-def test_a_python_without_sources_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_python_sources_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path))
     with pytest.raises(DataError, match="there are no sources of asyncio"):
         opened("pydocs")

@@ -25,7 +25,7 @@ def write(path: Path, metadata: dict[str, str] | None = None, **tensors: Tensor)
     return path
 
 
-def test_examples_are_floats_to_be_standardized_with_labels_and_names(tmp_path: Path) -> None:
+def test_feature_file_has_floats_to_standardize_labels_and_names(tmp_path: Path) -> None:
     names = json.dumps(["cat", "ant", "dog"])
     rows = opened(write(tmp_path / "f.safetensors", {"class_names": names}))
     assert rows.columns == (Column("", ColumnType.FLOAT32, (2,), standardized=True),)
@@ -40,7 +40,7 @@ def test_examples_are_floats_to_be_standardized_with_labels_and_names(tmp_path: 
     assert rows.columns == (Column("", ColumnType.FLOAT32, (2, 4, 5)),)
 
 
-def test_the_other_halves_of_pairs_are_no_model_s_input(tmp_path: Path) -> None:
+def test_paired_features_are_not_a_model_input(tmp_path: Path) -> None:
     rows = opened(write(tmp_path / "f", paired_features=torch.ones(3, 7)))
     assert rows.paired_NP is not None
     assert rows.paired_NP.shape == (3, 7)
@@ -68,7 +68,7 @@ def test_other_tensors_are_refused(tmp_path: Path, tensors: dict[str, Tensor], w
         open_dataset(f"features:{path}")
 
 
-def test_other_names_and_false_sizes_are_refused(tmp_path: Path) -> None:
+def test_unknown_names_and_wrong_sizes_are_refused(tmp_path: Path) -> None:
     for names in ("cat", '"cat"', "[1]"):
         with pytest.raises(DataError, match="class_names in its metadata is not a JSON list"):
             opened(write(tmp_path / "f", {"class_names": names}))

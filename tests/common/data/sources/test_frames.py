@@ -36,7 +36,7 @@ def columns_of(data: Any, target: str | None = None) -> ColumnRows:
     return rows
 
 
-def test_a_frame_is_the_csv_file_that_it_would_be_written_to(tmp_path: Path) -> None:
+def test_a_data_frame_equals_its_csv_file(tmp_path: Path) -> None:
     FRAME.to_csv(tmp_path / "t.csv", index=False)
     file = open_dataset(f"csv:{tmp_path / 't.csv'}?label=grade")
     found = dataset_of(FRAME, target="grade")
@@ -52,9 +52,7 @@ def test_a_frame_is_the_csv_file_that_it_would_be_written_to(tmp_path: Path) -> 
     assert dataset_of((mixed[mixed.columns[:-1]], mixed["grade"])).fingerprint == file.fingerprint
 
 
-def test_truth_values_nullable_numbers_and_dates_are_those_of_a_parquet_file(
-    tmp_path: Path,
-) -> None:
+def test_booleans_nullable_numbers_and_dates_equal_those_of_a_parquet_file(tmp_path: Path) -> None:
     frame = FRAME.assign(
         ok=[True, False, True, True],
         num=pd.array([1, None, 3, 4], dtype="Int64"),
@@ -101,7 +99,7 @@ class _Polars:
     ],
     ids=["columns", "rows", "structured array", "X and y", "y as a frame", "Hugging Face"],
 )
-def test_all_forms_of_one_table_are_the_same_data(data: Any) -> None:
+def test_all_formats_of_one_table_are_the_same_data(data: Any) -> None:
     same = pd.DataFrame({"a": [1, 2, 3], "b": ["x", "y", "x"], "label": [0, 1, 1]})
     assert dataset_of(data).fingerprint == dataset_of(same).fingerprint
 
@@ -120,7 +118,7 @@ def test_objects_and_sparse_matrices_are_columns_in_their_order() -> None:
         dataset_of((huge, [0] * 10**5))
 
 
-def test_texts_are_those_of_a_csv_file(tmp_path: Path) -> None:
+def test_texts_of_a_frame_equal_those_of_its_csv_file(tmp_path: Path) -> None:
     texts, labels = ["so very good", "bad", "quite good"], ["yes", "no", "yes"]
     frame = pd.DataFrame({"text": texts, "label": labels})
     frame.to_csv(tmp_path / "t.csv", index=False)
@@ -136,7 +134,7 @@ def test_texts_are_those_of_a_csv_file(tmp_path: Path) -> None:
         assert (found.inputs, found.fingerprint) == (file.inputs, file.fingerprint)
 
 
-def test_texts_among_other_columns_are_known_by_their_name_and_words() -> None:
+def test_text_columns_are_recognized_by_their_name_and_words() -> None:
     frame = pd.DataFrame({"sentence": ["one two three"] * 2, "id": [1, 2], "label": [0, 1]})
     rows = columns_of(frame)
     assert rows.columns[0].shape == (128,)
@@ -146,7 +144,7 @@ def test_texts_among_other_columns_are_known_by_their_name_and_words() -> None:
         assert [one.name for one in columns_of(other).columns] == ["numbers", "categories"]
 
 
-def test_a_target_is_a_class_or_with_fractions_or_many_values_a_number() -> None:
+def test_a_target_with_fractions_or_many_values_is_a_number_else_a_class() -> None:
     grades = dataset_of(pd.DataFrame({"x": [1.5, 2, 3, 4], "y": [1.0, 5.0, 1.0, 5.0]}))
     assert (grades.class_names, grades.target.kind) == (("1", "5"), TargetKind.CLASS)
     for prices in ([1.5, 2, 3, 4] * 50, range(200)):
@@ -172,7 +170,7 @@ def test_a_target_is_a_class_or_with_fractions_or_many_values_a_number() -> None
         (([[1, "a"], [2]], [0, 1]), None, DataError, "rows of X differ in length"),
     ],
 )
-def test_says_what_is_wrong_with_a_table(
+def test_errors_describe_the_problem_of_a_table(
     data: Any, target: str | None, error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error, match=words):

@@ -82,7 +82,7 @@ def upload_shards(bucket: Bucket, folder: Path, images: list[bytes], labels: lis
     return f"s3://{bucket.name}/data/train"
 
 
-def test_shards_are_the_same_as_on_a_disk(bucket: Bucket, tmp_path: Path, encode: Encode) -> None:
+def test_remote_shards_equal_local_ones(bucket: Bucket, tmp_path: Path, encode: Encode) -> None:
     images = [encode(i) for i in range(7)]
     url = upload_shards(bucket, tmp_path, images, [0, 1, 2, 0, 1, 2, 0])
     bucket.put("data/train/more/s-009.tar", b"not of this folder")

@@ -31,7 +31,7 @@ def raw(row: int) -> bytes:
     return bytes([row % 256]) * 3
 
 
-def test_it_is_a_digest_of_the_documented_bytes() -> None:
+def test_fingerprint_is_a_digest_of_the_documented_bytes() -> None:
     labels_N, rows = torch.tensor([2, 0]), (b"first", b"2nd")
     head = struct.pack("<QQqq", 2, 3, 2, 0)
     content = b"lipt-dataset-1" + head
@@ -40,7 +40,7 @@ def test_it_is_a_digest_of_the_documented_bytes() -> None:
 
 
 @given(row=st.integers(0, 299), label=st.integers(0, 2))
-def test_every_label_and_every_sampled_row_counts(row: int, label: int) -> None:
+def test_fingerprint_depends_on_every_label_and_sampled_row(row: int, label: int) -> None:
     def other(asked: int) -> bytes:
         return b"changed" if asked == row else raw(asked)
 
@@ -51,7 +51,7 @@ def test_every_label_and_every_sampled_row_counts(row: int, label: int) -> None:
     assert (fingerprint(changed_N, 3, raw) == sampled) == (label == row % 3)
 
 
-def test_samples_64_evenly_spaced_rows_and_bytes_cannot_move_between_rows() -> None:
+def test_fingerprint_samples_64_rows_and_separates_them() -> None:
     assert sampled_rows(3) == [0, 1, 2]
     assert sampled_rows(64) == list(range(64))
     assert sampled_rows(127) == list(range(0, 127, 2))
@@ -65,7 +65,7 @@ def test_samples_64_evenly_spaced_rows_and_bytes_cannot_move_between_rows() -> N
     assert split(1) != split(2)
 
 
-def test_storage_and_size_do_not_count_but_every_file(image_folder: Path) -> None:
+def test_image_fingerprints_depend_on_files_but_not_on_storage_or_size(image_folder: Path) -> None:
     source = f"imagefolder:{image_folder}"
     base = open_dataset(source)
     for other in (open_dataset(source, memory_budget_bytes=0), open_dataset(source, image_size=8)):
@@ -97,7 +97,7 @@ def test_a_loop_of_links_repeats_no_image_and_a_link_to_more_is_followed(
     assert len(open_dataset(source)) == len(base) + 1
 
 
-def test_a_pipe_among_the_images_is_named(image_folder: Path) -> None:
+def test_a_pipe_among_the_images_is_refused_by_name(image_folder: Path) -> None:
     os.mkfifo(image_folder / "cat" / "pipe.png")
     with pytest.raises(DataError, match=r"1 of 6 images .*\n.*pipe\.png is no regular file"):
         open_dataset(f"imagefolder:{image_folder}")
@@ -141,7 +141,7 @@ def test_a_folder_is_opened_by_its_name(tmp_path: Path) -> None:
         ({"manifest": "[]"}, {}, "manifest not an object"),
     ],
 )
-def test_another_file_is_refused(
+def test_a_folder_without_distilled_data_is_refused(
     tmp_path: Path, metadata: dict[str, str], tensors: dict[str, Any], complaint: str
 ) -> None:
     write(tmp_path, metadata, **tensors)
@@ -161,7 +161,7 @@ def tokens(*, huggingface: bool = False) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("memory_bytes", [2**28, 0])
-def test_chunks_follow_each_other(monkeypatch: pytest.MonkeyPatch, memory_bytes: int) -> None:
+def test_texts_are_tokenized_in_chunks(monkeypatch: pytest.MonkeyPatch, memory_bytes: int) -> None:
     monkeypatch.setattr(index, "MEMORY_BYTES", memory_bytes)
     one, two, three = (
         next(hashing_tokenizer(1, 1000).encode([word]))[0][0] for word in ("one", "two", "three")
@@ -192,7 +192,7 @@ def write_tokenizer(path: Path, *words: str) -> Path:
     return path
 
 
-def test_words_and_marks_have_the_same_numbers_in_every_text() -> None:
+def test_words_and_punctuation_have_the_same_token_ids_in_every_text() -> None:
     texts = ("The cat, the DOG!", "dog the", "The cat, the DOG!")
     (numbers, cut), second, third = encode(hashing_tokenizer(9), *texts)
     the, cat, comma, again, dog, _ = numbers
@@ -201,7 +201,7 @@ def test_words_and_marks_have_the_same_numbers_in_every_text() -> None:
     assert len({the, cat, comma, dog}) == 4
 
 
-def test_a_file_s_numbers_are_one_more_or_are_kept(tmp_path: Path) -> None:
+def test_a_tokenizer_file_s_ids_are_kept_or_increased_by_one(tmp_path: Path) -> None:
     path = write_tokenizer(tmp_path / "t.json", "<s>", "<pad>", "cat", "<unk>", "</s>")
     tokenizer = file_tokenizer(path, 3, keep_numbers=False)
     # Two words that it does not know, and the end.
@@ -218,7 +218,7 @@ def test_a_file_s_numbers_are_one_more_or_are_kept(tmp_path: Path) -> None:
     assert (tokenizer.padding, tokenizer.num_values) == (1, 4)
 
 
-def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
+def test_other_files_are_not_tokenizers(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers")
     (tmp_path / "t.json").write_text("{}")
     with pytest.raises(DataError, match=r"t\.json cannot be read: .*Name a tokenizer\.json"):

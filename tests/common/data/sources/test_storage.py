@@ -50,9 +50,7 @@ def test_shards_in_memory_are_read_as_those_on_a_disk(tmp_path: Path) -> None:
         memory.rm("/shards", recursive=True)
 
 
-def test_a_store_that_is_away_is_told_with_what_to_do(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_unreachable_store_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     class Away:
         def info(self, path: str) -> None:
             raise RuntimeError("Could not connect to the endpoint URL")
@@ -65,7 +63,7 @@ def test_a_store_that_is_away_is_told_with_what_to_do(
         webdataset_rows("x", "s3://b/x")
 
 
-def test_other_kinds_of_urls_are_fsspec_s() -> None:
+def test_other_urls_are_opened_by_fsspec() -> None:
     memory = fsspec.filesystem("memory")
     memory.pipe("/somewhere/a.txt", b"0123456789")
     url = "memory:///somewhere/a.txt"
@@ -108,7 +106,7 @@ class Fetched:
         return self.content[start:end]
 
 
-def test_what_is_read_in_order_is_fetched_in_ever_larger_parts() -> None:
+def test_sequential_reads_fetch_growing_blocks() -> None:
     file = Fetched(200 * KIB)
     ranges = Ranges(file)
     read = b"".join(ranges.read(offset, KIB) for offset in range(0, 200 * KIB, KIB))
@@ -121,7 +119,7 @@ def test_what_is_read_in_order_is_fetched_in_ever_larger_parts() -> None:
     size=st.integers(0, 100_000),
     reads=st.lists(st.tuples(st.integers(0, 110_000), st.integers(0, 40_000)), max_size=12),
 )
-def test_reads_what_a_slice_has(size: int, reads: list[tuple[int, int]]) -> None:
+def test_a_window_reads_the_bytes_of_a_slice(size: int, reads: list[tuple[int, int]]) -> None:
     file = Fetched(size)
     ranges = Ranges(file)
     for offset, some in reads:
@@ -143,9 +141,7 @@ def keep(made: Made, number: int = 0) -> list[int]:
     return list(found["a"].tolist())
 
 
-def test_what_was_made_once_is_found_again_and_nothing_is_kept_of_what_failed(
-    indexes: Path,
-) -> None:
+def test_a_computed_value_is_cached_and_a_failure_is_not(indexes: Path) -> None:
     def fails() -> Mapping[str, Tensor]:
         raise DataError("broken")
 
@@ -157,7 +153,7 @@ def test_what_was_made_once_is_found_again_and_nothing_is_kept_of_what_failed(
     assert made.times == 1
 
 
-def test_an_unwritable_directory_is_told(indexes: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unwritable_folder_is_an_error(indexes: Path, caplog: pytest.LogCaptureFixture) -> None:
     indexes.parent.parent.mkdir(exist_ok=True)
     indexes.parent.write_text("a file in its place")
     with caplog.at_level(logging.WARNING):
@@ -166,7 +162,7 @@ def test_an_unwritable_directory_is_told(indexes: Path, caplog: pytest.LogCaptur
     assert "XDG_CACHE_HOME" in caplog.text
 
 
-def test_the_last_used_stay(indexes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_used_entries_stay(indexes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = Made()
     first = cached_tensors("rows", ("x", 0), made)
     (size,) = {path.stat().st_size for path in indexes.iterdir()}
@@ -185,7 +181,7 @@ def files(tmp_path: Path) -> list[Path]:
     return paths
 
 
-def test_changes_of_files_are_noticed(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_files_are_detected(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     taken = Stamp.of(files)
     moved = files[3].rename(files[3].with_suffix(".away"))
     assert not taken.holds()
@@ -220,7 +216,7 @@ linux_only = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="ne
 
 
 @linux_only
-def test_what_is_large_is_mapped_from_a_file_without_a_name(tmp_path: Path) -> None:
+def test_large_arrays_are_mapped_from_an_unlinked_file(tmp_path: Path) -> None:
     folder = tmp_path / "made"
     values = allocate_tensor((10, 3), torch.float16, folder, memory_bytes=59)
     assert (values.shape, values.dtype) == ((10, 3), torch.float16)
@@ -236,7 +232,7 @@ def test_what_is_large_is_mapped_from_a_file_without_a_name(tmp_path: Path) -> N
     assert mapped_files(folder) == []
 
 
-def test_a_full_disk_is_told_and_memory_taken(
+def test_a_full_disk_is_logged_and_memory_is_used_instead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(*_: int) -> None:

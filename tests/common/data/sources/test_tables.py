@@ -62,7 +62,7 @@ def test_numbers_and_categories_are_two_tensors_by_name(write: Write) -> None:
     assert rows.columns == (Column("", ColumnType.INT64, (2,), num_values=50),)
 
 
-def test_columns_that_are_not_there_are_answered_with_those_that_are(write: Write) -> None:
+def test_missing_columns_are_refused_with_the_existing_ones(write: Write) -> None:
     for query, words in (
         ("label=lable", r"'lable'\. Did you mean label\? Write label=COLUMN with one of name, age"),
         ("drop=Name", r"has no column 'Name'\. Did you mean name\?"),
@@ -111,7 +111,7 @@ def test_json_lines_and_parquet_are_read_alike(write: Write, tmp_path: Path) -> 
         assert [rows.raw(row) for row in range(3)] == [expected.raw(row) for row in range(3)]
 
 
-def test_columns_whose_cells_are_all_numbers_or_missing_are_of_numbers(write: Write) -> None:
+def test_columns_of_numbers_may_have_missing_cells(write: Write) -> None:
     table = CsvTable(write("a,b,c,d\n1,x,,NA\n 2e1 ,3,n/a,?\n,4,5,\n"), ",")
     numbers = read_numbers(table, ["a", "b", "c", "d"], required=[])
     assert list(numbers) == ["a", "c"]
@@ -124,7 +124,7 @@ def test_columns_whose_cells_are_all_numbers_or_missing_are_of_numbers(write: Wr
         read_numbers(table, ["b"], required=[])
 
 
-def test_files_that_are_opened_apart_give_a_category_one_code_for_ever(write: Write) -> None:
+def test_a_category_has_one_code_in_all_files(write: Write) -> None:
     train_NC = categories_tensor(CsvTable(write("a,b\nx,y\n z ,x\n"), ","), ["a", "b"], 4096)
     test_NC = categories_tensor(CsvTable(write("b,a\nx,z\nNA,\n"), ","), ["a", "b"], 4096)
     assert train_NC[1].tolist() == test_NC[0].tolist()
@@ -147,7 +147,7 @@ def table(write: Write, *labels: object) -> CsvTable:
         (("b", "a"), ("b", "c", "a"), ("b", "c", "a"), [0, 2]),
     ],
 )
-def test_classes_are_in_the_order_of_their_names_or_numbers_or_as_given(
+def test_classes_are_sorted_by_name_or_number_unless_given(
     write: Write,
     labels: tuple[object, ...],
     given: tuple[str, ...],
@@ -158,7 +158,7 @@ def test_classes_are_in_the_order_of_their_names_or_numbers_or_as_given(
     assert (labels_N.tolist(), found) == (numbers, names)
 
 
-def test_numbers_stand_for_the_names_that_the_file_has(write: Write) -> None:
+def test_class_numbers_index_the_names_of_the_file(write: Write) -> None:
     named = table(write, 1, 0, 1)
     named.class_names = {"y": ("neg", "pos", "none")}
     labels_N, names = read_labels(named, "y")
@@ -185,7 +185,7 @@ pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 
-def test_cells_come_by_the_columns_that_are_asked_for(write: Write) -> None:
+def test_only_requested_columns_are_read(write: Write) -> None:
     unnamed = CsvTable(write(",a\n0,5\n" + "1,6\n" * CHUNK_ROWS))
     assert unnamed.columns == ("a",)
     assert [len(cells) for (cells,) in unnamed.chunks(["a"])] == [CHUNK_ROWS, 1]
@@ -194,7 +194,7 @@ def test_cells_come_by_the_columns_that_are_asked_for(write: Write) -> None:
     assert list(table.chunks(["c", "b"])) == [[["3", "6"], ["x, y", "l1\nl2"]]]
 
 
-def test_other_delimiters_gzip_and_utf_8_alone_are_read(tmp_path: Path, write: Write) -> None:
+def test_other_delimiters_and_gzip_are_read_but_only_utf_8(tmp_path: Path, write: Write) -> None:
     assert list(CsvTable(write("a;b\n1,5;2\n"), ";").chunks(["a"])) == [[["1,5"]]]
     path = tmp_path / "t.csv.gz"
     path.write_bytes(gzip.compress(b"a\n7\n"))
@@ -213,7 +213,7 @@ def test_other_delimiters_gzip_and_utf_8_alone_are_read(tmp_path: Path, write: W
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
-def test_a_table_has_no_more_columns_than_a_spreadsheet(
+def test_the_number_of_columns_is_limited(
     write: Write, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr(table_files, "MOST_COLUMNS", 3)
@@ -223,7 +223,7 @@ def test_a_table_has_no_more_columns_than_a_spreadsheet(
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
-def test_what_may_never_end_is_no_table(tmp_path: Path, kind: str) -> None:
+def test_pipes_and_devices_are_not_tables(tmp_path: Path, kind: str) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero")):
         with pytest.raises(DataError, match="is no regular file, but a directory, a pipe or"):
@@ -235,7 +235,7 @@ def test_a_cell_of_half_a_million_characters_is_cut(write: Write) -> None:
     assert opened(path, "text=text&max_length=4").tensors[""].shape == (2, 4)
 
 
-def test_lines_of_other_lengths_are_named_the_first_20_and_how_many(write: Write) -> None:
+def test_lines_of_wrong_length_are_counted_and_the_first_20_named(write: Write) -> None:
     table = CsvTable(write("a,b\n1,2\n" + "1\n" * 25))
     lines = ", ".join(map(str, range(3, 23)))
     words = f"25 lines do not have the 2 cells that the first line has names for: lines {lines} and"
@@ -253,7 +253,7 @@ def test_lines_of_other_lengths_are_named_the_first_20_and_how_many(write: Write
             CsvTable(write(text))
 
 
-def test_columns_are_those_of_all_lines_and_what_a_line_lacks_is_missing(write: Write) -> None:
+def test_json_columns_are_those_of_all_lines_with_missing_cells(write: Write) -> None:
     table = JsonlTable(write('{"a": 1, "b": "x"}\n\n{"c": true, "a": null}\n'))
     assert table.columns == ("a", "b", "c")
     assert list(table.chunks(["a", "b", "c"])) == [[[1, None], ["x", None], [None, "true"]]]
@@ -267,7 +267,7 @@ def test_columns_are_those_of_all_lines_and_what_a_line_lacks_is_missing(write: 
         list(table.chunks(["b"]))
 
 
-def test_files_follow_each_other_and_name_the_numbers_of_their_classes(tmp_path: Path) -> None:
+def test_parquet_files_are_concatenated_and_name_their_classes(tmp_path: Path) -> None:
     features = {"label": {"_type": "ClassLabel", "names": ["neg", "pos"]}}
     metadata = {"huggingface": json.dumps({"info": {"features": features}})}
     for name, text in (("train-0", "a"), ("train-1", None), ("test-0", "no")):
@@ -410,7 +410,7 @@ def test_a_corrupt_image_is_named_by_row(tmp_path: Path, encode: Encode, budget:
         (2**63, rf"x\.parquet, row 1: the label is {2**63}\."),
     ],
 )
-def test_refuses_labels_of_no_class(
+def test_labels_outside_the_classes_are_refused(
     tmp_path: Path, encode: Encode, label: int | None, sentence: str
 ) -> None:
     made = parquet_table([encode()] * 3, [0, 1, 1], names=["a", "b", "c"])
@@ -431,7 +431,7 @@ def test_lists_the_columns_when_none_fits(tmp_path: Path, encode: Encode) -> Non
         open_dataset(f"parquet:{path}")
 
 
-def test_missing_empty_and_broken_files(tmp_path: Path) -> None:
+def test_missing_empty_and_broken_files_are_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "absent", tmp_path):
         with pytest.raises(DataError, match=r"no file, and there is no \*\.parquet below it"):
             open_dataset(f"parquet:{path}")
@@ -463,7 +463,7 @@ def test_row_groups_are_dropped_least_recently_used_first(tmp_path: Path) -> Non
     assert read == [0, 1, 2, 0, 2]
 
 
-def test_texts_are_the_means_of_their_tokens_vectors(
+def test_text_features_are_the_means_of_their_token_vectors(
     write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write("text,label\nred blue,a\nblue blue,b\n,a\n")

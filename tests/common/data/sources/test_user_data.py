@@ -56,7 +56,7 @@ def opened(data: object, *, image_size: int | None = None, budget: int = 2**30) 
     return load(FactoryRows("mine:data", data), image_size=image_size, memory_budget_bytes=budget)
 
 
-def test_takes_arrays_tensors_and_pil_images_and_labels_of_targets() -> None:
+def test_arrays_tensors_and_pil_images_are_accepted_with_labels_from_targets() -> None:
     expected = torch.from_numpy(PIXELS).permute(2, 0, 1)
     for image in (PIXELS, expected, Image.fromarray(PIXELS)):
         data = opened([(image, 0), (image, 1)])
@@ -108,15 +108,13 @@ def test_whole_numbers_are_classes_numbered_by_value(
     ],
     ids=["few", "many", "fractions", "column", "large"],
 )
-def test_other_floats_are_numbers(labels: Any) -> None:
+def test_fractional_targets_are_numbers(labels: Any) -> None:
     data = labelled(labels)
     assert data.target.kind is TargetKind.NUMBER
     assert data.target.num_outputs == 1
 
 
-def test_whole_numbers_are_no_classes_where_the_data_says_so(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_whole_numbers_are_numbers_if_the_data_says_so(caplog: pytest.LogCaptureFixture) -> None:
     labelled(np.array([[0], [1]]))
     assert "its targets are a column, taken for one class each" in caplog.text
     for labels in ([0.0, 1.0] * 10, [3, 5, 9]):
@@ -131,12 +129,12 @@ def test_whole_numbers_are_no_classes_where_the_data_says_so(
     assert "2 values from -1 to 1, numbered by value" in caplog.text
 
 
-def test_the_labels_of_a_list_of_images_are_numbered_by_value_too() -> None:
+def test_labels_of_a_list_of_images_are_numbered_by_value() -> None:
     data = opened([(PIXELS, -1), (PIXELS, 1)])
     assert (data.class_names, data.labels_N.tolist()) == (("-1", "1"), [0, 1])
 
 
-def test_a_large_set_is_read_in_one_pass_for_the_fingerprint_and_when_asked_for() -> None:
+def test_a_large_set_is_read_once_for_its_fingerprint_and_then_on_demand() -> None:
     pairs = Pairs([(PIXELS + i, i) for i in range(3)])
     data = opened(pairs, budget=0)
     assert not data.encoded
@@ -164,7 +162,7 @@ def test_a_large_set_is_read_in_one_pass_for_the_fingerprint_and_when_asked_for(
         ((Image.new("F", (3, 2)), 0), r"the image of row 1 cannot be used: it has floating-point"),
     ],
 )
-def test_names_the_row_that_cannot_be_used(item: object, sentence: str) -> None:
+def test_an_unusable_row_is_named(item: object, sentence: str) -> None:
     with pytest.raises(DataError, match=sentence):
         opened(Pairs([(PIXELS, 0), item]))  # type: ignore[list-item]
 
@@ -177,7 +175,7 @@ def test_names_the_row_that_cannot_be_used(item: object, sentence: str) -> None:
         (3, "its `targets` are 0 for 2 rows"),
     ],
 )
-def test_refuses_targets_that_are_not_one_of_a_kind_per_row(targets: object, words: str) -> None:
+def test_targets_must_be_one_of_one_kind_per_row(targets: object, words: str) -> None:
     with pytest.raises(DataError, match=words):
         opened(Pairs([(PIXELS, 0), (PIXELS, 1)], targets=targets))
 
@@ -209,14 +207,14 @@ def columns_of(*examples: Any, **attributes: object) -> ColumnRows:
         (torch.zeros(4, 5, 5, dtype=torch.uint8), Column("", ColumnType.UINT8, (4, 5, 5))),
     ],
 )
-def test_a_tensor_array_or_number_is_one_nameless_column(example: object, column: Column) -> None:
+def test_a_tensor_array_or_number_is_one_unnamed_column(example: object, column: Column) -> None:
     rows = rows_of_data("mine:data", [(example, 0), (example, 1)])
     assert isinstance(rows, ColumnRows)
     assert rows.columns == (column,)
     assert rows.labels_N.tolist() == [0, 1]
 
 
-def test_floats_in_0_to_1_are_the_bytes_that_they_were_made_of() -> None:
+def test_float_images_in_0_to_1_equal_their_bytes() -> None:
     images = [np.full((8, 8), value, np.uint8) for value in (1, 254)]
     scaled = [(torch.from_numpy(image / np.float32(255)), row) for row, image in enumerate(images)]
     found, same = (
@@ -226,7 +224,7 @@ def test_floats_in_0_to_1_are_the_bytes_that_they_were_made_of() -> None:
     assert [found.raw(row) for row in (0, 1)] == [same.raw(row) for row in (0, 1)]
 
 
-def test_vectors_are_standardized_unless_told_otherwise_and_missing_numbers_replaced() -> None:
+def test_vectors_are_standardized_by_default_and_missing_numbers_replaced() -> None:
     vectors = [[1.0, float("nan")], [2.0, 5.0], [3.0, 7.0]]
     rows = columns_of(*vectors)
     assert rows.columns[0].standardized
@@ -238,7 +236,7 @@ def test_vectors_are_standardized_unless_told_otherwise_and_missing_numbers_repl
     assert bool(plain.tensors[""].isnan().any())
 
 
-def test_shorter_examples_are_padded_and_the_lengths_are_told(
+def test_shorter_examples_are_padded_and_their_lengths_noted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -249,7 +247,7 @@ def test_shorter_examples_are_padded_and_the_lengths_are_told(
     assert "the tensor 'ids' is 1 to 3 long; shorter ones are padded" in caplog.text
 
 
-def test_attributes_say_what_is_standardized_and_how_many_values_there_are() -> None:
+def test_attributes_set_standardization_and_number_of_values() -> None:
     example = {"size": torch.zeros(2), "ids": torch.tensor([3])}
     size, ids = columns_of(example, example, standardize=True, num_values={"ids": 9}).columns
     assert (size.standardized, ids.standardized, size.num_values, ids.num_values) == (1, 0, 0, 9)
@@ -278,7 +276,7 @@ def test_attributes_say_what_is_standardized_and_how_many_values_there_are() -> 
         ([([], 0), ([], 1)], "the tensor is empty in all rows"),
     ],
 )
-def test_names_the_row_of_columns_that_cannot_be_used(rows: list[Any], sentence: str) -> None:
+def test_an_unusable_row_of_columns_is_named(rows: list[Any], sentence: str) -> None:
     with pytest.raises(DataError, match=sentence):
         column_rows("mine:data", rows)
 
@@ -318,7 +316,7 @@ def test_the_filter_drops_exactly_the_swapped_captions(folder: Path, options: st
     assert sorted(set(range(60)) - set(kept)) == WRONG
 
 
-def test_named_classes_are_zero_shot(folder: Path, tmp_path: Path) -> None:
+def test_class_names_give_zero_shot_labels(folder: Path, tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("".join(f"a photo of something {colour}\n\n" for colour in COLOURS))
     dataset = opened_pairs(folder, f"&classes={prompts}")
@@ -326,7 +324,7 @@ def test_named_classes_are_zero_shot(folder: Path, tmp_path: Path) -> None:
     assert dataset.class_names[1] == "a photo of something green"
 
 
-def test_rows_have_length_one_and_are_embedded_anew_where_their_origin_has_changed(
+def test_embeddings_have_length_one_and_are_recomputed_for_changed_pairs(
     folder: Path, calls: Path, tmp_path: Path
 ) -> None:
     weights = tmp_path / "weights"
@@ -367,7 +365,7 @@ def test_options_that_cannot_be_used_are_refused(
         opened_pairs(folder, options)
 
 
-def test_unusable_towers_prompts_and_images_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_invalid_towers_prompts_and_images_are_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Add text_tower=module:function"):
         open_dataset(f"pairs:{folder}?image_tower={IMAGE_TOWER}", allowed_modules=["tests"])
     with pytest.raises(FactoryNotAllowedError, match=r"tests\.coloured_shapes"):
@@ -388,7 +386,7 @@ def tower(given: Any) -> Tower:
     return Tower("mine:tower", lambda: lambda _: given)
 
 
-def test_rows_are_divided_by_their_length_and_others_refused() -> None:
+def test_embeddings_are_normalized_and_invalid_ones_refused() -> None:
     rows = tower(torch.tensor([[3.0, 4.0], [0.0, 0.0]], dtype=torch.bfloat16)).rows(None, 2)
     assert rows.dtype == torch.float32
     assert rows.tolist() == [pytest.approx([0.6, 0.8]), [0.0, 0.0]]
@@ -405,7 +403,7 @@ def test_rows_are_divided_by_their_length_and_others_refused() -> None:
             Tower("mine:tower", factory).rows(None, 1)
 
 
-def test_clusters_that_lie_apart_are_found_and_the_first_of_equals_is_nearest() -> None:
+def test_separate_clusters_are_found_and_ties_take_the_first() -> None:
     centres = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
     rows = torch.tensor([[0.6, 0.8], [0.8, 0.6], [0.0, 0.0]])
     assert nearest(rows, centres).tolist() == [1, 0, 0]
@@ -435,7 +433,7 @@ def test_a_folders_pairs_are_in_the_order_of_their_paths(tmp_path: Path) -> None
         pairs[50]
 
 
-def test_captions_and_folders_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+def test_unusable_captions_and_folders_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no image with a caption in"):
         open_pairs_at(tmp_path)
     with pytest.raises(DataError, match=r"missing is no table of pairs\. Name .* or a folder"):
@@ -457,7 +455,7 @@ TABLES = {
 }
 
 
-def test_a_table_keeps_its_order_and_names_files_from_its_folder_on(tmp_path: Path) -> None:
+def test_a_pair_table_keeps_its_order_and_its_paths_are_relative_to_it(tmp_path: Path) -> None:
     expected = [(str(tmp_path / "b/2.png"), "one, two"), (str(tmp_path / "a/1.png"), "plain")]
     for name, text in TABLES.items():
         (tmp_path / name).write_text(text)

@@ -36,7 +36,7 @@ def refused(path: Path, members: Members, words: str, options: str = "") -> None
         ("s-{0..1.tar", r"a brace is left open in s-\{0\.\.1\.tar"),
     ],
 )
-def test_patterns_count_and_list_or_are_refused(pattern: str, words: str) -> None:
+def test_shard_patterns_expand_ranges_and_lists_or_are_refused(pattern: str, words: str) -> None:
     names = ["a/08.tar", "a/09.tar", "a/10.tar", "b/08.tar", "b/09.tar", "b/10.tar"]
     assert list(expand_braces("x", "{a,b}/{08..10}.tar")) == names
     with pytest.raises(ConfigError, match=words):
@@ -58,7 +58,7 @@ def test_samples_have_long_names_and_folders(tmp_path: Path, encode: Encode, for
     assert rows.where(0) == f"{tmp_path / 'a.tar'}, member {shown}"
 
 
-def test_a_file_names_the_classes(tmp_path: Path, encode: Encode) -> None:
+def test_class_names_are_read_from_a_file(tmp_path: Path, encode: Encode) -> None:
     for name in ("a", "b"):
         write_shard(tmp_path / f"{name}.tar", samples([encode(1)], [1]))
     (tmp_path / "classes.txt").write_text("ant\nbee\ncow\n")
@@ -76,7 +76,7 @@ def test_a_file_names_the_classes(tmp_path: Path, encode: Encode) -> None:
         open_dataset(f"webdataset:{tmp_path}")
 
 
-def test_the_image_is_named_where_there_are_several(tmp_path: Path, encode: Encode) -> None:
+def test_a_sample_with_several_images_needs_a_name(tmp_path: Path, encode: Encode) -> None:
     members = [("0.cls", b"1"), ("0.seg.png", encode(1)), ("0.rgb.png", encode(2))]
     words = r"a\.tar: the sample '0', with \.cls, \.seg\.png, \.rgb\.png, has 2 images\. .* image="
     refused(tmp_path / "a.tar", members, words)
@@ -111,7 +111,7 @@ def shard_of_three(path: Path) -> bytes:
 
 
 @pytest.mark.parametrize("end", [*range(0, 3 * 2048, 700), 3 * 2560 - 1, 3 * 2560])
-def test_a_shard_that_is_cut_off_anywhere_is_refused(tmp_path: Path, end: int) -> None:
+def test_a_shard_truncated_anywhere_is_refused(tmp_path: Path, end: int) -> None:
     # A sample is two headers of 512 bytes, a label in 512 and an image in 1024: three take 7680.
     path = tmp_path / "a.tar"
     path.write_bytes(shard_of_three(path)[:end])
@@ -130,7 +130,7 @@ def test_garbage_between_members_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [b"77777777777\0", b"\xff" * 12, b"\x80" + b"\x7f" * 11])
-def test_a_size_that_leads_outside_the_shard_is_refused(tmp_path: Path, size: bytes) -> None:
+def test_a_size_beyond_the_shard_s_end_is_refused(tmp_path: Path, size: bytes) -> None:
     path = tmp_path / "a.tar"
     content = bytearray(shard_of_three(path))
     header = content[1024:1536]
@@ -143,7 +143,7 @@ def test_a_size_that_leads_outside_the_shard_is_refused(tmp_path: Path, size: by
         webdataset_rows("x", str(path))
 
 
-def test_a_name_that_claims_gigabytes_is_not_read(tmp_path: Path) -> None:
+def test_a_name_of_gigabytes_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
     info = tarfile.TarInfo("././@LongLink")
     info.type, info.size = tarfile.GNUTYPE_LONGNAME, 2**33
@@ -155,7 +155,7 @@ def test_a_name_that_claims_gigabytes_is_not_read(tmp_path: Path) -> None:
 
 @settings(max_examples=at_most(60), suppress_health_check=SUPPRESSED)
 @given(data=st.data())
-def test_garbage_is_refused_and_nothing_else_happens(tmp_path: Path, data: st.DataObject) -> None:
+def test_random_bytes_are_refused(tmp_path: Path, data: st.DataObject) -> None:
     path = tmp_path / "a.tar"
     content = bytearray(shard_of_three(path))
     for _ in range(data.draw(st.integers(1, 4))):
@@ -168,7 +168,7 @@ def test_garbage_is_refused_and_nothing_else_happens(tmp_path: Path, data: st.Da
         assert all(len(rows.raw(row)) <= len(content) for row in range(len(rows)))
 
 
-def test_other_files_are_no_shards(tmp_path: Path) -> None:
+def test_other_files_are_not_shards(tmp_path: Path) -> None:
     for path in (tmp_path / "absent", tmp_path):
         with pytest.raises(DataError, match=r"is no file, and there is no \*\.tar in it\. Name a"):
             webdataset_rows("x", str(path))
@@ -227,7 +227,7 @@ def extracted(paths: list[Path]) -> Iterator[tuple[int, bytes]]:
 
 @settings(max_examples=at_most(40), suppress_health_check=SUPPRESSED)
 @given(made=shards(), format_=st.sampled_from([tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]))
-def test_agrees_with_extracting_everything(
+def test_members_equal_those_of_tarfile(
     tmp_path_factory: pytest.TempPathFactory, made: list[Members], format_: int
 ) -> None:
     folder = tmp_path_factory.mktemp("shards")
@@ -244,7 +244,7 @@ def test_agrees_with_extracting_everything(
     assert [rows.raw(row) for row in backwards] == [image for _, image in expected[::-1]]
 
 
-def test_images_are_read_alone_and_an_index_that_was_kept_needs_no_shard(
+def test_only_images_are_read_and_a_cached_index_needs_no_shard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, indexes: Path
 ) -> None:
     fetched: list[tuple[str, int, int]] = []
@@ -273,7 +273,7 @@ def test_images_are_read_alone_and_an_index_that_was_kept_needs_no_shard(
     assert (again.raw(1), again.where(1)) == (images[1], rows.where(1))
 
 
-def test_a_shard_that_is_cut_off_later_names_its_member(tmp_path: Path, encode: Encode) -> None:
+def test_a_shard_truncated_later_names_its_member(tmp_path: Path, encode: Encode) -> None:
     path = write_shard(tmp_path / "a.tar", samples([encode(1), encode(2)], [0, 1]))
     webdataset_rows("x", str(path))
     rows = webdataset_rows("x", str(path))  # by the index that was kept: nothing was read
@@ -282,7 +282,7 @@ def test_a_shard_that_is_cut_off_later_names_its_member(tmp_path: Path, encode: 
         rows.raw(1)
 
 
-def test_labels_in_json_are_numbers_or_names(tmp_path: Path, encode: Encode) -> None:
+def test_json_labels_are_numbers_or_names(tmp_path: Path, encode: Encode) -> None:
     def members(*labels: object) -> Members:
         made: list[tuple[str, bytes]] = []
         for number, label in enumerate(labels):
@@ -308,7 +308,7 @@ def test_labels_in_json_are_numbers_or_names(tmp_path: Path, encode: Encode) -> 
         (tarfile.REGTYPE, {"GNU.sparse.map": "0,0", "GNU.sparse.size": "4096"}),
     ],
 )
-def test_links_devices_and_sparse_files_are_no_images(
+def test_links_devices_and_sparse_files_are_not_images(
     tmp_path: Path, kind: bytes, pax_headers: dict[str, str]
 ) -> None:
     path = tmp_path / "a.tar"

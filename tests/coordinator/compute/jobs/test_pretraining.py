@@ -45,7 +45,7 @@ def context(tmp_path: Path) -> Context:
     return digits_context(tmp_path)
 
 
-def test_learners_have_a_shard_and_a_density_of_their_own(context: Context) -> None:
+def test_each_learner_has_its_own_shard_and_density(context: Context) -> None:
     config = RunConfig(model="resnet8", learners=LearnersConfig(num_learners=3, batch_size=16))
     learners = CutShards(config).run(context)
     drawn = draw_densities(3, config.pruning, seed=config.seed)
@@ -53,7 +53,7 @@ def test_learners_have_a_shard_and_a_density_of_their_own(context: Context) -> N
     assert len({learner.shard for learner in learners}) == 3
 
 
-def test_initial_weights_see_the_training_split_alone(
+def test_initial_weights_are_trained_on_the_training_split(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = RunConfig(model="resnet8")
@@ -99,9 +99,7 @@ def damage(path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["damaged", "lost"])
-def test_learner_that_is_not_whole_any_more_is_named_and_can_come_again(
-    context: Context, what: str
-) -> None:
+def test_a_damaged_learner_is_named_and_can_be_submitted_again(context: Context, what: str) -> None:
     job, _, learner = make(context)
     made = job.run(context)
     assert isinstance(made, SoupResult)
@@ -113,9 +111,7 @@ def test_learner_that_is_not_whole_any_more_is_named_and_can_come_again(
     assert job.run(context) == made
 
 
-def test_each_learner_is_told_of_once_it_was_offered_and_no_flipped_bit_gets_into_the_soup(
-    context: Context,
-) -> None:
+def test_every_offered_learner_is_reported_and_a_damaged_one_stays_out(context: Context) -> None:
     job, _, learner = make(context)
     told: list[News] = []
     made = job.run(Context(context.settings, send=told.append))
@@ -133,7 +129,7 @@ def test_each_learner_is_told_of_once_it_was_offered_and_no_flipped_bit_gets_int
     assert job.run(disturbed) == DamagedLearners((0, 1))
 
 
-def test_initial_weights_that_flipped_on_the_disk_never_get_into_the_soup(context: Context) -> None:
+def test_damaged_initial_weights_stay_out_of_the_soup(context: Context) -> None:
     job, initial, _ = make(context)
     path = context.blobs.path(initial)
     damage(path)

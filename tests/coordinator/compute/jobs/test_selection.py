@@ -99,19 +99,19 @@ def put(context: Context, **tensors: torch.Tensor) -> BlobName:
     return context.blobs.put_bytes(pack(tensors))
 
 
-def test_a_subset_is_stored_as_its_digest_says(context: Context, select: Any) -> None:
+def test_a_subset_is_stored_under_its_digest(context: Context, select: Any) -> None:
     selected = select(Probe(frozenset()))
     assert selected.digest == subset_digest(np.arange(10), np.ones(10, np.float32))
     assert (selected.num_examples, selected.manifest["stopped_early"]) == (10, "")
     assert context.blobs.has(selected.blob)
 
 
-def test_a_subset_of_nothing_is_refused_with_the_strategys_reason(select: Any) -> None:
+def test_an_empty_subset_is_refused_with_the_strategy_s_reason(select: Any) -> None:
     with pytest.raises(SignalsError, match=r"'probe' chooses nothing for a budget of 1: no gain\."):
         select(Probe(frozenset(), stopped_early="no gain."), budget=1)
 
 
-def test_the_run_s_threads_are_used_and_given_back(select: Any) -> None:
+def test_the_run_s_threads_are_used_and_restored(select: Any) -> None:
     before = torch.get_num_threads()
     probe = Probe(frozenset())
     select(probe, config=CONFIG.model_copy(update={"evaluation_threads": 3}))
@@ -119,7 +119,7 @@ def test_the_run_s_threads_are_used_and_given_back(select: Any) -> None:
     assert torch.get_num_threads() == before
 
 
-def test_validation_signals_are_those_of_the_split(context: Context, select: Any) -> None:
+def test_validation_signals_are_of_the_validation_split(context: Context, select: Any) -> None:
     probe = Probe(SIGNALS | {Need.VALIDATION})
     select(probe)
     ids = context.split(CONFIG).validation_ids
@@ -128,7 +128,7 @@ def test_validation_signals_are_those_of_the_split(context: Context, select: Any
     assert torch.equal(probe.seen.validation.labels_N, context.dataset.labels_N[ids])
 
 
-def test_without_a_validation_split_it_says_so(
+def test_a_missing_validation_split_is_an_error(
     select: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     empty = torch.empty(0, dtype=torch.int64)
@@ -140,7 +140,7 @@ def test_without_a_validation_split_it_says_so(
         select(Probe(SIGNALS | {Need.VALIDATION}))
 
 
-def test_own_features_take_the_place_of_the_model_s(context: Context, select: Any) -> None:
+def test_own_features_replace_the_model_s(context: Context, select: Any) -> None:
     own = torch.rand(NUM_EXAMPLES, 3)
     pairs = torch.rand(NUM_EXAMPLES, 2)
     probe = Probe(SIGNALS | {Need.VALIDATION})
@@ -164,7 +164,7 @@ def test_a_strategy_on_own_features_needs_no_model(
     assert probe.seen.errors_NC.shape == (NUM_EXAMPLES, 0)
 
 
-def test_without_own_features_they_are_the_model_s(select: Any) -> None:
+def test_features_default_to_the_model_s(select: Any) -> None:
     probe, both = Probe(FEATURES), Probe(SIGNALS)
     select(probe)
     select(both)
@@ -173,9 +173,7 @@ def test_without_own_features_they_are_the_model_s(select: Any) -> None:
         select(Probe(FEATURES), weights=NOWHERE)
 
 
-def test_uploaded_weights_that_are_not_finite_are_called_that(
-    context: Context, select: Any
-) -> None:
+def test_uploaded_weights_that_are_not_finite_are_refused(context: Context, select: Any) -> None:
     state = context.new_model(CONFIG).state_dict()
     name, tensor = next(iter(state.items()))
     diverged = put(context, **{**state, name: tensor * float("inf")})
@@ -187,7 +185,7 @@ def test_uploaded_weights_that_are_not_finite_are_called_that(
     assert "learner" not in sentence
 
 
-def test_pairs_that_were_not_given_are_asked_for(context: Context, select: Any) -> None:
+def test_missing_paired_features_are_an_error(context: Context, select: Any) -> None:
     probe = Probe(frozenset({Need.PAIRED_FEATURES}))
     how = r"lipt subset get --features FILE\.safetensors.*client\.subset"
     with pytest.raises(SignalsError, match=rf"needs features of pairs\..*{how}"):
@@ -196,9 +194,7 @@ def test_pairs_that_were_not_given_are_asked_for(context: Context, select: Any) 
         select(probe, features=put(context, features=torch.rand(NUM_EXAMPLES, 3)))
 
 
-def test_without_labels_a_strategy_sees_features_of_one_class_and_copies(
-    context: Context, select: Any
-) -> None:
+def test_without_labels_all_examples_have_one_class(context: Context, select: Any) -> None:
     probe = Probe(FEATURES | {Need.DUPLICATES})
     selected = select(probe, weights=NOWHERE, labels=Labels.NONE, proxy="ridge:patches")
     assert probe.seen.labels_N.tolist() == [0] * NUM_EXAMPLES
@@ -213,7 +209,7 @@ def test_without_labels_a_strategy_sees_features_of_one_class_and_copies(
 
 
 @pytest.mark.parametrize("need", [Need.SIGNALS, Need.GRADIENT_NORMS, Need.VALIDATION])
-def test_without_labels_there_is_nothing_that_is_made_of_them(select: Any, need: Need) -> None:
+def test_without_labels_label_signals_are_refused(select: Any, need: Need) -> None:
     with pytest.raises(SignalsError, match="'probe' needs"):
         select(Probe(frozenset({need})), labels=Labels.NONE, proxy="ridge:patches")
 
@@ -278,19 +274,19 @@ def test_permuted_labels_give_the_same_subset(small: Context, permuted: Context,
 
 
 @pytest.mark.parametrize("name", ["facility_location", "sas"])
-def test_with_labels_they_give_another_one(small: Context, permuted: Context, name: str) -> None:
+def test_with_labels_permuted_ones_matter(small: Context, permuted: Context, name: str) -> None:
     # The test above would see them come in.
     job = job_of(name, proxy="ridge:patches")
     assert job.run(small).blob != job.run(permuted).blob
 
 
-def test_a_single_class_is_enough(small: Context) -> None:
+def test_a_single_class_can_be_selected_from(small: Context) -> None:
     alone = with_labels(small, torch.zeros_like(small.dataset.labels_N))
     job = unlabelled("kcenter")
     assert job.run(alone).blob == job.run(small).blob
 
 
-def test_own_features_are_taken_as_they_are(small: Context, permuted: Context) -> None:
+def test_own_features_are_not_scaled(small: Context, permuted: Context) -> None:
     # Of two columns one counts, unless each is divided by its deviation.
     drawn_N2 = torch.rand(len(small.dataset), 2, generator=torch.Generator().manual_seed(0))
     own = pack({"features": drawn_N2 * torch.tensor([1000.0, 1.0])})
@@ -326,7 +322,7 @@ def diagnosed(context: Context) -> Diagnosis:
     return Diagnosis.load(context.blobs.verified_path(made.blob))
 
 
-def test_flipped_labels_and_copies_are_found_without_a_run(flipped: Context) -> None:
+def test_wrong_labels_and_duplicates_are_found_without_a_run(flipped: Context) -> None:
     diagnosis = diagnosed(flipped)
     summary = diagnosis.summary
     assert json.loads(json.dumps(summary)) == summary
@@ -359,7 +355,7 @@ def test_proxies_that_cannot_diagnose_are_refused(flipped: Context, proxy: str, 
         DiagnoseData(SOURCES, Proxy.parse(proxy)).run(flipped)
 
 
-def test_pictures_come_in_the_order_that_was_asked_for(small: Context) -> None:
+def test_pictures_have_the_requested_order(small: Context) -> None:
     found = ShowExamples((7, 2)).run(small)
     images = small.dataset.images(torch.tensor([7, 2]))
     for shown, image_CHW in zip(found, images, strict=True):
@@ -371,7 +367,7 @@ def test_pictures_come_in_the_order_that_was_asked_for(small: Context) -> None:
     assert ShowExamples(()).run(small) == ()
 
 
-def test_of_other_examples_the_first_values_are_told(small: Context) -> None:
+def test_column_examples_show_their_first_values(small: Context) -> None:
     columns = (Column("age", ColumnType.FLOAT32, ()), Column("text", ColumnType.INT64, (20,)))
     tensors = {"age": torch.tensor([0.5, 1.25]), "text": torch.arange(40).view(2, 20)}
     rows = ColumnRows("made up", ("a", "b"), torch.tensor([0, 1]), columns, tensors)
@@ -382,7 +378,7 @@ def test_of_other_examples_the_first_values_are_told(small: Context) -> None:
     assert shown.text == f"age: 1.25; text: {values}, ..."
 
 
-def test_a_map_has_equal_examples_at_one_place_in_the_unit_square(small: Context) -> None:
+def test_equal_examples_have_one_position_on_the_map(small: Context) -> None:
     weights = small.blobs.put_bytes(pack(small.new_model(CONFIG).state_dict()))
     job = MapExamples(CONFIG, IMAGE, weights, (*range(40), 3))
     places = job.run(small)

@@ -92,7 +92,7 @@ def random_problem(num_atoms: int, num_dims: int, seed: int, shift: float) -> tu
     return vectors_NP, vectors_NP.sum(dim=0)
 
 
-def test_of_atoms_that_differ_by_rounding_the_first_is_taken() -> None:
+def test_rounding_ties_of_atoms_take_the_first() -> None:
     vectors_NP = torch.tensor([[1.0, 0.0], [1.0 + 2.0**-50, 0.0]], dtype=torch.float64)
     found = pursue_stored(vectors_NP, torch.tensor([1.0, 0.0]), 1, rounding=1e-6)
     assert found.atoms_K.tolist() == [0]
@@ -110,7 +110,7 @@ shapes = given(
 
 @settings(max_examples=at_most(80))
 @shapes
-def test_follows_the_plain_algorithm(
+def test_pursuit_equals_the_plain_algorithm(
     num_atoms: int, num_dims: int, seed: int, shift: float, ridge: float, data: st.DataObject
 ) -> None:
     vectors_NP, target_P = random_problem(num_atoms, num_dims, seed, shift)
@@ -143,7 +143,7 @@ def assert_optimal(found: Pursuit, vectors_NP: Tensor, target_P: Tensor, ridge: 
 
 @settings(max_examples=at_most(50))
 @given(seed=st.integers(0, 10_000), rounding=st.sampled_from([1e-3, 0.1, 3.0]))
-def test_rough_estimates_do_not_change_the_choice(seed: int, rounding: float) -> None:
+def test_low_precision_estimates_do_not_change_the_choice(seed: int, rounding: float) -> None:
     vectors_NP, target_P = random_problem(25, 12, seed, 0.5)
     exact = pursue_stored(vectors_NP, target_P, 9)
     rough = pursue_stored(vectors_NP, target_P, 9, rounding=rounding)
@@ -151,7 +151,7 @@ def test_rough_estimates_do_not_change_the_choice(seed: int, rounding: float) ->
     assert torch.equal(rough.weights_K, exact.weights_K)
 
 
-def test_a_fit_takes_no_vector_that_explains_nothing() -> None:
+def test_a_fit_ignores_vectors_without_gain() -> None:
     nothing = torch.empty(0, dtype=torch.float64)
     for target in (0.0, -1.0):
         fit = NonNegativeFit(torch.device("cpu"))
@@ -179,7 +179,7 @@ def drop_all(used: list[int], positions: Sequence[int]) -> None:
 
 
 @given(size=st.integers(1, 90), num_dims=st.integers(1, 100), seed=st.integers(0, 10_000))
-def test_a_fit_that_grows_and_shrinks_stays_exact(size: int, num_dims: int, seed: int) -> None:
+def test_a_fit_stays_exact_as_it_grows_and_shrinks(size: int, num_dims: int, seed: int) -> None:
     vectors_KP, target_P = random_problem(size, num_dims, seed, 0.1)
     fit, used = grow(vectors_KP, target_P)
     weights_K = fit_nnls(vectors_KP[used], target_P)
@@ -189,7 +189,7 @@ def test_a_fit_that_grows_and_shrinks_stays_exact(size: int, num_dims: int, seed
     assert fit.explained == pytest.approx(explained, rel=1e-7)
 
 
-def test_a_dependent_vector_is_refused_and_many_fit() -> None:
+def test_linearly_dependent_vectors_are_refused() -> None:
     vectors_KP = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [1.0, 1.0, 0.0]]).double()
     fit, used = grow(vectors_KP, torch.tensor([1.0, 2.0, 5.0]).double())
     assert used == [0, 1]
@@ -200,7 +200,7 @@ def test_a_dependent_vector_is_refused_and_many_fit() -> None:
     assert fit.weights_K.tolist() == pytest.approx([1] * 70)
 
 
-def test_refining_drops_what_turns_out_negative() -> None:
+def test_refining_drops_negative_weights() -> None:
     fit, _ = grow(torch.eye(3).double(), torch.tensor([1.0, 2.0, 3.0]).double())
     # b was (1, -1, 3): the products with what is missing are those of (0, -3, 0).
     assert fit.refine(torch.tensor([0.0, -3.0, 0.0]).double()) == [1]
@@ -256,7 +256,7 @@ def rows_of(kind: str, num_rows: int, seed: int) -> Tensor:
     seed=st.integers(0, 1000),
     scale=st.sampled_from([1.0, 0.25, 1 / 3]),
 )
-def test_each_pick_gains_most(
+def test_each_pick_has_the_largest_gain(
     kind: str, pairs: bool, num_rows: int, seed: int, scale: float
 ) -> None:
     rows = rows_of(kind, num_rows, seed)
@@ -277,7 +277,7 @@ def random_rows(num_rows: int, width: int) -> torch.Tensor:
     return torch.randn(num_rows, width, generator=torch.Generator().manual_seed(num_rows))
 
 
-def test_rows_have_length_one_and_zeros_stay() -> None:
+def test_rows_are_normalized_and_zeros_stay() -> None:
     rows = unit_rows(torch.tensor([[3.0, 4.0], [0.0, 0.0], [-5.0, 0.0]]), bits=20)
     expected = torch.tensor([[0.6, 0.8], [0.0, 0.0], [-1.0, 0.0]])
     torch.testing.assert_close(rows, expected, rtol=0, atol=2.0**-21)
@@ -294,7 +294,7 @@ def test_sums_of_products_are_exact_in_any_order(num_rows: int) -> None:
     assert torch.equal((rows @ total)[:50], (rows[:50] * shuffled).flip(1).sum(dim=1))
 
 
-def test_the_grid_leaves_room_for_the_largest_sum() -> None:
+def test_the_integer_grid_cannot_overflow() -> None:
     for num_rows in (1, 1_000, 50_000, 1_281_167, 10**8):
         # Gains of pairs: up to 4 (num_rows + 1), as multiples of 4**-bits.
         assert 4 * (num_rows + 1) * 4 ** exact_bits(num_rows) <= 2**53
@@ -313,7 +313,7 @@ def bundles(num_each: int) -> Tensor:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_finds_directions_that_are_apart(seed: int) -> None:
+def test_separate_directions_are_found(seed: int) -> None:
     found = spherical_kmeans(bundles(20), 3, generator=generator(seed)).reshape(3, 20)
     assert (found == found[:, :1]).all()
     assert len(found[:, 0].unique()) == 3

@@ -80,7 +80,7 @@ def test_levels_are_evenly_spaced_and_symmetric(
 
 @pytest.mark.parametrize("tile", [1, 7, 512])
 @precisions
-def test_levels_of_weighed_examples_are_those_computed_on_any_tiles(
+def test_levels_of_weighted_examples_do_not_depend_on_tiles(
     precision: Precision, tile: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Row i is weighed by i: the matrix is not symmetric, though each pair is compared once.
@@ -139,7 +139,7 @@ def with_numba(levels: StoredLevels, budget: int) -> list[int]:
 
 @given(data=st.data())
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8])
-def test_both_paths_are_plain_greedy_ties_included(dtype: torch.dtype, data: st.DataObject) -> None:
+def test_both_paths_equal_plain_greedy_with_ties(dtype: torch.dtype, data: st.DataObject) -> None:
     num_examples = data.draw(st.integers(1, 24))
     num_targets = data.draw(st.integers(1, 24))
     # Few levels give many ties; the highest ones would overflow what is narrower than int64.
@@ -163,7 +163,7 @@ def test_sums_beyond_32_bits_are_exact() -> None:
     assert lazy_greedy_torch(levels, 1).tolist() == with_numba(levels, 1) == [1]
 
 
-def test_without_numba_torch_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_is_used_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     levels = stored(
         torch.randint(0, 100, (30, 30), generator=torch.Generator().manual_seed(1)).int()
     )
@@ -185,7 +185,7 @@ def greedy_among(matrix_NN: Tensor, ids: list[int], targets: list[int], budget: 
     return [ids[row] for row in plain_greedy(matrix_NN[ids][:, targets], budget)]
 
 
-def test_memory_decides_between_all_pairs_and_parts() -> None:
+def test_memory_decides_between_all_pairs_and_partitions() -> None:
     similarity = make_similarity(40)
     whole = choose_representatives(similarity, 5, partitions=1, seed=0)
     parts, _ = choose(similarity, 5, partitions=2, matrix_bytes=1599)
@@ -199,7 +199,7 @@ def test_memory_decides_between_all_pairs_and_parts() -> None:
     assert not torch.equal(parts, choose(similarity, 5, partitions=3)[0])
 
 
-def test_who_represents_whom_is_not_read_off_eight_bits() -> None:
+def test_representatives_are_assigned_at_full_precision() -> None:
     similarity = make_similarity(300)
     # One byte a pair: chosen by 8 bits, of which no finer levels fit.
     chosen_K, levels = choose(similarity, 60, matrix_bytes=90_000)
@@ -224,7 +224,9 @@ def parts_of(num_examples: int, partitions: int) -> list[list[int]]:
 @pytest.mark.parametrize(
     ("num_examples", "budget", "partitions"), [(60, 7, 2), (61, 5, 4), (40, 10, 4)]
 )
-def test_is_greedy_over_the_parts_choices(num_examples: int, budget: int, partitions: int) -> None:
+def test_partition_greedy_has_a_second_round(
+    num_examples: int, budget: int, partitions: int
+) -> None:
     similarity = make_similarity(num_examples)
     matrix_NN = everything(similarity).double()
     union = [
@@ -248,7 +250,7 @@ def test_is_greedy_over_the_parts_choices(num_examples: int, budget: int, partit
         ([[0, 9], [0, 1], [1, 0], [9, 0]], [0, 1, 2], [[3, 0]], [3, 0, 1]),
     ],
 )
-def test_a_part_that_chose_better_than_the_second_round_stands(
+def test_a_partition_better_than_the_second_round_is_kept(
     rows: list[list[int]], second: list[int], parts: list[list[int]], expected: list[int]
 ) -> None:
     levels = stored(torch.tensor(rows, dtype=torch.int32))
@@ -257,7 +259,7 @@ def test_a_part_that_chose_better_than_the_second_round_stands(
 
 
 @pytest.mark.parametrize(("num_examples", "budget"), [(60, 6), (62, 6), (100, 30), (100, 90)])
-def test_no_matrix_of_the_partition_greedy_exceeds_its_memory(
+def test_partition_greedy_respects_its_memory(
     num_examples: int, budget: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
@@ -275,7 +277,7 @@ def test_no_matrix_of_the_partition_greedy_exceeds_its_memory(
     assert max(sizes) <= 900
 
 
-def test_copies_count_once() -> None:
+def test_redundancy_counts_duplicates_once() -> None:
     # Of each class ten directions, every one ten times: nine picks carry 8/9 of what is
     # gained beyond the first, and the tenth all.
     features_ND = torch.eye(10).repeat(20, 1)
@@ -288,7 +290,7 @@ def test_copies_count_once() -> None:
     assert carrying(torch.ones(1, 4)) == 1
 
 
-def test_the_same_as_plain_greedy() -> None:
+def test_redundancy_equals_plain_greedy() -> None:
     points = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
     unit = torch.nn.functional.normalize(points.double(), dim=1)
     similar = (1 + unit @ unit.T) / 2

@@ -47,31 +47,31 @@ def counts(signals: Signals, indices_K: Tensor) -> list[int]:
     return signals.labels_N[indices_K].bincount(minlength=NUM_CLASSES).tolist()
 
 
-def test_where_no_gain_is_known_it_is_class_balanced_random_to_the_last_example() -> None:
+def test_without_a_known_gain_auto_is_class_balanced_random() -> None:
     signals = made_up()
     plain = chosen(signals, 800, "uniform_per_class")
     found = chosen(signals, 800)
     assert torch.equal(found.indices_K, plain.indices_K)
     assert found.findings["method"] == "random"
-    assert found.findings["left_out"]["count"] == 0
+    assert found.findings["excluded"]["count"] == 0
 
 
 @pytest.mark.parametrize("budget", [8, 200])
-def test_wrong_labels_are_not_chosen_where_few_are(budget: int) -> None:
+def test_auto_excludes_wrong_labels(budget: int) -> None:
     signals = made_up(wrong=100)
     found = chosen(signals, budget)
     true_K = found.indices_K // PER_CLASS
     assert torch.equal(true_K, signals.labels_N[found.indices_K])
     assert found.findings["noise"]["low"] > 0.1
-    assert found.findings["left_out"]["count"] >= 400
+    assert found.findings["excluded"]["count"] >= 400
 
 
-def test_findings_name_the_least_trusted_first_and_no_more_than_a_page_of_them() -> None:
+def test_findings_name_the_lowest_quality_labels_up_to_a_limit() -> None:
     signals = made_up(wrong=100)
-    left_out = chosen(signals, 20).findings["left_out"]
-    ids = left_out["least_trusted_ids"]
+    excluded = chosen(signals, 20).findings["excluded"]
+    ids = excluded["lowest_quality_ids"]
     # 1% kept: half as many again as the head gets wrong.
-    assert left_out["count"] == len(ids) == 600
+    assert excluded["count"] == len(ids) == 600
     assert [row % PER_CLASS < 100 for row in ids] == [True] * 400 + [False] * 200
 
 
@@ -84,7 +84,7 @@ def with_copies(signals: Signals, share: float) -> Signals:
 
 
 @pytest.mark.parametrize("budget", [40, 800])
-def test_of_many_near_copies_one_is_chosen_at_most(budget: int) -> None:
+def test_at_most_one_of_many_near_duplicates_is_chosen(budget: int) -> None:
     signals = with_copies(made_up(), 0.5)
     found = chosen(signals, budget)
     assert counts(signals, found.indices_K) == [budget // NUM_CLASSES] * NUM_CLASSES
@@ -95,7 +95,7 @@ def test_of_many_near_copies_one_is_chosen_at_most(budget: int) -> None:
     assert "one of each picture, as 49.8% are near-duplicates" in found.findings["words"][-1]
 
 
-def test_of_near_copies_the_most_trusted_label_stays() -> None:
+def test_of_near_duplicates_the_best_label_is_kept() -> None:
     signals = with_copies(made_up(wrong=100), 0.4)
     found = chosen(signals, 40)
     # The first half of each picture's copies are labelled wrong.
@@ -104,7 +104,7 @@ def test_of_near_copies_the_most_trusted_label_stays() -> None:
     }
 
 
-def test_a_class_of_wrong_labels_gives_its_share_to_the_others() -> None:
+def test_a_class_of_wrong_labels_loses_its_share() -> None:
     signals = made_up(wrong=100)
     # Of what says class 0 are 100 wrong and 20 right: a rare class among noisy ones.
     ids_N = torch.arange(len(signals))
@@ -169,10 +169,10 @@ def test_the_plan_follows_from_the_evidence(
     plan = make_plan(replace(CLEAN, **changes))
     assert plan.method == method
     assert plan.excluded_C == pytest.approx(excluded_C)
-    assert ("no gain is known" in plan.why or "too few" in plan.why) != any(excluded_C)
+    assert ("no gain is known" in plan.reason or "too few" in plan.reason) != any(excluded_C)
 
 
-def test_only_what_is_surely_wrong_is_no_part_of_a_classs_share() -> None:
+def test_only_surely_wrong_labels_reduce_a_class_s_share() -> None:
     typical = make_plan(replace(CLEAN, fraction=0.01))
     assert any(typical.excluded_C)
     assert typical.wrong_C == (0.0, 0.0)
@@ -209,14 +209,14 @@ def test_strata_get_equal_shares_or_their_own() -> None:
     ]
 
 
-def test_of_copies_the_first_is_enough_while_others_last() -> None:
+def test_duplicates_are_chosen_only_if_nothing_else_is_left() -> None:
     # The first stratum's 60 examples are 6 pictures.
     pictures = torch.arange(100)
     pictures[:60] %= 6
     chosen = auto_strata(signals_of(pictures), 30, balanced=True, seed=0)
     assert counts_of_strata(chosen) == [6, 14, 10]
     assert set(chosen.indices_K[chosen.indices_K < 60].tolist()) == set(range(6))
-    assert chosen.findings["left_out"] == {"count": 54}
+    assert chosen.findings["excluded"] == {"count": 54}
     # 46 are no copies.
     assert counts_of_strata(auto_strata(signals_of(pictures), 47, balanced=True, seed=0)) == [
         19,

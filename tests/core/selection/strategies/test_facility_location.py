@@ -39,13 +39,13 @@ def similarities(signals: Signals, space: Space) -> Tensor:
 
 
 @pytest.mark.parametrize("space", ["gradients", "features"])
-def test_is_plain_greedy(space: Space) -> None:
+def test_facility_location_is_plain_greedy(space: Space) -> None:
     signals = random_signals(70)
     chosen = facility_location(signals, 15, seed=0, space=space)
     assert chosen.indices_K.tolist() == plain_greedy(similarities(signals, space), 15)
 
 
-def test_parts_are_drawn_by_the_seed() -> None:
+def test_partitions_are_drawn_by_the_seed() -> None:
     signals = random_signals(60)
     one, same, other = (
         facility_location(signals, 6, seed=seed, partitions=3).indices_K.tolist()
@@ -71,7 +71,7 @@ def uncovered(num_examples: int, budget: int, count: int) -> float:
     return ways / math.comb(num_examples - 1, budget)
 
 
-def test_neighbours_by_hand() -> None:
+def test_neighbour_counts_by_hand() -> None:
     # 387/499 386/498 385/497 384/496 = 0.361, and 0.466 without the last.
     assert num_neighbours(500, 112, 0.6) == 4
     # 9/10 8/9 7/8 ... = (10 - n) / 10
@@ -97,7 +97,7 @@ def greedy_on(rows_NG: Tensor, budget: int) -> tuple[list[int], list[int]]:
 
 @settings(max_examples=at_most(40))
 @given(num_examples=st.integers(3, 40), seed=st.integers(0, 1000), data=st.data())
-def test_is_plain_greedy_on_gradients(num_examples: int, seed: int, data: st.DataObject) -> None:
+def test_craig_is_greedy_on_gradients(num_examples: int, seed: int, data: st.DataObject) -> None:
     budget = data.draw(st.integers(1, max(1, num_examples // 2)))
     signals = random_predictions(num_examples, 3, 7, seed=seed)
     chosen = craig(signals, budget, seed=0)
@@ -106,7 +106,7 @@ def test_is_plain_greedy_on_gradients(num_examples: int, seed: int, data: st.Dat
     assert chosen.weights_K.tolist() == sizes
 
 
-def test_a_model_that_is_hardly_trained_is_greedy_on_its_exact_distances() -> None:
+def test_craig_is_exact_for_a_hardly_trained_model() -> None:
     # Differences of 1e-3 of the norms: what products of whole gradients leave of them is
     # rounding, and the choice was as good as a random one.
     generator = torch.Generator().manual_seed(0)
@@ -131,7 +131,7 @@ def test_a_chosen_duplicate_represents_itself() -> None:
 
 @settings(max_examples=at_most(60))
 @given(data=st.data())
-def test_every_example_counts_once_with_the_nearest_chosen_one(data: st.DataObject) -> None:
+def test_cluster_sizes_count_examples_by_representative(data: st.DataObject) -> None:
     num_examples = data.draw(st.integers(1, 12))
     budget = data.draw(st.integers(1, num_examples))
     generator = torch.Generator().manual_seed(data.draw(st.integers(0, 2**32)))
@@ -151,7 +151,7 @@ def test_every_example_counts_once_with_the_nearest_chosen_one(data: st.DataObje
 ADACORE = find_strategy("adacore")
 
 
-def test_is_craig_on_gradients_over_the_factors() -> None:
+def test_preconditioned_craig_is_craig_on_scaled_gradients() -> None:
     signals = random_predictions(30, 3, 5)
     scaled = precondition(signals, damping=0.5)
     by_class_C, by_feature_F = (means_n.float() for means_n in mean_curvatures(signals))
@@ -179,7 +179,7 @@ def test_is_craig_on_gradients_over_the_factors() -> None:
     num_features=st.integers(1, 4),
     has_bias=st.booleans(),
 )
-def test_curvatures_are_means_of_autograds_diagonal(
+def test_curvatures_are_means_of_autograd_s_diagonal(
     num_examples: int, num_classes: int, num_features: int, *, has_bias: bool
 ) -> None:
     generator = torch.Generator().manual_seed(0)

@@ -63,7 +63,7 @@ def test_weights_of_orthogonal_gradients_by_hand() -> None:
     assert "ended with 2 examples of a budget of 3" in more.stopped_early
 
 
-def test_an_absolute_ridge_and_the_own_class_by_hand() -> None:
+def test_gradmatch_ridge_and_own_class_by_hand() -> None:
     # g = (-1, 1) twice and b = (-2, 2): for one of them (2 + r) w = 4, so that w is 1 where r is 2,
     # which is also a ridge of 1 times the mean square.
     signals = signals_of(torch.zeros(2, 1), torch.tensor([[-1.0, 1.0]] * 2))
@@ -79,7 +79,7 @@ def test_an_absolute_ridge_and_the_own_class_by_hand() -> None:
     assert gradmatch(signals, 2).indices_K.tolist() == [0, 1]
 
 
-def test_the_bias_counts_only_where_there_is_one() -> None:
+def test_the_bias_gradient_counts_only_with_a_bias() -> None:
     # Features 1 and -1 of equal errors: without a bias the gradients cancel.
     errors_NC = torch.tensor([[-1.0, 1.0]]).repeat(2, 1)
     features_ND = torch.tensor([[1.0], [-1.0]])
@@ -156,7 +156,7 @@ def test_a_short_batch_counts_as_many_examples_as_it_has() -> None:
     assert not chosen.stopped_early
 
 
-def test_more_than_fits_is_refused_before_it_is_tried() -> None:
+def test_too_many_atoms_are_refused_before_computing() -> None:
     many = torch.zeros(100_000, 1)
     signals = signals_of(many, many)
     with pytest.raises(BudgetError, match=r"choose 50000 of 100000 .* 19 GiB.*balance"):
@@ -236,7 +236,7 @@ def test_exact_glister_is_greedy(has_bias: bool, num_validation: int, learning_r
     assert choose(signals, 30, rounds=30, learning_rate=learning_rate) == expected
 
 
-def test_exact_does_not_evaluate_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exact_glister_skips_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
     evaluated: list[int] = []
 
     def counting(gradients: Vectors, gradient: LayerGradient) -> Tensor:
@@ -253,7 +253,7 @@ def test_exact_does_not_evaluate_everything(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @given(budget=st.integers(1, 6000), rounds=st.integers(1, 400))
-def test_rounds_take_the_budget_exactly(budget: int, rounds: int) -> None:
+def test_round_sizes_add_up_to_the_budget(budget: int, rounds: int) -> None:
     sizes = list(round_sizes(budget, rounds))
     assert sum(sizes) == budget
     assert len(sizes) == min(rounds, budget)
@@ -263,7 +263,7 @@ def test_rounds_take_the_budget_exactly(budget: int, rounds: int) -> None:
 
 
 @pytest.mark.parametrize("rounds", [0, 15])
-def test_a_loss_that_has_vanished_still_orders_what_is_left(rounds: int) -> None:
+def test_a_vanished_loss_still_orders_the_rest(rounds: int) -> None:
     # One step of the first lowers the loss to exp(-2e4): 0 in float64, and so are all gains.
     features_ND = torch.tensor([[1.0], [3.0], [2.0], [4.0]])
     error_1C = torch.tensor([[-0.5, 0.5]])
@@ -272,7 +272,7 @@ def test_a_loss_that_has_vanished_still_orders_what_is_left(rounds: int) -> None
     assert choose(signals, 4, rounds=rounds, learning_rate=1e4) == [3, 1, 2, 0]
 
 
-def test_gains_that_differ_by_rounding_are_ties_at_any_scale() -> None:
+def test_gains_that_differ_by_rounding_tie() -> None:
     for scale in (1e-300, 1e-50, 1.0, 1e200):
         gains = torch.tensor([1.0, 1.0 + 1e-12, 2.0, -float("inf")], dtype=torch.float64)
         found = comparable(gains * scale)
@@ -281,9 +281,7 @@ def test_gains_that_differ_by_rounding_are_ties_at_any_scale() -> None:
     assert comparable(torch.zeros(2, dtype=torch.float64)).tolist() == [0.0, 0.0]
 
 
-def test_compiled_alignments_are_those_of_torch_to_the_last_digit_of_float32(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_compiled_alignments_equal_torch_s_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     gradients = gradients_of(random_signals(129, 10, 33))
     weight_CD = random_signals(33, 10, seed=1).errors_NC.T.double()
     gradient = LayerGradient(weight_CD, torch.ones(10).double())
@@ -294,7 +292,7 @@ def test_compiled_alignments_are_those_of_torch_to_the_last_digit_of_float32(
     assert torch.equal(compiled_N.float(), alignments(gradients, gradient).float())
 
 
-def test_a_lost_and_a_sure_prediction_stay_finite() -> None:
+def test_extreme_predictions_stay_finite() -> None:
     # Wrong beyond what float32 can tell: e = (-1, 1), so p = (0, 1).
     validation = signals_of(errors_NC=torch.tensor([[-1.0, 1.0]]))
     assert validation_loss(last_layer_at(validation)) == pytest.approx(25 * math.log(2))
@@ -304,7 +302,7 @@ def test_a_lost_and_a_sure_prediction_stay_finite() -> None:
     assert gradient.bias_C.tolist() == pytest.approx([-1e-30, 1e-30], rel=1e-5, abs=0.0)
 
 
-def test_a_vanishing_gradient_is_raised() -> None:
+def test_a_vanishing_gradient_is_an_error() -> None:
     # Losses of exp(-2000) and exp(-1500): beside the second the first is nothing.
     layer = LastLayer(
         features_VD=torch.tensor([[1.0], [3.0]], dtype=torch.float64),

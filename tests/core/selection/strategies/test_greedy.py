@@ -20,8 +20,8 @@ from lipt.core.selection.strategies.greedy import (
     milo,
 )
 from lipt.core.selection.strategies.latent_classes import clip_score, clipcov, pair_terms, sas
-from lipt.core.selection.vectors import Rows, ScaledCosine, Space, in_space
-from lipt.core.signals.signals import Signals, given
+from lipt.core.selection.vectors import CosineKernel, Rows, Space, in_space
+from lipt.core.signals.signals import Signals, required
 from tests.core.selection.builders import (
     at_angles,
     random_signals,
@@ -34,7 +34,7 @@ spaces = pytest.mark.parametrize("space", ["features", "gradients"])
 
 
 def similarities(signals: Signals, space: Space) -> Tensor:
-    return ScaledCosine(Rows(in_space(signals, space))).rows(torch.arange(len(signals)))
+    return CosineKernel(Rows(in_space(signals, space))).rows(torch.arange(len(signals)))
 
 
 def greedily(num_examples: int, value: Callable[[list[int]], float]) -> list[int]:
@@ -54,7 +54,7 @@ def test_gains_equal_in_float32_tie() -> None:
 
 
 @pytest.mark.parametrize("rows_ahead", [1, 2, 4, 100])
-def test_rows_are_those_of_the_pick_and_never_more_than_are_left(rows_ahead: int) -> None:
+def test_similarity_rows_are_computed_for_remaining_examples(rows_ahead: int) -> None:
     asked: list[int] = []
 
     def rows_of(positions_B: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ def radius(distances_NN: Tensor, chosen: list[int]) -> float:
 
 
 @spaces
-def test_kcenter_is_choice_from_all_pairs(space: Space) -> None:
+def test_kcenter_equals_its_choice_from_all_pairs(space: Space) -> None:
     signals = random_signals(150)
     distances_NN, from_mean_N = distances(signals, space)
     expected = [int(from_mean_N.argmin())]
@@ -150,7 +150,7 @@ def by_definition(features_ND: Tensor, budget: int) -> list[int]:
 @pytest.mark.parametrize(
     ("num_features", "offset"), [(1, 0.0), (3, 0.0), (16, 0.0), (16, 100.0), (300, 5.0)]
 )
-def test_equals_the_definition(num_features: int, offset: float) -> None:
+def test_herding_equals_its_definition(num_features: int, offset: float) -> None:
     signals = generic(120, num_features, offset)
     expected = by_definition(signals.features_ND, 120)
     assert herding(signals, 120).indices_K.tolist() == expected
@@ -182,7 +182,7 @@ def test_disparity_gains_are_those_of_plain_greedy(num_examples: int) -> None:
     assert disparity_gains(rows_ND).tolist() == pytest.approx(expected, abs=1e-5)
 
 
-def test_milo_draws_diverse_ones_and_then_takes_the_best() -> None:
+def test_milo_draws_diverse_subsets_and_takes_the_best() -> None:
     # Gains 0, 0.25, 1, 0 and 0.
     signals = signals_of(at_angles(0, 60, 180, 0, 0))
     drawn = [
@@ -279,9 +279,9 @@ def slow_greedy(signals: Signals, budget: int) -> list[int]:
 
 
 @pytest.mark.parametrize(("num_examples", "num_classes"), [(1, 1), (12, 1), (15, 3), (9, 9)])
-def test_equals_greedy_on_the_objective_written_out(num_examples: int, num_classes: int) -> None:
+def test_clipcov_is_greedy_on_its_objective(num_examples: int, num_classes: int) -> None:
     signals = random_pairs(num_examples, num_classes, seed=num_examples)
-    assert given(pair_terms(signals).prepared_N, "terms").tolist() == pytest.approx(
+    assert required(pair_terms(signals).prepared_N, "terms").tolist() == pytest.approx(
         slow_own_terms(signals), abs=1e-5
     )
     chosen = clipcov(pair_terms(signals), num_examples).indices_K.tolist()
@@ -304,7 +304,7 @@ SIGNALS = of_pairs(
 )
 
 
-def test_the_least_alike_are_dropped_and_ties_keep_their_order() -> None:
+def test_clip_score_drops_the_least_similar_pairs() -> None:
     assert clip_score(SIGNALS, 4).indices_K.tolist() == [0, 3, 2, 4]
     assert clip_score(SIGNALS, 2).weights_K.tolist() == [1.0, 1.0]
 
@@ -317,7 +317,7 @@ def test_hand_computed_picks() -> None:
     assert sas(signals, 2, seed=0).weights_K.tolist() == [1.0, 1.0]
 
 
-def test_clusters_are_latent_classes_where_asked_for() -> None:
+def test_sas_uses_clusters_by_option() -> None:
     # Two directions, 30 and 10 examples, labelled across them.
     generator = torch.Generator().manual_seed(3)
     latent_N = torch.tensor([0] * 30 + [1] * 10)

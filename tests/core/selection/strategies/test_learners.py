@@ -63,12 +63,12 @@ def test_forgetting_counts_steps_from_right_to_wrong() -> None:
     assert forgetting(signals(margins_NLT=margins), 6).indices_K.tolist() == [4, 3, 1, 0, 2, 5]
 
 
-def test_a_single_learner_has_nobody_to_disagree_with() -> None:
+def test_a_single_learner_has_no_disagreement() -> None:
     with pytest.raises(SignalsError, match=r"at least 2 learners, and 1 took part.*num_learners"):
         disagreement(random_signals(5, num_learners=1), 2)
 
 
-def test_beta_moves_to_easy_examples_as_fewer_are_kept() -> None:
+def test_smaller_budgets_prefer_easy_examples() -> None:
     # All kept: b = 15 x 0.6; half dropped with c = 1: half of it.
     assert beta_parameters(0.4, dropped=0.0, exponent=5.5) == pytest.approx((7.0, 9.0))
     assert beta_parameters(0.4, dropped=0.5, exponent=1.0) == pytest.approx((11.5, 4.5))
@@ -93,7 +93,7 @@ LABELS_BY_HEART: list[Course] = [
 ]
 
 
-def test_a_wrong_label_is_trusted_by_its_own_learner_and_found_by_the_others() -> None:
+def test_a_wrong_label_is_found_by_learners_that_were_not_trained_on_it() -> None:
     by_heart, asked = LABELS_BY_HEART, [0, -1, 1]
     trusting, out_of_shard = signals(margins_NLT=by_heart), signals(margins_NLT=by_heart, own=asked)
     # Its mean margin is 8 / 7 of all, above the 6 / 7 of example 1, and -1 of the others.
@@ -113,7 +113,7 @@ def test_a_wrong_label_is_trusted_by_its_own_learner_and_found_by_the_others() -
 
 
 @pytest.mark.parametrize("window", [2, 3, 10, "all"])
-def test_uncertainty_is_that_of_a_loop_that_skips_the_own_learner(window: Any) -> None:
+def test_uncertainty_equals_a_loop_without_the_own_learner(window: Any) -> None:
     dynamics = random_signals(60).learners()
     expected = []
     for chances_LT, own in zip(

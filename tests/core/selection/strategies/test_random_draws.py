@@ -52,7 +52,7 @@ def bundled(*sizes: int) -> tuple[Signals, Tensor]:
         ("proportional", 7, [1, 3, 3]),  # 0.7, 2.8, 3.5: two left, for remainders .8 and .7
     ],
 )
-def test_shares_by_hand(shares: Shares, budget: int, expected: list[int]) -> None:
+def test_stratum_shares_by_hand(shares: Shares, budget: int, expected: list[int]) -> None:
     signals, kinds_N = bundled(6, 24, 30)
     for seed in range(5):
         chosen = stratified(signals, budget, num_cells=3, shares=shares, seed=seed).indices_K
@@ -80,7 +80,7 @@ def graded_signals(num_examples: int) -> Signals:
     )
 
 
-def test_strata_of_equal_width_share_what_is_not_hardest() -> None:
+def test_ccs_strata_share_all_but_the_hardest() -> None:
     scores_N = torch.tensor([0.0, 0.1, 0.2, 0.3, 0.6, 1.0])
     assert strata_of(scores_N, 4).tolist() == [0, 0, 0, 1, 2, 3]
     assert strata_of(torch.full((3,), 0.7), 4).tolist() == [0, 0, 0]
@@ -98,13 +98,13 @@ def test_strata_of_equal_width_share_what_is_not_hardest() -> None:
 
 
 @pytest.mark.parametrize("score", ["el2n", "aum"])
-def test_the_hard_end_is_dropped_by_every_score(score: str) -> None:
+def test_ccs_drops_the_hardest_by_every_score(score: str) -> None:
     signals = graded_signals(40)
     chosen = ccs(signals, 20, score=score, beta=0.5, num_strata=50, seed=1).indices_K
     assert chosen.sort().values.tolist() == list(range(20))
 
 
-def test_large_budgets_and_ties_take_the_easiest_and_first() -> None:
+def test_ccs_takes_the_easiest_for_large_budgets() -> None:
     signals = of_norms(5, 3, 9, 1, 7)
     chosen = ccs(signals, 3, beta=0.9, seed=0).indices_K
     assert chosen.sort().values.tolist() == [0, 1, 3]
@@ -135,7 +135,7 @@ def test_cluster_centres_and_sizes_by_hand() -> None:
     assert (chosen_B.tolist(), sizes_B.tolist()) == ([3, 5], [4, 3])
 
 
-def test_learned_examples_are_left_out() -> None:
+def test_crest_drops_learned_examples() -> None:
     # Losses -ln p: 0.01, 0.69, 0.05, 1.20, 0.11.
     own = [0.99, 0.5, 0.95, 0.3, 0.9 - 0.004]
     signals = of_right(*own)
@@ -159,7 +159,7 @@ def drawn_sets(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     return drawn
 
 
-def test_balanced_every_mini_batch_is_of_all_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_balanced_minibatches_have_all_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     labels_N = torch.tensor([0] * 600 + [1] * 300 + [2] * 100)
     signals = of_probabilities(random_probabilities(1000), labels_N)
     drawn = drawn_sets(monkeypatch)
@@ -176,7 +176,7 @@ def test_balanced_every_mini_batch_is_of_all_classes(monkeypatch: pytest.MonkeyP
     assert sums.tolist() == pytest.approx([600, 300, 100], rel=1e-5)
 
 
-def test_mini_batches_fill_the_budget_by_quotas_and_are_mixed() -> None:
+def test_minibatches_fill_the_budget_by_quotas() -> None:
     assert list(batch_shares([10], 4)) == [[4], [4], [2]]
     assert list(batch_shares([3], 4)) == [[3]]
     assert list(batch_shares([], 4)) == []
@@ -197,7 +197,7 @@ def sets_of(labels: list[int], set_size: int, seed: int = 0) -> RandomSets:
     return RandomSets(torch.arange(len(labels)), labels_N, set_size, generator)
 
 
-def test_random_sets_show_every_example_before_any_comes_again() -> None:
+def test_random_sets_use_every_example_before_repeats() -> None:
     sets = sets_of([0] * 10, 4)
     first, second = sets.draw(), sets.draw()
     assert len(set(first.tolist()) | set(second.tolist())) == 8
@@ -215,7 +215,7 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def test_corners_by_hand() -> None:
+def test_zcore_corners_by_hand() -> None:
     columns_DN = torch.tensor([[4.0, 1.0, 2.0, 9.0], [5.0, 5.0, 5.0, 5.0]])
     assert feature_corners(columns_DN).tolist() == [[1.0, 3.0, 9.0], [5.0, 5.0, 5.0]]
     assert feature_corners(columns_DN[:, :3]).tolist() == [[1.0, 2.0, 4.0], [5.0, 5.0, 5.0]]
@@ -282,7 +282,7 @@ def both(columns_DN: Tensor, draws: Draws, num_neighbours: int) -> list[Tensor]:
     ]
 
 
-def test_what_coincides_or_is_as_near_shares_the_penalty() -> None:
+def test_equally_near_examples_share_the_penalty() -> None:
     columns_DN = torch.tensor([[5.0, 2.0, 2.0, 2.1, 2.0], [5.0, 1.0, 1.0, 1.0, 1.0]])
     for scores_N in both(columns_DN, draws_of((0, 1, 2.0, 1.0)), 3):
         assert scores_N.tolist() == [0.0, 1.0, -0.5, 0.0, -0.5]
@@ -294,7 +294,7 @@ def test_what_coincides_or_is_as_near_shares_the_penalty() -> None:
 
 @pytest.mark.parametrize("num_examples", [2, 40])
 @pytest.mark.parametrize("num_neighbours", [1, 7, 1000])
-def test_is_what_looking_at_all_one_by_one_gives(num_examples: int, num_neighbours: int) -> None:
+def test_zcore_equals_a_plain_loop(num_examples: int, num_neighbours: int) -> None:
     columns_DN, draws = random_columns(5, num_examples), random_draws(5, 30)
     expected = plainly(columns_DN, draws, num_neighbours)
     for scores_N in both(columns_DN, draws, num_neighbours):

@@ -53,7 +53,7 @@ def test_grand_multiplies_error_and_feature_or_ranks_norms() -> None:
         grand(of_right(0.1), budget=1, parameters="all")
 
 
-def test_rounding_cannot_leave_zero_to_one() -> None:
+def test_probabilities_stay_in_0_to_1() -> None:
     # One step of half precision beyond what an error can be; the score sees it in float32.
     errors_NC = torch.tensor([[-1.001, 1.001], [1.001, -1.001]]).half()
     seen: list[Tensor] = []
@@ -109,19 +109,19 @@ def by_pairs(signals: Signals, count: int) -> list[float]:
 
 
 @pytest.mark.parametrize("count", [1, 3, 10, 59])
-def test_equals_a_loop_over_pairs(count: int) -> None:
+def test_contrast_equals_a_loop_over_pairs(count: int) -> None:
     signals = random_predictions(60)
     expected = by_pairs(signals, count)
     assert contrast(signals, count).tolist() == pytest.approx(expected, rel=1e-5)
 
 
-def test_certain_and_opposite_predictions_stay_finite() -> None:
+def test_contrast_of_extreme_predictions_is_finite() -> None:
     # p is 1 and 0 against 0 and 1; a zero counts as the smallest probability.
     expected = (1 - SMALLEST_PROBABILITY) * -math.log(SMALLEST_PROBABILITY)
     assert contrast(of_right(1.0, 0.0), 1).tolist() == pytest.approx([expected] * 2)
 
 
-def test_nearest_sorts_by_distance_and_then_by_column() -> None:
+def test_nearest_breaks_ties_by_column() -> None:
     above, below = 1 + 2.0**-50, 1 - 2.0**-53
     rows = [[3.0, above, 1.0, torch.inf, 0.5], [3.0, 1.0, below, torch.inf, 0.5]]
     distances = torch.tensor([*rows, [0.0, 0.0, torch.inf, 1e-300, 0.0]], dtype=torch.float64)
@@ -141,7 +141,7 @@ def by_definition(signals: Signals, budget: int) -> list[int]:
     return order[start : start + budget]
 
 
-def test_moderate_is_its_definition_and_keeps_the_first_of_equals() -> None:
+def test_moderate_equals_its_definition_with_ties() -> None:
     # Ranks 2 to 4 of 7: one of the three 1s, the 2, and one of the three 3s.
     values = torch.tensor([3.0, 1.0, 1.0, 2.0, 1.0, 3.0, 3.0])
     assert in_the_middle(values, 3).tolist() == [1, 3, 0]

@@ -14,7 +14,7 @@ from lipt.trainer.comparison.outcomes import outcomes, verdict
 from lipt.trainer.comparison.trial import read_trials
 from tests.cluster import Cluster
 
-STRATEGIES = ("uniform", "uniform_per_class", "redrawn", "craig", "grand")
+STRATEGIES = ("uniform", "uniform_per_class", "resampled", "craig", "grand")
 CELLS = {
     *(
         (seed, fraction, strategy)
@@ -77,11 +77,11 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Comparison]
 
 
 @pytest.mark.slow
-def test_it_goes_on_after_the_trials_that_a_kill_has_left(comparison: Comparison) -> None:
+def test_a_killed_comparison_resumes(comparison: Comparison) -> None:
     assert comparison.again.exit_code == 0, comparison.again.output
     identity, trials = read_trials(comparison.file)
     assert identity["recipe"]["steps"] == 3
-    first = ("everything", "uniform", "uniform_per_class", "redrawn", "craig")
+    first = ("everything", "uniform", "uniform_per_class", "resampled", "craig")
     assert [(t.seed, t.strategy) for t in comparison.left][:5] == [(0, name) for name in first]
     assert trials[: len(comparison.left)] == comparison.left
     done_now = comparison.again.stderr.count(" on the test set, ")
@@ -102,7 +102,7 @@ def test_it_goes_on_after_the_trials_that_a_kill_has_left(comparison: Comparison
 
 
 @pytest.mark.slow
-def test_a_recipe_that_does_not_learn_has_no_verdict_and_its_own_status(
+def test_a_recipe_that_does_not_learn_has_its_own_exit_status(
     comparison: Comparison, tmp_path: Path
 ) -> None:
     still = ("--steps", "1", "--set", "learning_rate=1e-30", "--json")
@@ -144,7 +144,7 @@ def test_soft_labels_are_rows_beside_others(comparison: Comparison, tmp_path: Pa
         (("--device", "gpu"), "device 'gpu' is not a device: "),
     ],
 )
-def test_what_cannot_be_compared_is_refused_before_anything_is_trained(
+def test_invalid_comparisons_are_refused_before_training(
     comparison: Comparison, tmp_path: Path, arguments: tuple[str, ...], complaint: str
 ) -> None:
     out = tmp_path / "none.jsonl"
@@ -157,7 +157,7 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_trained(
 
 
 @pytest.mark.slow
-def test_the_report_tells_of_the_comparison(comparison: Comparison, tmp_path: Path) -> None:
+def test_the_report_has_the_comparison(comparison: Comparison, tmp_path: Path) -> None:
     pytest.importorskip("jinja2")
     out = tmp_path / "report.html"
     arguments = [

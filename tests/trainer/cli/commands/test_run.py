@@ -69,7 +69,7 @@ def test_starting_sends_flags_and_settings(relay: Relay, lipt: Any, tmp_path: Pa
     )
 
 
-def test_starting_says_what_was_lowered_to_fit_the_data(relay: Relay, lipt: Any) -> None:
+def test_starting_prints_lowered_defaults(relay: Relay, lipt: Any) -> None:
     # The default is ten learners of ten batches of 128, and the digits are 1,442.
     first, fitted, last = lipt("run", "start").stdout.splitlines()
     assert first.endswith(" has started.")
@@ -141,7 +141,7 @@ def test_watching_prints_changes_until_a_run_is_ready_or_held(relay: Relay, lipt
 
 
 @pytest.mark.parametrize("watch_alone", [True, False])
-def test_who_stops_watching_is_told_that_the_run_goes_on(
+def test_interrupting_a_watch_prints_that_the_run_continues(
     relay: Relay, client: Client, tmp_path: Path, *, watch_alone: bool
 ) -> None:
     name = f"stopped-{int(watch_alone)}"
@@ -270,7 +270,7 @@ def test_tokens_are_listed_in_columns_and_can_be_revoked(lipt: Any, token: Token
         (LATER, CREATED, LATER, "revoked 2026-01-02"),
     ],
 )
-def test_state_of_a_token_is_said_in_words(
+def test_a_token_s_state_is_in_words(
     expires_at: datetime | None, revoked_at: datetime | None, now: datetime, words: str
 ) -> None:
     shown = TokenView(
@@ -279,7 +279,7 @@ def test_state_of_a_token_is_said_in_words(
     assert token_state(shown, now) == words
 
 
-def test_token_is_shown_that_the_file_or_the_environment_has(
+def test_the_token_comes_from_the_file_or_the_environment(
     relay: Relay, client: Client, lipt: Any, tmp_path: Path
 ) -> None:
     one, other = (client.create_token("admin").secret for _ in range(2))
@@ -325,7 +325,7 @@ def said(result: Any) -> Any:
     return json.loads(result.stdout)
 
 
-def test_what_is_said_can_be_typed(certs: Any) -> None:
+def test_printed_commands_are_valid(certs: Any) -> None:
     lines = certs("init", "--host", "head").stdout.splitlines()
     flags, *commands = [shlex.split(line) for line in lines if line.startswith("    ")]
     assert flags[:2] == ["--tls-cert", "certs/coordinator.pem"]
@@ -336,7 +336,7 @@ def test_what_is_said_can_be_typed(certs: Any) -> None:
 
 
 @pytest.mark.parametrize("role", Role)
-def test_a_peer_has_its_name_and_its_role(certs: Any, role: Role) -> None:
+def test_an_issued_certificate_has_name_and_role(certs: Any, role: Role) -> None:
     certs("init")
     made = said(certs(role, "gpu-1", "--json"))
     identity = identity_of({"x509_pem_cert": [Path(made["cert"]).read_bytes()]})
@@ -360,14 +360,14 @@ def test_the_coordinator_s_certificate_is_made_anew_for_the_same_hosts(certs: An
     assert Path("certs/ca.pem").read_bytes() == authority
 
 
-def test_what_is_refused_writes_nothing(certs: Any) -> None:
+def test_a_refused_request_writes_no_file(certs: Any) -> None:
     assert "lipt certs init --folder certs" in certs("worker").stderr
     assert "is not a host's name" in certs("init", "--host", "head:50051").stderr
     assert not Path("certs").exists()
     assert certs("init", "--days", "0").exit_code == 2
 
 
-def test_who_serves_nothing_has_no_certificate_of_a_server(certs: Any) -> None:
+def test_only_servers_get_server_certificates(certs: Any) -> None:
     certs("init")
     for flag in (("--host", "head"), ("--scores",)):
         refused = certs("trainer", *flag)

@@ -20,7 +20,7 @@ from tests.trainer.made_up_diagnosis import diagnosis_answer, made_up_findings
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".csv"])
-def test_a_subset_is_written(relay: Relay, lipt: Any, tmp_path: Path, suffix: str) -> None:
+def test_the_subset_file_is_written(relay: Relay, lipt: Any, tmp_path: Path, suffix: str) -> None:
     out = tmp_path / f"subset{suffix}"
     result = lipt(
         *("subset", "get", "--run", READY, "--strategy", "grand", "--budget", "20"),
@@ -80,7 +80,7 @@ def test_examples_are_written_out(lipt: Any, digits: Dataset, tmp_path: Path) ->
     assert again.labels_N.tolist() == digits.labels_N[0:1200:3].tolist()
 
 
-def test_weights_written(service: Service, lipt: Any, tmp_path: Path) -> None:
+def test_the_weights_are_written_to_a_file(service: Service, lipt: Any, tmp_path: Path) -> None:
     expected: Any = service.ready.initial_weights
     out = tmp_path / "w.safetensors"
     command = ("weights", "get", "--run", READY, "--kind", "initial", "--out", str(out))
@@ -135,7 +135,7 @@ def distill(lipt: Any, tmp_path: Path) -> Any:
     return run
 
 
-def test_images_are_made_to_train_on(relay: Relay, distill: Any, lipt: Any, tmp_path: Path) -> None:
+def test_synthetic_set_is_written(relay: Relay, distill: Any, lipt: Any, tmp_path: Path) -> None:
     result = distill("--per-class", "2", "--stages", "2")
     assert result.exit_code == 0, result.stderr
     again = distill("--per-class", "2", "--stages", "2", "--json")
@@ -204,7 +204,7 @@ def test_unusable_images_are_listed_with_status_1(lipt: Any, pets: str, tmp_path
     assert last == f"1 of 8 images of {pets} cannot be used"
 
 
-def test_it_says_what_was_found(service: Service, relay: Relay, lipt: Any, here: Path) -> None:
+def test_the_findings_are_printed(service: Service, relay: Relay, lipt: Any, here: Path) -> None:
     relay.next("Diagnose", diagnosis_answer(service.store))
     result = lipt("diagnose")
     assert result.exit_code == 0, result.stderr

@@ -49,7 +49,7 @@ def test_a_subset_is_trained_on_and_everything_is_written(
     assert relay.calls == []
 
 
-def test_a_training_whose_time_is_up_ends_with_its_own_status_and_goes_on(
+def test_a_training_out_of_time_has_its_own_status_and_resumes(
     train: Any, subset_file: Path, tmp_path: Path
 ) -> None:
     checkpoint, outs = tmp_path / "c.safetensors", [tmp_path / name for name in ("a", "b")]
@@ -93,9 +93,9 @@ def test_training_begins_with_a_runs_weights(
         (("--strategy", "craig"), "give one of --fraction and --budget"),
         (("-s", "craig", "-f", "0.1", "--subset", "s.npy"), "--subset and --strategy were both"),
         (("--every", "5"), "--every was given without --strategy"),
-        (("--fraction", "0.1"), "--fraction was given without --strategy or --redraw"),
-        (("--redraw", "-f", "0.1", "-s", "craig"), "--strategy and --redraw were both"),
-        (("--redraw", "-f", "0.1", "--option", "a=1"), "--option was given without --strategy"),
+        (("--fraction", "0.1"), "--fraction was given without --strategy or --resample"),
+        (("--resample", "-f", "0.1", "-s", "craig"), "--strategy and --resample were both"),
+        (("--resample", "-f", "0.1", "--option", "a=1"), "--option was given without --strategy"),
     ],
     ids=str,
 )
@@ -121,7 +121,7 @@ def test_a_missing_logger_is_named_before_torch_is_loaded() -> None:
     assert done.stdout == "1 False\n"
 
 
-def test_a_logger_ends_though_training_does_not_come_to_its_end(
+def test_loggers_are_closed_after_a_failed_training(
     train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed: list[str] = []
@@ -142,7 +142,7 @@ ARGUMENTS = ("--strategy", "el2n", "--budget", "40", "--epochs", "6", "--every",
 ASKED = subset_pb2.GetSubsetRequest
 
 
-def test_the_subset_is_asked_for_again(
+def test_training_reselects_by_the_strategy(
     service: Service, relay: Relay, train: Any, tmp_path: Path
 ) -> None:
     result = train(*ARGUMENTS, "--run", READY, "--option", "models=merged", "--json")
@@ -193,10 +193,10 @@ def test_another_model_is_refused_before_it_is_trained(relay: Relay, train: Any)
     assert not relay.requests_of(ASKED)
 
 
-def test_every_epoch_has_other_examples_and_the_steps_are_a_fixed_subsets(
+def test_resampled_training_has_a_fixed_subset_s_steps(
     relay: Relay, train: Any, tmp_path: Path
 ) -> None:
-    result = train("--redraw", "--budget", "40", "--epochs", "4", "--json")
+    result = train("--resample", "--budget", "40", "--epochs", "4", "--json")
     assert result.exit_code == 0, result.stderr
     assert json.loads(result.stdout)["num_steps"] == 12  # batches of 16, 16 and 8
     records = log_of(tmp_path)

@@ -56,12 +56,12 @@ def test_a_background_thread_changes_no_exit_status(leave: str, status: int, sai
     assert "terminate" not in done.stderr
 
 
-def test_without_one_an_exception_is_what_it_was() -> None:
+def test_an_exception_without_a_background_thread_is_unchanged() -> None:
     with pytest.raises(SystemExit, match="3"), process_exit():
         raise SystemExit(3)
 
 
-def test_quiet_comes_while_nothing_does() -> None:
+def test_idle_ticks_are_yielded() -> None:
     hold = threading.Event()
 
     def items() -> Any:
@@ -78,11 +78,11 @@ def test_quiet_comes_while_nothing_does() -> None:
     assert None in seen
 
 
-def test_slow_work_is_talked_about() -> None:
+def test_slow_work_prints_its_progress() -> None:
     heard = threading.Event()
     said: list[str] = []
 
-    def say(line: str) -> None:
+    def print_line(line: str) -> None:
         said.append(line)
         heard.set()
 
@@ -91,7 +91,7 @@ def test_slow_work_is_talked_about() -> None:
         assert heard.wait(30)
         return 7
 
-    assert run_with_progress(work, say, silence_seconds=0.001) == 7
+    assert run_with_progress(work, print_line, silence_seconds=0.001) == 7
     assert any(line.startswith("scoring 3/9 (") for line in said)
 
 
@@ -106,7 +106,7 @@ def record(epoch: int, **changes: Any) -> EpochRecord:
     return made_up_record(epoch, **(figures | changes))
 
 
-def test_without_a_terminal_silence_is_broken_and_evaluations_are_lines() -> None:
+def test_training_progress_is_lines_without_a_terminal() -> None:
     clock, lines = Clock(), list[str]()
     progress = TrainingProgress(lines.append, clock)
     progress.on_step(1, 40)

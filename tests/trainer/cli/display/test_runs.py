@@ -20,7 +20,7 @@ from lipt.trainer.views import LearnerView, ProgressView, RunView, SoupView
 from tests.trainer.made_up import DISCARDED, KEPT, made_up_learner, made_up_run
 
 
-def test_a_row_shows_what_is_known() -> None:
+def test_a_row_shows_known_values() -> None:
     queued = made_up_learner(3, density=0.0)
     assert learner_cells(queued, 5) == ("3", "-", "-", "0/5", "-", "-", "-", "queued")
     training = made_up_learner(
@@ -35,7 +35,7 @@ def test_a_row_shows_what_is_known() -> None:
     assert learner_cells(failed, 5)[-1] == "failed: the loss is not finite"
 
 
-def test_a_finished_learner_is_a_line_and_the_soup_is_told_in_its_order() -> None:
+def test_finished_learners_and_the_soup_are_lines_in_order() -> None:
     before = made_up_run(learners=(made_up_learner(0, state=LearnerState.LEASED),))
     took = {"loss": 1.5, "train_seconds": 4.25, "density": 0.912}
     finished = made_up_learner(0, state=LearnerState.DONE, worker="w-1", device="cpu", **took)
@@ -60,7 +60,7 @@ def test_a_finished_learner_is_a_line_and_the_soup_is_told_in_its_order() -> Non
     ]
 
 
-def test_a_state_says_what_is_done_in_it() -> None:
+def test_a_state_line_has_its_activity() -> None:
     merging = made_up_run(state=RunState.MERGING, progress=ProgressView("greedy soup", 3, 10))
     assert state_line(merging) == "run demo: merging, greedy soup 3/10"
     unknown = made_up_run(state=RunState.INITIALIZING, progress=ProgressView("training", 0, 0))
@@ -73,14 +73,14 @@ def test_a_state_says_what_is_done_in_it() -> None:
     assert state_line(made_up_run(name="", state=RunState.PENDING)) == "run r-1: pending"
 
 
-def test_what_a_run_waits_for_is_a_line_and_a_heartbeat_says_what_is_wrong() -> None:
+def test_the_waiting_reason_is_a_line() -> None:
     assert heartbeat_line(None, 12.0) == "waiting for the coordinator's first answer for 12 s"
     run = made_up_run(learners=(made_up_learner(0),))
     assert heartbeat_line(run, 25.0) == (
         "run demo: training, 0 of 1 learners done; no worker has an assignment: is a lipt-worker "
         "running?; no news for 25 s"
     )
-    waits = replace(run, waiting="worker vm is idle, but does not allow `mine`")
+    waits = replace(run, waiting_reason="worker vm is idle, but does not allow `mine`")
     line = "run demo: training, 0 of 1 learners done; worker vm is idle, but does not allow `mine`"
     assert change_lines(run, waits) == [line]
     assert change_lines(waits, waits) == []
@@ -153,7 +153,7 @@ def test_lines_come_at_changes_and_at_least_every_ten_seconds() -> None:
     assert said[2:] == ["run demo: pending; no news for 18 s"]
 
 
-def test_a_check_ends_the_following() -> None:
+def test_a_check_ends_the_watch() -> None:
     hold = threading.Event()
 
     def changes() -> Iterator[RunView]:
