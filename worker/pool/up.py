@@ -71,9 +71,7 @@ def _run_pool(flags: dict[str, Any], worker_arguments: list[str]) -> None:
     settings = load_settings(PoolSettings, config=None, flags=flags)
     configure_logging(settings.log_level)
     logger = logging.getLogger(__name__)
-    with open_pool_workers(
-        settings, worker_arguments, print_line=partial(print_line, err=True)
-    ) as pool:
+    with open_pool_workers(settings, worker_arguments) as pool:
         # Connecting to Ray replaces handlers.
         _on_signals(pool.stop)
         logger.info("up to %d workers for %s", settings.workers, settings.coordinator)
@@ -143,15 +141,12 @@ def up(
     configure_logging(settings.log_level)
     stopping = threading.Event()
     _on_signals(stopping.set)
-    print_output = partial(print_line, err=True)
-    with _coordinator(words, stopping, print_output) as (child, listening):
+    with _coordinator(words, stopping) as (child, listening):
         if not listening:
             return
         reached = _reachable(listening, address, here=settings.ray is None)
         settings = settings.model_copy(update={"coordinator": reached})
-        with open_pool_workers(
-            settings, [*modules, *(worker_arguments or [])], print_line=print_output
-        ) as pool:
+        with open_pool_workers(settings, [*modules, *(worker_arguments or [])]) as pool:
 
             def stop() -> None:
                 stopping.set()
@@ -172,9 +167,7 @@ def _on_signals(stop: Callable[[], object]) -> None:
 
 
 @contextmanager
-def _coordinator(
-    arguments: list[str], stopping: threading.Event, print_line: Callable[[str], object]
-) -> Iterator[tuple[Child, str]]:
+def _coordinator(arguments: list[str], stopping: threading.Event) -> Iterator[tuple[Child, str]]:
     """A coordinator and its address; "" if this process was stopped first."""
     import tempfile
 
@@ -189,7 +182,7 @@ def _coordinator(
             "lipt.coordinator",
             [*arguments, "--address-file", str(file)],
             environment,
-            lambda line: print_line(f"coordinator | {line}"),
+            lambda line: print_line(f"coordinator | {line}", err=True),
         )
         try:
             while not file.exists() and not stopping.wait(_LOOK_SECONDS):

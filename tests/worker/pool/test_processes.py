@@ -15,8 +15,8 @@ import pytest
 
 from lipt.common.config.settings import load_settings
 from lipt.common.errors import ConfigError
-from lipt.worker.pool import Child, Ended, ray_engine
-from lipt.worker.pool.ray_engine import RayEngine, run_worker
+from lipt.worker.pool import Child, pool
+from lipt.worker.pool.pool import Ended, RayEngine, run_worker
 from lipt.worker.settings import PoolSettings
 
 STUBBORN = "tests.worker.pool.test_processes"
@@ -125,7 +125,7 @@ class FakeRay:
 
 
 def connect(monkeypatch: pytest.MonkeyPatch, fake: FakeRay, **options: Any) -> RayEngine:
-    monkeypatch.setattr(ray_engine, "import_extra", lambda *_, **__: fake)
+    monkeypatch.setattr(pool, "import_extra", lambda *_, **__: fake)
     flags = {"coordinator": "head:1", "ray": "auto", **options}
     return RayEngine(load_settings(PoolSettings, config=None, flags=flags))
 
@@ -188,7 +188,7 @@ def test_cancelled_task_lets_its_worker_end_in_order(monkeypatch: pytest.MonkeyP
                 os.kill(os.getpid(), signal.SIGINT)
             return super().poll()
 
-    monkeypatch.setattr(ray_engine, "Child", Cancelled)
+    monkeypatch.setattr(pool, "Child", Cancelled)
     # As a script has it that starts Ray in the background.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
