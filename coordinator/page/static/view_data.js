@@ -24,8 +24,7 @@ export function subsetsView() {
     ${shown && (shown.value ? details(run, shown.value) : problem(shown.error) || html`<p class="dim">Fetching the subset…</p>`)}`;
 }
 
-// Selected in the form; its other fields are the browser's.
-let selected = "auto";
+let selected = "auto"; // in the form; its other fields are the browser's
 
 function subsetForm(run) {
   const strategies = fetched("strategies", () => call("SubsetService/ListStrategies")).value?.strategies ?? [];
@@ -71,12 +70,13 @@ async function choose(event, run) {
     .map(([name, value]) => [name.slice("option ".length), value]));
   // Rounded: 7 percent are 0.07 and not 0.07000000000000001.
   const amount = unit === "percent" ? { fraction: Number((size / 100).toPrecision(12)) } : { budget: Math.round(size) };
-  const answer = await perform(`choose of ${run.run_id}`, (onProgress) =>
-    compute("/api/SubsetService/GetSubset", { run_id: run.run_id, strategy, options, ...amount }, onProgress));
-  if (!answer) return;
-  const { digest } = answer.subset;
-  await perform(`subsets ${run.run_id}`, () => get(ofRun(run, "subsets")));
-  location.hash = to(["runs", run.run_id, "subsets"], { show: digest });
+  const answer = await perform(`choose of ${run.run_id}`, async (onProgress) => {
+    const found = await compute("/api/SubsetService/GetSubset", { run_id: run.run_id, strategy, options, ...amount }, onProgress);
+    // Before the next choice can begin: the last one is shown.
+    await perform(`subsets ${run.run_id}`, () => get(ofRun(run, "subsets")));
+    return found;
+  });
+  if (answer) location.hash = to(["runs", run.run_id, "subsets"], { show: answer.subset.digest });
 }
 
 function subsetsTable(run, subsets, [first, second]) {

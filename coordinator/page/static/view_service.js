@@ -5,7 +5,7 @@ import { alphaOf, badge, bar, button, bytes, commands, count, duration, empty, f
 import { call, post } from "./service.js";
 import { age, changed, closeDialog, mayAct, now, openDialog, perform, runById, state, task, to } from "./store.js";
 
-let ticked = [];
+let ticked = []; // ids of the runs to compare; two at most
 
 export function runsView() {
   const admin = mayAct("admin");
