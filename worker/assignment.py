@@ -41,11 +41,10 @@ from lipt.common.observability.logs import Events
 from lipt.common.observability.metrics import Meters, Phases
 from lipt.common.observability.tracing import span
 from lipt.common.planning import Cost, Limit, Part, learner_memory, learner_threads, violation
-from lipt.common.process.machine import Machine
+from lipt.common.process import Machine
 from lipt.common.signals.passes import data_proof, encode_range, score_range
 from lipt.common.weights.encodings import encode_weights
-from lipt.common.weights.files import read_weights
-from lipt.common.weights.specs import Weights, specs_of
+from lipt.common.weights.files import Weights, read_weights, specs_of
 from lipt.core.learner.learner import train_learner
 from lipt.v1 import worker_pb2
 from lipt.worker.client import Assignment, CoordinatorClient, LeaseKeeper

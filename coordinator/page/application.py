@@ -25,9 +25,9 @@ from starlette.routing import Route as StarletteRoute
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lipt.common.access.roles import Role
+from lipt.common.access import Role
+from lipt.common.access.tls import is_loopback
 from lipt.common.errors import PermissionDeniedError
-from lipt.common.network.tls import is_loopback
 from lipt.coordinator.access.caller import Caller, note_caller, require_role
 from lipt.coordinator.page import handlers, requests
 from lipt.coordinator.page.handlers import OPEN_PAGE
@@ -62,7 +62,6 @@ class Route:
 
     @classmethod
     def of_call(cls, call: str, *, admins_only: bool = False) -> Self:
-        """The route of a call of the contract."""
         handler, streams = handlers.calling(call)
         return cls("POST", f"/api/{call}", handler, call, admins_only, streams)
 
@@ -92,8 +91,6 @@ ROUTES = (
 
 
 def application(page: Page) -> ASGIApp:
-    """The page as an ASGI application."""
-
     async def index(_: Request) -> Response:
         return FileResponse(STATIC / "index.html")
 
@@ -129,8 +126,6 @@ def application(page: Page) -> ASGIApp:
 
 
 class _Guarded:
-    """One route behind its checks."""
-
     def __init__(self, page: Page, route: Route) -> None:
         self._page = page
         self._route = route

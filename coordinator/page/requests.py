@@ -1,8 +1,7 @@
 """Requests of the page: bodies, answers, refusals and streams.
 
 A handler takes fields of the body and of the path by name and type. It returns a value, a response,
-or a generator, whose values are streamed as lines of JSON. The last line of a failed stream is the
-error.
+or a generator of JSON lines, of which an error is the last.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Serving: the page over HTTP or HTTPS, by uvicorn in the coordinator's event loop.
 
 Connections are limited, per address and in all. One is silent while no request of it is under way.
-Beyond a limit the oldest silent one is closed, so that new ones are served whatever others hold
-open.
+Beyond a limit the oldest silent one is closed, so that new ones are served.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
+from lipt.common.access.tls import TlsFiles, server_context, split_address
 from lipt.common.errors import ConfigError
 from lipt.common.imports import import_extra
-from lipt.common.network.tls import TlsFiles, server_context, split_address
 from lipt.coordinator.app import App
 from lipt.coordinator.page.sessions import Attempts, Sessions
 from lipt.coordinator.rpc.limits import PeerLimits
@@ -26,7 +25,6 @@ from lipt.coordinator.rpc.limits import PeerLimits
 logger = logging.getLogger(__name__)
 
 FLAG = "--dashboard-listen"
-_MAX_HEADER_BYTES = 16 * 1024
 SILENT_SECONDS = 10.0
 # A reverse proxy is one address.
 MOST_OF_ADDRESS, MOST = 128, 256
@@ -138,7 +136,7 @@ class PageServer:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            h11_max_incomplete_event_size=_MAX_HEADER_BYTES,
+            h11_max_incomplete_event_size=16 * 1024,
             timeout_graceful_shutdown=max(round(drain_seconds), 1),
         )
         # The coordinator logs start and stop; requests of strangers must not fill the log.
@@ -184,7 +182,6 @@ async def open_page(
     *,
     limits: PeerLimits,
 ) -> None:
-    """Serve the page from here on."""
     # Import starlette, which is an extra.
     from lipt.coordinator.page.application import application, own_names  # noqa: PLC0415
     from lipt.coordinator.page.requests import Page  # noqa: PLC0415

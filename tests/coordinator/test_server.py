@@ -38,9 +38,9 @@ from lipt.v1 import (
     worker_pb2,
     worker_pb2_grpc,
 )
-from tests.certificates import write_files
 from tests.coordinator.fakes import DATA, FakeCompute, Hanging, make_settings, opened
 from tests.serving import own_user_channel
+from tests.tls_files import write_files
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING

@@ -22,9 +22,9 @@ from lipt.common.access.local import LocalTarget
 from lipt.common.access.tokens import Token
 from lipt.common.errors import from_rpc_error
 from lipt.v1 import access_pb2, access_pb2_grpc
-from tests.certificates import write_files
 from tests.cluster import Cluster
 from tests.rpcs import EXPECTED, all_methods, path_of
+from tests.tls_files import write_files
 
 IN, UNKNOWN, DENIED, SHUT = "let in", "UNAUTHENTICATED", "PERMISSION_DENIED", "no connection"
 

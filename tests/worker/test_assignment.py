@@ -35,11 +35,10 @@ from lipt.common.inputs.specs import ImageFormat, spec_of
 from lipt.common.models import build_model
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.metrics import Meters, Phases
-from lipt.common.process.machine import Machine
+from lipt.common.process import Machine
 from lipt.common.signals.passes import data_proof, read_range, score_range
 from lipt.common.weights.encodings import open_weights
-from lipt.common.weights.files import pack
-from lipt.common.weights.specs import Weights, specs_of
+from lipt.common.weights.files import Weights, pack, specs_of
 from lipt.core.learner.learner import LearnerResult
 from lipt.v1 import worker_pb2
 from lipt.worker import assignment as assigning

@@ -23,11 +23,11 @@ from typing import Any
 
 import grpc
 
+from lipt.common.access.tls import TlsFiles, is_loopback, split_address
 from lipt.common.access.tokens import TokenSource
 from lipt.common.backoff import Backoff
 from lipt.common.errors import ConfigError, LiptError, ProcessEndedError, UnreachableError
 from lipt.common.imports import import_extra
-from lipt.common.network.tls import TlsFiles, is_loopback, split_address
 from lipt.common.rpc.channel import LongPoll, open_channel
 from lipt.common.terminal import print_line
 from lipt.v1 import worker_pb2, worker_pb2_grpc

@@ -6,6 +6,8 @@ import { changed, say, state } from "./store.js";
 import { html, useLayoutEffect, useRef } from "./vendor/htm-preact.js";
 
 const LEFT = 46; // room for the labels of the y axis
+const MOST_CLASSES = 200;
+const SIZE = 460; // of a map
 
 /** The soup as it grows: a dot for each learner's own accuracy, a step for the soup's after it. */
 export function soupChart(run, room = state.width) {
@@ -47,8 +49,6 @@ export function soupChart(run, room = state.width) {
 export const soupLegend = () => html`
   <p class="legend dim"><span>━ soup after it</span><span>● ✓ alone, kept</span><span>◌ × alone, discarded</span></p>`;
 
-const MOST_CLASSES = 200;
-
 /** Classes as bars; series: {name, counts}, one or two; inData: numbers in the data. */
 export function histogram(caption, names, series, inData) {
   const most = Math.max(1, ...series.flatMap(({ counts }) => counts));
@@ -67,8 +67,6 @@ export function histogram(caption, names, series, inData) {
   return html`<div class="histogram">${table(caption, columns, names.slice(0, MOST_CLASSES).map(row))}
     ${names.length > MOST_CLASSES && html`<p class="dim">The first ${MOST_CLASSES} of ${count(names.length)} classes.</p>`}</div>`;
 }
-
-const SIZE = 460;
 
 /** Examples as points, the chosen ones over the others; drawn once for each answer. */
 export function ExampleMap({ map, place, name }) {

@@ -222,8 +222,6 @@ function settings(run) {
   </details>`;
 }
 
-const SILENT_SECONDS = 30;
-
 export function workersView() {
   const columns = [["worker", "long"], ["health"], ["at work on", "long"], ["device"], ["heard"], ["joined"], ["certificate ends"], ["versions"]];
   return html`
@@ -235,7 +233,7 @@ export function workersView() {
 
 function workerRow(worker) {
   const silence = number(worker.seconds_since_last_call) + age() / 1000;
-  const health = silence > SILENT_SECONDS ? "silent" : worker.assignment ? "at work" : worker.idle_reason ? "kept from work" : "waiting";
+  const health = silence > 30 ? "silent" : worker.assignment ? "at work" : worker.idle_reason ? "kept from work" : "waiting";
   const { lipt, torch, ...others } = worker.versions ?? {};
   const all = Object.entries(others).map(([name, version]) => `${name} ${version}`).join(", ");
   return {

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trustme
 
-from lipt.common.network.tls import TlsFiles
+from lipt.common.access.tls import TlsFiles
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.metrics import (
     EVERYWHERE,
@@ -25,9 +25,9 @@ from lipt.common.observability.metrics import (
 )
 from lipt.coordinator.instruments import COORDINATOR
 from lipt.worker.instruments import WORKER
-from tests.certificates import write_files
 from tests.clock import Clock
 from tests.meters import sums
+from tests.tls_files import write_files
 
 
 def scrape(url: str, context: ssl.SSLContext | None = None) -> list[str]:

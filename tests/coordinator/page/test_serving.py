@@ -12,18 +12,18 @@ import httpx
 import pytest
 import trustme
 
-from lipt.common.access.roles import Role
+from lipt.common.access import Role
+from lipt.common.access.tls import TlsFiles
 from lipt.common.errors import ConfigError, StateError, TooManyCallsError, UnauthenticatedError
-from lipt.common.network.tls import TlsFiles
 from lipt.coordinator.access.caller import Caller
 from lipt.coordinator.access.tokens import OWN_USER
 from lipt.coordinator.page import requests, serving
 from lipt.coordinator.page.requests import Streaming
 from lipt.coordinator.page.serving import PageServer
 from lipt.coordinator.page.sessions import FILE, SESSION_SECONDS, Attempts, Sessions
-from tests.certificates import write_files
 from tests.clock import Clock
 from tests.coordinator.page.conftest import ServedPage, page_served
+from tests.tls_files import write_files
 
 WATCH = "/api/InfoService/WatchService"
 

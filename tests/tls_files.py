@@ -1,4 +1,4 @@
-"""Certificates as `lipt certs` makes them, or as a test makes them up."""
+"""TLS files of an authority that a test makes up, or as `lipt certs` makes them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,18 @@ from typing import Self
 
 import trustme
 
-from lipt.common.network.tls import TlsFiles
+from lipt.common.access.tls import TlsFiles
 from tests import processes
+
+
+def write_files(folder: Path, authority: trustme.CA) -> TlsFiles:
+    folder.mkdir(exist_ok=True)
+    issued = authority.issue_cert("127.0.0.1", "localhost")
+    files = TlsFiles(folder / "cert.pem", folder / "key.pem", folder / "ca.pem")
+    authority.cert_pem.write_to_path(str(files.ca))
+    issued.private_key_pem.write_to_path(str(files.key))
+    issued.cert_chain_pems[0].write_to_path(str(files.cert))
+    return files
 
 
 class Certificates:
@@ -46,13 +56,3 @@ class Certificates:
             *("--tls-key", str(files.key)),
             *("--tls-ca", str(files.ca)),
         )
-
-
-def write_files(folder: Path, authority: trustme.CA) -> TlsFiles:
-    folder.mkdir(exist_ok=True)
-    issued = authority.issue_cert("127.0.0.1", "localhost")
-    files = TlsFiles(folder / "cert.pem", folder / "key.pem", folder / "ca.pem")
-    authority.cert_pem.write_to_path(str(files.ca))
-    issued.private_key_pem.write_to_path(str(files.key))
-    issued.cert_chain_pems[0].write_to_path(str(files.cert))
-    return files
