@@ -12,21 +12,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
-from typing import Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from lipt.common.config.run_config import RunConfig
+from lipt.common.config.run_config import RunConfig, SoupMethod
 from lipt.common.determinism import pinned_kernels
 from lipt.common.inputs.model_input import (
     Stored,
     num_stored,
-    rows_of,
     split_evenly,
     split_stored,
     to_model_input,
@@ -35,7 +33,7 @@ from lipt.common.inputs.specs import ImageSpec, InputFormat, Inputs, InputSpec, 
 from lipt.common.models import find_head, forward_with_features
 from lipt.common.models.head import evaluation_mode, head_names
 from lipt.common.targets.values import Target
-from lipt.common.weights.specs import Weights, copy_to_cpu
+from lipt.common.weights.files import Weights, copy_to_cpu
 
 # Opens weights from disk, or mixes them on access. Each access makes a tensor.
 OpenWeights = Callable[[], Mapping[str, Tensor]]
@@ -116,8 +114,6 @@ def batch_size_for(inputs: InputSpec, device: torch.device) -> int:
     return min(1024, max(16, 64 * 32 * 32 // size))
 
 
-# Of fewer, variances are too rough.
-_FEWEST_NORM_EXAMPLES = 16
 # Memory limit for features.
 _MOST_KEPT_BYTES = 256 * 1024**2
 
@@ -193,16 +189,6 @@ class Evaluator:
                 statistics = reestimate_batch_norm(model, batches, self.frozen)
         return Scored(self._accuracy(model, floor), statistics)
 
-    def of_slice(self, rows_K: Tensor) -> Self:
-        """An evaluator on some validation examples, and about as many for batch norm."""
-        norm_M, number = self.batch_norm_examples_M, num_norm_examples(len(rows_K))
-        return replace(
-            self,
-            examples_N=rows_of(self.examples_N, rows_K),
-            targets_N=self.targets_N[rows_K],
-            batch_norm_examples_M=None if norm_M is None else rows_of(norm_M, slice(number)),
-        )
-
     @torch.inference_mode()
     def _accuracy(self, model: nn.Module, floor: float) -> float:
         num_left = len(self.targets_N)
@@ -235,11 +221,8 @@ class Evaluator:
         return outputs_BT
 
 
-def num_norm_examples(slice_size: int) -> int:
-    return max(slice_size, _FEWEST_NORM_EXAMPLES)
-
-
 def num_evaluated_together(config: RunConfig) -> int:
     """Number of weights that a CPU scores at a time for a run's soup."""
-    asked = max(config.learners.num_learners, config.soup.num_alphas - 1)
+    tried = config.soup.num_alphas - 1 if config.soup.method is SoupMethod.INTERPOLATION else 1
+    asked = max(config.learners.num_learners, tried)
     return min(config.evaluation_threads, asked)

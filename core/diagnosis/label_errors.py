@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from lipt.common.signals.blocks import row_blocks
+from lipt.common.signals import row_blocks
 from lipt.core.signals.signals import Signals, probabilities_of
 
 # Keeps quality defined if float32 underflows.

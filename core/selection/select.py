@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lipt.common.determinism import derive_seed
 from lipt.common.errors import SignalsError, UnknownNameError
-from lipt.common.signals.blocks import row_blocks
+from lipt.common.signals import row_blocks
 from lipt.common.signals.passes import require_finite_rows
 from lipt.common.subsets import require_budget
 from lipt.common.text import did_you_mean

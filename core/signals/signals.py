@@ -26,11 +26,10 @@ from torch import Tensor
 from lipt.common.data.dataset import Dataset
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.errors import BlobTooLargeError, FeaturesError, SignalsError, WeightsError
-from lipt.common.signals.blocks import row_blocks
+from lipt.common.signals import row_blocks
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.text import listed
-from lipt.common.weights.files import Container, KeptValue, read_container
-from lipt.common.weights.specs import TensorSpec, quoted
+from lipt.common.weights.files import Container, KeptValue, TensorSpec, quoted, read_container
 from lipt.core.signals.dynamics import Dynamics
 
 ValueT = TypeVar("ValueT")

@@ -26,7 +26,7 @@ from lipt.common.determinism import derive_generator, derive_seed, pinned_kernel
 from lipt.common.errors import SignalsError
 from lipt.common.observability.tracing import span
 from lipt.common.process.devices import device_name, versions
-from lipt.common.signals.blocks import row_blocks
+from lipt.common.signals import row_blocks
 from lipt.common.subsets import Examples
 from lipt.core.proxies.proxy import MAX_SAMPLE, SOUP, FeatureKind, Proxy
 from lipt.core.proxies.ridge import class_weights, leave_one_out, weighted_accuracy
