@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from lipt.trainer.resampling.reselection import Reselection as Reselection
     from lipt.trainer.resampling.samplers import RepeatedRandomSampler as RepeatedRandomSampler
     from lipt.trainer.resampling.samplers import SubsetSampler as SubsetSampler
+    from lipt.trainer.subsets.data import SoftTargetLoss as SoftTargetLoss
+    from lipt.trainer.subsets.data import UnweightedWarning as UnweightedWarning
+    from lipt.trainer.subsets.data import WeightedCollate as WeightedCollate
+    from lipt.trainer.subsets.data import WeightedSubsetLoss as WeightedSubsetLoss
+    from lipt.trainer.subsets.data import normalized_weights as normalized_weights
     from lipt.trainer.subsets.subset import Subset as Subset
-    from lipt.trainer.subsets.weighted import SoftTargetLoss as SoftTargetLoss
-    from lipt.trainer.subsets.weighted import UnweightedWarning as UnweightedWarning
-    from lipt.trainer.subsets.weighted import WeightedCollate as WeightedCollate
-    from lipt.trainer.subsets.weighted import WeightedSubsetLoss as WeightedSubsetLoss
-    from lipt.trainer.subsets.weighted import normalized_weights as normalized_weights
     from lipt.trainer.views import InfoView as InfoView
     from lipt.trainer.views import LearnerView as LearnerView
     from lipt.trainer.views import RunView as RunView
@@ -69,7 +69,7 @@ _MODULES = {
     "lipt.trainer.resampling.reselection": "ReselectingSampler Reselection",
     "lipt.trainer.resampling.samplers": "RepeatedRandomSampler SubsetSampler",
     "lipt.trainer.subsets.subset": "Subset",
-    "lipt.trainer.subsets.weighted": (
+    "lipt.trainer.subsets.data": (
         "SoftTargetLoss UnweightedWarning WeightedCollate WeightedSubsetLoss normalized_weights"
     ),
     "lipt.trainer.views": "InfoView LearnerView RunView StrategyView",

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import Dataset, input_format
-from lipt.common.data.sources.image_files import EncodedRows
+from lipt.common.data.sources.rows import EncodedRows
 from lipt.common.determinism import derive_seed, pinned_kernels
 from lipt.common.errors import ConfigError, DataError, SignalsError
 from lipt.common.imports import import_extra

@@ -21,7 +21,7 @@ from torch.func import functional_call, grad, vmap
 from torch.utils._pytree import tree_map
 
 from lipt.common.data import Dataset
-from lipt.common.data.sources.index import allocate_tensor
+from lipt.common.data.sources.storage import allocate_tensor
 from lipt.common.determinism import pinned_kernels
 from lipt.common.inputs.specs import Inputs, arguments_of, logits_of
 from lipt.common.models import find_head

@@ -28,8 +28,8 @@ from lipt.common.models.head import evaluation_mode
 from lipt.core.learner.augmentation import augment
 from lipt.core.training import ForwardPass, Sgd
 from lipt.trainer.main_training.recipe import Recipe
+from lipt.trainer.subsets.data import example_losses, normalized_weights
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.subsets.weighted import example_losses, normalized_weights
 
 # Largest examples kept on the device; on an accelerator, as a share of its free memory.
 _MAX_CPU_BYTES = 4 * 1024**3

@@ -68,10 +68,6 @@ class Selected:
 class SelectSubset(Question):
     """Answer a selection query."""
 
-    @classmethod
-    def answering(cls, question: Question) -> Self:
-        return cls(**vars(question))
-
     @property
     def is_light(self) -> bool:
         """Whether labels and one look at every example's stored signals are enough."""

@@ -129,18 +129,6 @@ def test_validation_signals_are_of_the_validation_split(context: Context, select
     assert torch.equal(probe.seen.validation.labels_N, context.dataset.labels_N[ids])
 
 
-def test_a_missing_validation_split_is_an_error(
-    select: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    empty = torch.empty(0, dtype=torch.int64)
-    split = Context.split
-    monkeypatch.setattr(
-        Context, "split", lambda self, config: replace(split(self, config), validation_ids=empty)
-    )
-    with pytest.raises(SignalsError, match=r"needs a validation split.*validation\.fraction"):
-        select(Probe(SIGNALS | {Need.VALIDATION}))
-
-
 def test_own_features_replace_the_model_s(context: Context, select: Any) -> None:
     own = torch.rand(NUM_EXAMPLES, 3)
     pairs = torch.rand(NUM_EXAMPLES, 2)
@@ -281,12 +269,6 @@ def test_with_labels_permuted_ones_matter(small: Context, permuted: Context, nam
     assert job.run(small).blob != job.run(permuted).blob
 
 
-def test_a_single_class_can_be_selected_from(small: Context) -> None:
-    alone = with_labels(small, torch.zeros_like(small.dataset.labels_N))
-    job = unlabelled("kcenter")
-    assert job.run(alone).blob == job.run(small).blob
-
-
 def test_own_features_are_not_scaled(small: Context, permuted: Context) -> None:
     # Of two columns one counts, unless each is divided by its deviation.
     drawn_N2 = torch.rand(len(small.dataset), 2, generator=torch.Generator().manual_seed(0))
@@ -344,10 +326,7 @@ def test_wrong_labels_and_duplicates_are_found_without_a_run(flipped: Context) -
 
 @pytest.mark.parametrize(
     ("proxy", "words"),
-    [
-        ("soup", "has learned from the labels in question"),
-        ("ridge:soup", "`soup` needs a run"),
-    ],
+    [("soup", "has learned from the labels in question"), ("ridge:soup", "`soup` needs a run")],
 )
 def test_proxies_that_cannot_diagnose_are_refused(flipped: Context, proxy: str, words: str) -> None:
     with pytest.raises(ProxyError, match=words):
