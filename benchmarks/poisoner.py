@@ -288,7 +288,7 @@ class Bench:
             proxy=proxy,
         )
         question = question_of(run.outcome, query, len(self.context.dataset), backbone=None)
-        job = SelectSubset.answering(question)
+        job = SelectSubset(**vars(question))
         selected = job.run(self.context)
         content = self.context.blobs.read_bytes(selected.blob)
         return frozenset(unpack(content, selected.num_examples).indices_K.tolist())
