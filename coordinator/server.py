@@ -191,7 +191,6 @@ def _metrics(app: App, tls: TlsFiles | None) -> Iterator[None]:
 
 @contextmanager
 def _local(server: grpc.aio.Server, app: App, address: str, admitted: Admission) -> Iterator[None]:
-    """Serve this user's clients over local sockets."""
     if is_loopback(split_address(address)[0]):
         forget_dead(address)
     if admitted is not Admission.OWN_USER:

@@ -350,8 +350,6 @@ def scan_of(
 
 
 class _SharedPass:
-    """One scan, in the process that needs it."""
-
     def __init__(self, context: Context, scan: Scan, model: nn.Module) -> None:
         self._context, self._scan = context, scan
         self._folder = RangeFolder(scans_dir(context.settings.state_dir), scan.scan_id)

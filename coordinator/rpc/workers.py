@@ -144,7 +144,6 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         self.dispatcher.workers.require(worker_id, shown_by(context))
 
     def _leased(self, request: Any, context: Context) -> LeaseId:
-        """The lease that a call is about."""
         self._require_worker(request.worker_id, context)
         key = AssignmentKey.parse(request.assignment_id)
         lease = LeaseId(key, request.epoch, request.worker_id)

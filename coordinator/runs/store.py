@@ -126,8 +126,6 @@ def changed_learners(old: RunRecord, new: RunRecord) -> list[LearnerRecord]:
 
 @dataclass(slots=True)
 class _Entry:
-    """In-memory state of every run."""
-
     summary: RunSummary
     revision: int
     used_at: float
