@@ -6,17 +6,12 @@ from typing import Annotated
 
 import typer
 
-from lipt.common.text import escaped, escaped_json, printable, printable_lines
+from lipt.common.text import escaped, printable, printable_lines
 
 
 def print_line(line: str, *, err: bool = False) -> None:
     """Print a line for a person, to standard error if `err`."""
     typer.echo(printable(line), err=err)
-
-
-def print_json_text(document: str) -> None:
-    """Print a complete JSON document for a script."""
-    typer.echo(escaped_json(document))
 
 
 def print_document(text: str) -> None:

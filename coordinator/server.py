@@ -23,7 +23,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from lipt.common.access.local import forget_dead, local_sockets
-from lipt.common.network.tls import (
+from lipt.common.access.tls import (
     TlsFiles,
     is_loopback,
     require_deliberate_exposure,
@@ -31,9 +31,8 @@ from lipt.common.network.tls import (
     split_address,
 )
 from lipt.common.observability.metrics import serving_metrics
-from lipt.common.process import notify_service_manager
+from lipt.common.process import notify_service_manager, raise_descriptor_limit
 from lipt.common.process.devices import device_name, resolve_device
-from lipt.common.process.machine import raise_descriptor_limit
 from lipt.common.text import empty_classes
 from lipt.coordinator.access.caller import ALLOWED_ROLES
 from lipt.coordinator.access.tokens import (

@@ -17,7 +17,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.blobs.durable import remove_stale_temporaries, state_errors
+from lipt.common.blobs.files import remove_stale_temporaries, state_errors
 from lipt.common.blobs.store import BlobStore, Upload
 from lipt.common.errors import ForeignBlobError, StateError, StorageFullError, UploadInProgressError
 from lipt.common.observability.logs import EventKind, Events

@@ -40,7 +40,7 @@ from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import DiagnosisRecord, RunRecord, SubsetRecord
 from lipt.core.proxies.proxy import FeatureKind, Proxy
-from lipt.core.selection.registry import find_strategy
+from lipt.core.selection.select import find_strategy
 from lipt.core.stages.question import (
     Sources,
     SubsetQuery,

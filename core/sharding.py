@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -49,18 +48,6 @@ def split_validation(labels_N: Tensor, config: ValidationConfig, *, seed: int) -
         )
     train_ids = torch.nonzero(~is_validation_N).flatten()
     return Split(train_ids, torch.nonzero(is_validation_N).flatten())
-
-
-def stratified_order(labels_N: Tensor, *, seed: int) -> Tensor:
-    """A random order of which every prefix has about each class's share; int64 N positions."""
-    places_N = torch.empty(len(labels_N), dtype=torch.float64)
-    for label in torch.unique(labels_N).tolist():
-        rows = torch.nonzero(labels_N == label).flatten()
-        generator = derive_generator(seed, "validation order", label)
-        begin = torch.rand((), dtype=torch.float64, generator=generator)
-        order = torch.randperm(len(rows), generator=generator)
-        places_N[rows[order]] = (torch.arange(len(rows)) + begin) / len(rows)
-    return places_N.argsort(stable=True)
 
 
 def mixed_evenly(labels_n: Tensor) -> Tensor:
@@ -119,20 +106,16 @@ def draw_densities(num_learners: int, pruning: PruningConfig, *, seed: int) -> t
     return tuple(min(high, low + (high - low) * share) for share in shares)
 
 
-class FittedLearners(NamedTuple):
-    """Settings of learners whose shards fit, and the changes in words; empty for none."""
-
-    learners: LearnersConfig
-    changes: str = ""
-
-
 def fit_defaults(
     learners: LearnersConfig, num_train: int, *, fixed: Collection[str]
-) -> FittedLearners:
-    """Lower the batch size to 16 at least, then learners, then minibatches, until shards fit."""
+) -> tuple[LearnersConfig, str]:
+    """Lower the batch size to 16 at least, then learners, then minibatches, until shards fit.
+
+    Returns the settings, and the changes in words; empty for none.
+    """
     n, m, b = learners.num_learners, learners.num_minibatches, learners.batch_size
     if n * m * b <= num_train:
-        return FittedLearners(learners)
+        return learners, ""
     sizes = {"num_learners": n, "num_minibatches": m, "batch_size": b}
 
     def lower(name: str, floor: int) -> None:
@@ -153,10 +136,10 @@ def fit_defaults(
         if value != getattr(learners, name)
     ]
     if not lowered:
-        return FittedLearners(learners)
-    return FittedLearners(
-        learners.model_copy(update=after),
+        return learners, ""
+    changes = (
         f"{n} learners x {m} minibatches x {b} examples = {n * m * b} are more than the "
         f"{num_train} of the training split, so defaults were lowered to fit: "
-        f"{', '.join(lowered)}",
+        f"{', '.join(lowered)}"
     )
+    return learners.model_copy(update=after), changes

@@ -39,7 +39,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.blobs.durable import make_directory, state_errors, write_durably
+from lipt.common.blobs.files import make_directory, state_errors, write_durably
 from lipt.common.config.run_config import RunConfig
 from lipt.common.config.tasks import ScoringTask
 from lipt.common.errors import LiptError
@@ -51,8 +51,7 @@ from lipt.common.targets.values import MultiLabel, Regression
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.messages import ScanClosed, ScanNews
 from lipt.core.signals.compute import empty_signals
-from lipt.core.signals.signals import Signals
-from lipt.core.signals.stored import STORAGE_LIMITS
+from lipt.core.signals.signals import STORAGE_LIMITS, Signals
 from lipt.core.stages.warm_up import model_signals
 from lipt.core.workspace import model_seed
 

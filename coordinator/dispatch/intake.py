@@ -24,15 +24,14 @@ from lipt.common.observability.metrics import Meters
 from lipt.common.observability.tracing import span
 from lipt.common.signals.passes import read_range
 from lipt.common.weights.encodings import open_weights
-from lipt.common.weights.files import non_finite, read_container
-from lipt.common.weights.specs import TensorSpec
+from lipt.common.weights.files import TensorSpec, non_finite, read_container
 from lipt.coordinator.compute.scan import RangeFolder
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.leases import LeaseId, RangeGrant
 from lipt.coordinator.instruments import LEARNER_BYTES, LEARNER_TRAIN
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.records import RunRecord
-from lipt.core.learner.pruning import is_pruned_from
+from lipt.core.learner.learner import is_pruned_from
 from lipt.core.results import frozen_names_of
 
 # A few steps of training barely change the norm of the weights.
@@ -221,7 +220,7 @@ def trained_norm(weights: Mapping[str, Tensor]) -> float:
 
 
 def _require_density(weights: Mapping[str, Tensor], density: float) -> None:
-    # Tensors that pruning may change: see lipt.core.learner.pruning.
+    # Tensors that pruning may change: see lipt.core.learner.learner.
     prunable = [item for item in weights.values() if item.is_floating_point() and item.ndim >= 2]
     total = sum(item.numel() for item in prunable)
     kept = sum(int(torch.count_nonzero(item)) for item in prunable)

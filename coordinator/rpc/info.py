@@ -14,11 +14,11 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from lipt.common.access.roles import Role
+from lipt.common.access import Role
+from lipt.common.access.tls import split_address
 from lipt.common.config.run_config import RunConfig
 from lipt.common.config.values import run_config_to_proto
 from lipt.common.errors import ConfigError, InvalidRequestError, UnknownRunError
-from lipt.common.network.tls import split_address
 from lipt.common.process.devices import versions
 from lipt.common.rpc.handlers import Context
 from lipt.common.rpc.messages import enum_to_proto, enum_value

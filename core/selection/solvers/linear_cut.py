@@ -23,14 +23,12 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from lipt.common.signals.blocks import BLOCK_BYTES, row_blocks
+from lipt.common.signals import BLOCK_BYTES, row_blocks
 
 # A coordinate and its sign fit into float32.
 _MOST_BITS = 22
 _EXACT_BITS = 53
 _MOST_ROUNDS = 50
-
-Map = Callable[[Tensor], Tensor]
 
 
 def exact_bits(num_rows: int) -> int:
@@ -84,7 +82,7 @@ def cut_picks(
     budget: int,
     *,
     scale: float,
-    map_rows: Map = lambda rows_BP: rows_BP,
+    map_rows: Callable[[Tensor], Tensor] = lambda rows_BP: rows_BP,
 ) -> Iterator[tuple[float, int]]:
     """Yield examples in greedy order, each with its gain, which may be negative.
 

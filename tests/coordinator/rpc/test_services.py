@@ -27,7 +27,7 @@ from lipt.coordinator.runs.store import LearnerProgress, RunStore
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.subsets import Answer, DiagnosisQuery
-from lipt.core.selection.registry import STRATEGIES
+from lipt.core.selection.select import STRATEGIES
 from lipt.v1 import access_pb2, diagnosis_pb2, info_pb2, run_pb2, worker_pb2
 from lipt.v1 import subset_pb2 as pb
 from tests.clock import Clock

@@ -26,7 +26,7 @@ from lipt.coordinator.runs.availability import find_ready
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.subsets import Answer
-from lipt.core.selection.registry import STRATEGIES
+from lipt.core.selection.select import STRATEGIES
 from lipt.core.stages.recheck import Recheck
 from tests.coordinator.fakes import DATA
 from tests.coordinator.made_up_runs import made_up_run
