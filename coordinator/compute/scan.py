@@ -263,7 +263,6 @@ class Verification:
         return wrong
 
     def _is_of_its_batch(self, drawn: _Drawn) -> bool:
-        """Whether the batch that the worker had gives what it sent, to the bit."""
         size = self._whole.batch_size
         start = drawn.row // size * size
         stop = min(start + size, self._whole.stop)
@@ -452,7 +451,6 @@ class _SharedPass:
         return None
 
     def _account(self) -> Mapping[str, Any]:
-        """Numbers of scored and of verified examples by credential, for the manifest."""
         num_examples: Counter[str] = Counter()
         for index, credential in self._taken.items():
             num_examples[credential] += len(self._scan.task(index))

@@ -83,7 +83,7 @@ class RunService(run_pb2_grpc.RunServiceServicer):
     async def CancelRun(
         self, request: run_pb2.CancelRunRequest, context: Context
     ) -> run_pb2.CancelRunResponse:
-        run = await self.requests.cancel(request.run_id)
+        run = await self.requests.driver.cancel(self.store.find(request.run_id).run_id)
         return run_pb2.CancelRunResponse(run=self._view(run))
 
     async def WatchRun(

@@ -306,7 +306,6 @@ class RunStore:
         return live
 
     def _retire(self, run_id: str) -> None:
-        """Treat a run whose end is durable as an ended one."""
         live = self._live.get(run_id)
         if live and live.settled and live.shown.state.ended:
             del self._live[run_id]
