@@ -199,7 +199,6 @@ class RunDriver:
         await self._patiently(run.run_id, lambda: self.restore(run, report), stage="stage")
 
     def _look_after(self, run: RunRecord) -> None:
-        """Restore a run's inputs in the background, unless that is under way."""
 
         async def look() -> None:
             try:
