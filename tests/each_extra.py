@@ -31,7 +31,7 @@ TRIALS = {
     "": Trial(
         (), ("tests/trainer/cli/test_output.py", "tests/trainer/integrations/test_missing.py")
     ),
-    "dashboard": Trial(("starlette", "uvicorn"), ("tests/coordinator/page/test_sessions.py",)),
+    "dashboard": Trial(("starlette", "uvicorn"), ("tests/coordinator/page/test_serving.py",)),
     "demo": Trial(("jinja2", "scipy", "sklearn"), ("tests/trainer/cli/test_demo.py",)),
     "docs": Trial(("mkdocstrings_handlers.python", "zensical"), ("tests/docs",)),
     "fast": Trial(("numba",), ("tests/core/selection/strategies/test_gradmatch.py",)),
