@@ -1,6 +1,7 @@
-"""The one-call functions `select`, `diagnose` and `compare`.
+"""The one-call functions `select`, `diagnose` and `compare`, and the progress of a call.
 
-Arguments are checked first: torch, which takes seconds to load, is imported within the functions.
+Progress is a bar in a notebook or terminal, else a line every ten seconds. Arguments are checked
+first: torch, which takes seconds to load, is imported within the functions.
 """
 
 # ruff: noqa: PLC0415 - torch
@@ -8,13 +9,19 @@ Arguments are checked first: torch, which takes seconds to load, is imported wit
 from __future__ import annotations
 
 import functools
+import importlib
+import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
 
+from lipt.common.terminal import print_line
+from lipt.common.text import printable
 from lipt.trainer.arguments import checked
 from lipt.trainer.views import DEFAULT_FRACTION, ProgressView, StrategyView, view_of
 
@@ -83,11 +90,14 @@ def select(
         strategy: one of `lipt strategies`.
         balanced: equal shares per class; None for the strategy's default.
         options: the strategy's options, by name.
-        preset: defaults for the options, such as "paper".
-        proxy: proxy model: "soup", "ridge:patches", "auto", ...
-        features: replace the model's features: {"features": N x d}.
-        labels: "none" selects without labels.
-        soft_labels: whether to return `Subset.soft_labels`, as training targets.
+        preset: defaults for `options` and `balanced`, such as "paper".
+        proxy: proxy model: "soup" (theta_p), "auto", or "ridge:" with patches, learners, soup,
+            initial (theta*), user, backbone, joined by "+"; None for the strategy's default.
+        features: replace the model's: a tensor or array (N x d), a safetensors file, its content,
+            or {"features": N x d}, for pairs with "paired_features" as well.
+        labels: "none" selects by features alone.
+        soft_labels: return `Subset.soft_labels` as well, as training targets: probabilities by a
+            ridge head fitted without the example.
 
     Raises:
         LiptError: as `Client.subset`, or the model cannot be trained.
@@ -192,10 +202,9 @@ def compare(
     # Fail now, not after hours of training.
     import_extra("scipy", package="scipy", extra="report", needed_for="lipt.compare")
     from lipt.coordinator.rpc.strategies import describe_strategies
-    from lipt.data import MODULE, open_dataset
-    from lipt.pretraining import Pretrained
-    from lipt.progress import showing
+    from lipt.pretraining import MODULE, Pretrained, open_dataset
     from lipt.trainer.comparison.compare import compare as run_comparison
+    from lipt.trainer.comparison.outcomes import outcomes, verdict
     from lipt.trainer.comparison.trial import BASELINES, Plan
     from lipt.trainer.main_training import Recipe
 
@@ -227,11 +236,73 @@ def compare(
             pretrain=pretrain,
             choose=Pretrained.select,
         )
-    return _comparison(trials)
-
-
-def _comparison(trials: Sequence[Trial]) -> Comparison:
-    from lipt.trainer.comparison.outcomes import outcomes, verdict
-
     rows = outcomes(trials)
     return Comparison(tuple(rows), tuple(trials), verdict(rows))
+
+
+Show = Callable[[ProgressView], None]
+
+_SILENCE_SECONDS = 10.0
+
+
+@contextmanager
+def showing(*, asked: bool | None) -> Iterator[Show]:
+    """Show progress during the block; `asked` False shows nothing, True lines at once."""
+    shell = sys.modules.get("IPython")
+    cell = shell.get_ipython() if shell is not None else None
+    if asked is False:
+        yield lambda _: None
+    elif hasattr(cell, "kernel"):
+        yield from _in_notebook()
+    elif sys.stderr.isatty():
+        yield from _on_terminal()
+    else:
+        yield _in_lines(0.0 if asked else _SILENCE_SECONDS)
+
+
+def as_html(progress: ProgressView) -> str:
+    """Format a bar and its text."""
+    share = f" value='{progress.done}' max='{progress.total}'" if progress.total else ""
+    return f"<progress{share}></progress> {escape(_text(progress))}"
+
+
+def _text(progress: ProgressView) -> str:
+    # A run's line contains its own count.
+    return progress.activity if progress.activity.startswith("run ") else str(progress)
+
+
+def _in_notebook() -> Iterator[Show]:
+    ipython: Any = importlib.import_module("IPython.display")
+    html = ipython.HTML
+    display = ipython.display(html("<progress></progress>"), display_id=True)
+    try:
+        yield lambda progress: display.update(html(as_html(progress)))
+    finally:
+        display.update(html(""))
+
+
+def _on_terminal() -> Iterator[Show]:
+    from rich.console import Console  # noqa: TID251 - for text without markup
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = BarColumn(), TextColumn("{task.fields[text]}", markup=False)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None, text="starting")
+
+        def show(progress: ProgressView) -> None:
+            total = progress.total or None
+            bar.update(task, completed=progress.done, total=total, text=printable(_text(progress)))
+
+        yield show
+
+
+def _in_lines(silence_seconds: float) -> Show:
+    said = monotonic()
+
+    def show(progress: ProgressView) -> None:
+        nonlocal said
+        if monotonic() - said >= silence_seconds:
+            said = monotonic()
+            print_line(f"lipt: {_text(progress)}", err=True)
+
+    return show

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lipt.trainer.cli.display.output import (
+from lipt.trainer.cli.output import (
     TrainingProgress,
     in_background,
     process_exit,
@@ -21,8 +21,8 @@ from tests.trainer.made_up import made_up_record
 SCRIPT = """
 import sys
 import torch
-from lipt.trainer.cli.display.output import process_exit
-from lipt.trainer.cli.display.output import in_background
+from lipt.trainer.cli.output import process_exit
+from lipt.trainer.cli.output import in_background
 def endless():
     values = torch.randn(400, 400)
     while True:
@@ -126,12 +126,8 @@ def test_training_progress_is_lines_without_a_terminal() -> None:
     ]
 
 
-class OwnWarning(UserWarning):
-    pass
-
-
 def test_all_warnings_of_a_kind_are_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    with warnings_as_lines(OwnWarning):
+    with warnings_as_lines(UserWarning):
         for message in ("no subset", "no subset"):
-            warnings.warn(message, OwnWarning, stacklevel=1)
+            warnings.warn(message, UserWarning, stacklevel=1)
     assert capsys.readouterr().err == "warning: no subset\n" * 2
