@@ -102,8 +102,8 @@ def require_head(model: nn.Module, inputs: Inputs) -> None:
     if not same:
         raise ConfigError(
             f"{type(model).__name__} does not return the output of its linear layer {name!r}. "
-            "Return the classifier's raw logits. If another layer is the classifier, name it: "
-            'head="NAME", or the attribute lipt_head of the model.'
+            "Return the classifier's raw logits, or name the layer that is the classifier by "
+            'head="NAME" or the attribute lipt_head of the model.'
         )
 
 

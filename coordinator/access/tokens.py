@@ -302,8 +302,8 @@ def identify(shown: Shown, admitted: Admission, tokens: Tokens) -> Caller:
         case Admission.OWN_USER:
             if not is_local(shown.peer):
                 raise UnauthenticatedError(
-                    "this coordinator serves the user that started it, and the call did not come "
-                    f"over its local socket. If it has just started, call again. {HOW_TO_GET_ONE}"
+                    "this coordinator serves the user that started it, and the call did not use "
+                    f"its local socket (if it has just started, call again). {HOW_TO_GET_ONE}"
                 )
             return OWN_USER
         case Admission.TOKEN | Admission.CERTIFIED:
@@ -323,10 +323,9 @@ def _certified(certificate: CertificateIdentity) -> Caller:
     )
     if not caller.roles:
         raise PermissionDeniedError(
-            f"{caller.name} (SHA-256 {certificate.sha256[:16]}...) gives no role. Put "
-            f"{_choices(role_unit)} into its subject as a unit (OU), or {_choices(role_uri)} into "
-            "its alternative names as a URI; lipt certs makes such certificates. Or show a token "
-            "besides."
+            f"{caller.name} (SHA-256 {certificate.sha256[:16]}) gives no role. Use a certificate "
+            f"of lipt certs (unit {_choices(role_unit)} in its subject, or alternative name "
+            f"{_choices(role_uri)}), or a token besides."
         )
     return caller
 
