@@ -194,16 +194,16 @@ def compare(
     from lipt.coordinator.rpc.strategies import describe_strategies
     from lipt.data import MODULE, open_dataset
     from lipt.pretraining import Pretrained
-    from lipt.progress import showing
     from lipt.trainer.comparison.compare import compare as run_comparison
     from lipt.trainer.comparison.trial import BASELINES, Plan
     from lipt.trainer.main_training import Recipe
+    from lipt.trainer.progress import progress_display
 
     opened = functools.partial(open_dataset, target=target, image_size=image_size)
     train, held_out = opened(data), opened(test)
     of_seed = functools.partial(Pretrained, train, model, head=head, run=run, device=device)
     pretrain = functools.cache(lambda seed: of_seed(seed=seed, progress=False))
-    with tempfile.TemporaryDirectory() as folder, showing(asked=progress) as show:
+    with tempfile.TemporaryDirectory() as folder, progress_display(wanted=progress) as show:
         plan = Plan(
             strategies=tuple(strategies),
             fractions=tuple(sorted(fractions)),

@@ -42,10 +42,10 @@ from lipt.core.stages.diagnosis import diagnose
 from lipt.core.stages.question import Sources, SubsetQuery, Training, training_for
 from lipt.core.workspace import InMemory
 from lipt.data import MODULE, Given, open_dataset
-from lipt.progress import showing
 from lipt.trainer.arguments import checked
 from lipt.trainer.client.sources import Features, features_source, option_text
 from lipt.trainer.diagnosis.diagnosis import Diagnosis, read_diagnosis
+from lipt.trainer.progress import progress_display
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import DEFAULT_FRACTION, CostsView, ProgressView
 
@@ -177,7 +177,7 @@ class Pretrained:
         """Select examples; arguments as in `lipt.select`, errors as in `Client.subset`."""
         if fraction is None and budget is None:
             fraction = DEFAULT_FRACTION
-        with self._showing():
+        with self._progress_shown():
             query = SubsetQuery(
                 run="",
                 strategy=strategy,
@@ -199,7 +199,7 @@ class Pretrained:
     @checked
     def diagnose(self, proxy: str | None = None, *, features: Features | None = None) -> Diagnosis:
         """Find wrong labels, duplicates and outliers; arguments as in `lipt.diagnose`."""
-        with self._showing():
+        with self._progress_shown():
             sources = Sources(self.config, None, None, self._keep_features(features))
             found = diagnose(self._workspace, sources, Proxy.parse(proxy or "auto"))
         return read_diagnosis(
@@ -208,7 +208,7 @@ class Pretrained:
 
     def train(self) -> None:
         """Train and merge the learners, unless they are trained."""
-        with self._showing():
+        with self._progress_shown():
             self._train(Training.LEARNERS)
 
     @property
@@ -275,9 +275,9 @@ class Pretrained:
         return workspace.read_weights(name, workspace.new_model(self.config))
 
     @contextmanager
-    def _showing(self) -> Iterator[None]:
+    def _progress_shown(self) -> Iterator[None]:
         """Show progress, and restore torch's generator."""
-        with showing(asked=self._progress) as show, torch.random.fork_rng(devices=[]):
+        with progress_display(wanted=self._progress) as show, torch.random.fork_rng(devices=[]):
             before, self._show = self._show, show
             try:
                 yield

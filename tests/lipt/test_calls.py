@@ -16,7 +16,6 @@ from torch import nn
 
 import lipt
 from lipt import Subset
-from lipt import progress as module
 from lipt.arrow import Scorer, select_from
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import Dataset, open_dataset
@@ -25,7 +24,8 @@ from lipt.common.imports import load_factory
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.targets.kinds import TargetKind
 from lipt.data import MODULE, Given
-from lipt.progress import as_html, showing
+from lipt.trainer import progress as module
+from lipt.trainer.progress import as_html, progress_display
 from lipt.trainer.views import ProgressView
 from tests.lipt.digits import QUICK, few_digits
 from tests.session import Session
@@ -170,7 +170,7 @@ class TwoHeads(nn.Module):
 def test_a_models_head_can_be_named(model: Any) -> None:
     asked: dict[str, Any] = {"strategy": "el2n", "run": QUICK, "progress": False}
     assert len(lipt.select(few_digits(), model, head="classifier", **asked)) == 24
-    with pytest.raises(ConfigError, match=r"layer 'auxiliary'.*name it: head=.NAME"):
+    with pytest.raises(ConfigError, match=r"layer 'auxiliary'.*by head=.NAME"):
         lipt.select(few_digits(), model, **asked)
     with pytest.raises(ConfigError, match=r"'classifer'\. Did you mean classifier\? Name one of"):
         lipt.select(few_digits(), model, head="classifer", **asked)
@@ -219,14 +219,15 @@ def test_every_program_says_its_version_at_once_and_h_is_help(module: str) -> No
 def test_long_work_reports_progress_every_ten_seconds(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with showing(asked=False) as show:
+    with progress_display(wanted=False) as show:
         show(ProgressView("selecting", 1, 2))
-    times = iter([0.0, 9.0, 11.0, 11.0, 15.0])
+    # A start, then two readings per report, and one more for a printed line.
+    times = iter([0.0, 9.0, 9.0, 11.0, 11.0, 11.0, 15.0, 15.0])
     monkeypatch.setattr(module, "monotonic", lambda: next(times))
-    with showing(asked=None) as show:
+    with progress_display(wanted=None) as show:
         for done in (1, 2, 3):
             show(ProgressView("selecting", done, 4))
-    assert capsys.readouterr() == ("", "lipt: selecting 2/4\n")
+    assert capsys.readouterr() == ("", "lipt: selecting 2/4, about 10 s left\n")
 
 
 def test_a_notebook_has_a_bar_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,10 +239,10 @@ def test_a_notebook_has_a_bar_that_goes_away(monkeypatch: pytest.MonkeyPatch) ->
     display.HTML, display.display = str, lambda html, display_id: cell
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     monkeypatch.setitem(sys.modules, "IPython.display", display)
-    with showing(asked=None) as show:
+    with progress_display(wanted=None) as show:
         show(ProgressView("<b>", 1, 2))
     assert shown == ["<progress value='1' max='2'></progress> &lt;b&gt; 1/2", ""]
-    assert as_html(ProgressView("waiting", 0, 0)) == "<progress></progress> waiting"
+    assert as_html(ProgressView("waiting", 0, 0), "waiting") == "<progress></progress> waiting"
 
 
 pa = pytest.importorskip("pyarrow")

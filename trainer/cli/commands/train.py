@@ -15,12 +15,12 @@ from lipt.common.terminal import print_error
 from lipt.trainer.cli import options as shared
 from lipt.trainer.cli.display.output import (
     PrintLine,
-    TrainingProgress,
     open_with_progress,
     print_result,
     quarantined_by,
     resumed_text,
     run_with_progress,
+    training_progress,
     warnings_as_lines,
 )
 from lipt.trainer.formatting import format_percent
@@ -212,7 +212,7 @@ def train(
     chosen = None if subset is None else Subset.load(subset)
     modules = shared.modules_of(allow_module, data, test, model)
     with ExitStack() as stack:
-        progress = TrainingProgress()
+        progress = stack.enter_context(training_progress())
         reselecting, initial, made = None, None, list["Reselection"]()
         quarantined = () if chosen is None else chosen.quarantined
         if choice.strategy is not None or init != _SCRATCH:

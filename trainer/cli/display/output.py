@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lipt.common.terminal import print_json_text, print_line
 from lipt.trainer.formatting import format_percent, to_jsonable
+from lipt.trainer.progress import Show, progress_display
+from lipt.trainer.views import ProgressView
 
 if TYPE_CHECKING:
     from lipt.common.data import Dataset
@@ -161,22 +163,35 @@ def quarantined_by(client: Client) -> tuple[int, ...]:
     return () if dataset is None else dataset.quarantined
 
 
+@contextmanager
+def training_progress() -> Iterator[TrainingProgress]:
+    """Progress of trainings, on a terminal with one line that moves."""
+    if not sys.stderr.isatty():
+        yield TrainingProgress()
+        return
+    with progress_display(wanted=True) as show:
+        yield TrainingProgress(show=show)
+
+
 class TrainingProgress:
-    """Lines on standard error about a training: after evaluations, and now and then."""
+    """Lines on standard error after evaluations; in between `show`, or a line now and then."""
 
     def __init__(
         self,
         print_line: PrintLine = partial(print_line, err=True),
         clock: Callable[[], float] = time.monotonic,
+        show: Show | None = None,
     ) -> None:
-        self._print, self._clock = print_line, clock
+        self._print, self._clock, self._show = print_line, clock, show
         self._said = clock()
         self._measures = ""
         # Of other targets than classes another score.
         self.score_name = "accuracy"
 
     def on_step(self, step: int, num_steps: int) -> None:
-        if self._clock() - self._said >= SILENCE_SECONDS:
+        if self._show is not None:
+            self._show(ProgressView("step", step, num_steps))
+        elif self._clock() - self._said >= SILENCE_SECONDS:
             self.print_line(f"step {step}/{num_steps}{self._measures and ', '}{self._measures}")
 
     def on_epoch(self, record: EpochRecord) -> None:

@@ -2,18 +2,22 @@ import subprocess
 import sys
 import threading
 import warnings
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
+from lipt.trainer.cli.display import output as module
 from lipt.trainer.cli.display.output import (
     TrainingProgress,
     in_background,
     process_exit,
     run_with_progress,
+    training_progress,
     warnings_as_lines,
 )
 from lipt.trainer.main_training.records import EpochRecord
+from lipt.trainer.views import ProgressView
 from tests.clock import Clock
 from tests.trainer.made_up import made_up_record
 
@@ -124,6 +128,15 @@ def test_training_progress_is_lines_without_a_terminal() -> None:
         "step 20/40, epoch 2, loss 1.234, accuracy 50.0%, 1,234 examples/s, 70 s left",
         "step 40/40, epoch 4, loss 1.234, accuracy 50.0%, test 25.0%, 1,234 examples/s",
     ]
+
+
+def test_training_progress_moves_a_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    shown: list[ProgressView] = []
+    monkeypatch.setattr(module, "progress_display", lambda **_: nullcontext(shown.append))
+    with training_progress() as progress:
+        progress.on_step(2, 40)
+    assert [str(view) for view in shown] == ["step 2/40"]
 
 
 class OwnWarning(UserWarning):
