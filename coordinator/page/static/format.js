@@ -16,10 +16,6 @@ export const count = unlessMissing((value) => value.toLocaleString("en-US", { ma
 export const percent = unlessMissing((value, digits = 1) => `${(100 * value).toFixed(digits)}%`);
 export const fixed = unlessMissing((value, digits) => value.toFixed(digits));
 
-export function plural(n, one) {
-  return `${count(n)} ${one}${number(n) === 1 ? "" : "s"}`;
-}
-
 export const duration = unlessMissing((seconds) => {
   if (seconds < 10) return `${seconds.toFixed(1)} s`;
   const [minutes, hours] = [Math.floor(seconds / 60), Math.floor(seconds / 3600)];
@@ -45,10 +41,10 @@ export function relative(seconds) {
 export const word = (name, prefix) => String(name ?? "").replace(prefix, "").toLowerCase().replaceAll("_", " ");
 
 const SIGNS = {
-  ready: ["✓", "good"], kept: ["✓", "good"], in: ["•", "quiet"],
-  pending: ["·", "quiet"], waiting: ["·", "quiet"], queued: ["·", "faint"],
+  ready: ["✓", "good"], kept: ["✓", "good"], done: ["•", "quiet"],
+  pending: ["·", "quiet"], idle: ["·", "quiet"], queued: ["·", "faint"],
   cancelled: ["×", "faint"], dropped: ["×", "faint"], discarded: ["×", "faint"],
-  failed: ["!", "bad"], silent: ["!", "bad"], held: ["‖", "bad"], "kept from work": ["‖", "bad"],
+  failed: ["!", "bad"], silent: ["!", "bad"], held: ["‖", "bad"], blocked: ["‖", "bad"],
 };
 
 /** A state is a word, a sign and a tone: colour is never the only sign. */
@@ -62,7 +58,7 @@ export const standingOf = (run) => standing(word(run.state, "RUN_STATE_"));
 export function fateOf({ state, phase, ingredient }) {
   const name = word(state, "LEARNER_STATE_");
   if (name === "leased") return standing(word(phase, "LEARNER_PHASE_").replace("unspecified", "") || "leased");
-  if (name === "done") return standing(!ingredient ? "in" : ingredient.kept ? "kept" : "discarded");
+  if (name === "done") return standing(!ingredient ? "done" : ingredient.kept ? "kept" : "discarded");
   return standing(name);
 }
 

@@ -47,7 +47,7 @@ export function bar(done, total, label) {
 export function progressLine(progress) {
   const { activity, done, total, ahead } = progress ?? {};
   const text = number(ahead) > 0
-    ? `waiting for its turn, ${count(ahead)} before it`
+    ? `queued, ${count(ahead)} ahead`
     : `${activity || "beginning"}${number(total) > 0 ? `, ${count(done)} of ${count(total)}` : ""}`;
   return html`<p class="progress">${bar(done, total, "progress")} ${text}</p>`;
 }

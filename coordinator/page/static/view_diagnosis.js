@@ -21,12 +21,12 @@ export function diagnosisView() {
     ${head("Diagnosis")}
     <div class="card ask">
       <div class="fields">
-        ${field("seen-by", "Seen by", (props) => html`<select ...${props} value=${runId} onChange=${change}>
+        ${field("seen-by", "Based on", (props) => html`<select ...${props} value=${runId} onChange=${change}>
           <option value="">the data alone</option>
           ${state.runs.filter((run) => run.state === "RUN_STATE_READY").map((run) => html`<option key=${run.run_id} value=${run.run_id}>the learners of ${run.name}</option>`)}</select>`)}
-        <div class="field submit">${button(busy ? "Looking…" : "Look at the data", diagnose, { class: "main", disabled: busy || !mayAct("trainer") })}</div>
+        <div class="field submit">${button(busy ? "Diagnosing…" : "Diagnose", diagnose, { class: "main", disabled: busy || !mayAct("trainer") })}</div>
       </div>
-      <p class="dim">Wrong labels, duplicates, outliers, imbalance, and how small a subset could be. It needs neither a run nor a worker.</p>
+      <p class="dim">Wrong labels, duplicates, outliers, imbalance, and the smallest useful subset. It needs neither a run nor a worker.</p>
       ${busy && progressLine(progress)} ${problem(error)}
     </div>
     ${value && findings(value)}`;
@@ -42,17 +42,17 @@ function findings(found) {
     ${tiles(
       tile("suspect labels", count(errors.num_suspects)),
       tile("wrong labels, estimated", percent(errors.noise_rate), `95% interval ${percent(errors.noise_low)} to ${percent(errors.noise_high)}`),
-      tile("duplicates too many", count(duplicates.surplus)), tile("outliers", count(outliers.count)),
+      tile("surplus duplicates", count(duplicates.surplus)), tile("outliers", count(outliers.count)),
       tile("largest to smallest class", `${fixed(imbalance.ratio, 1)} : 1`),
-      tile("stands for 90% of the data", percent(redundancy.share_for_90), "by facility location"),
-      tile("fraction worth asking for", percent(learnability.suggested_fraction, 0), learnability.reason))}
+      tile("share that represents 90%", percent(redundancy.share_for_90), "by facility location"),
+      tile("suggested fraction", percent(learnability.suggested_fraction, 0), learnability.reason))}
     ${found.worst_fitting.length > 0 ? pictures("worst", "Worst fitting targets", found.worst_fitting)
       : pictures("suspects", "Labels that look wrong", [...suspects.keys()], caption)}
-    ${found.confusion.length > 0 && section("confusion", "Classes taken for each other", table("Classes taken for each other",
+    ${found.confusion.length > 0 && section("confusion", "Confused classes", table("Confused classes",
       [["labelled", "long"], ["looks like", "long"], ["examples", "numeric"], ["of the class", "numeric"]],
       found.confusion.slice(0, 10).map((pair) => ({ key: `${pair.given} ${pair.suggested}`, cells: [names[pair.given], names[pair.suggested], count(pair.count), percent(pair.share)] }))))}
     ${duplicates.groups.length > 0 && section("duplicates", "Duplicates", duplicates.groups.slice(0, 8).map((group, place) =>
-      gallery(`Group ${place + 1} of examples that are alike`, group.slice(0, 8))))}
+      gallery(`Group ${place + 1} of near-duplicates`, group.slice(0, 8))))}
     ${section("balance", "Classes", histogram("Classes of the data", names, [{ name: "number", counts: found.class_counts }]))}
     ${pictures("outliers", "Outliers", outliers.ranked)}`;
 }

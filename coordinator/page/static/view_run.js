@@ -1,7 +1,7 @@
 // One run: how far it is, its soup, its learners, its costs and settings.
 
 import { soupChart, soupLegend } from "./charts.js";
-import { alphaOf, bytes, count, duration, fateOf, fixed, hasEnded, keptOf, MISSING, number, percent, plural, secondsOf, settingsOf, standingOf, tally, trainSeconds, tried } from "./format.js";
+import { alphaOf, bytes, count, duration, fateOf, fixed, hasEnded, keptOf, MISSING, number, percent, secondsOf, settingsOf, standingOf, tally, trainSeconds, tried } from "./format.js";
 import { badge, bar, button, commands, empty, head, html, moment, problem, progressLine, section, table, tile, tiles, waiting } from "./parts.js";
 import { call } from "./service.js";
 import { closeDialog, mayAct, now, openDialog, perform, runById, state, task, to } from "./store.js";
@@ -16,7 +16,7 @@ export function runView() {
 
 export const noRun = () => html`
   <h1 tabindex="-1">Run</h1>
-  ${state.hasService ? empty("This page has no run of that id: it may be an old one. A terminal shows all:", `lipt run show ${state.route.parts[1]}`) : waiting()}`;
+  ${state.hasService ? empty("No such run on this page. For older runs, in a terminal:", `lipt run show ${state.route.parts[1]}`) : waiting()}`;
 
 /** The run's name with where one can go from it; `part` names a view below the run. */
 export function runHead(run, part) {
@@ -34,7 +34,7 @@ function confirmCancel(run) {
     if (await perform(key, () => call("RunService/CancelRun", { run_id: run.run_id }))) closeDialog();
   };
   openDialog(`Cancel ${run.name}?`, () => html`
-    <p>Its workers drop what they train, and it cannot be taken up again.</p>
+    <p>Its workers stop training, and the run cannot be resumed.</p>
     ${problem(task(key).error)}
     <div class="actions">
       ${button("Keep it", closeDialog, { autofocus: true })}
@@ -62,18 +62,18 @@ function soup(run) {
       found && tile("best learner", percent(found.best_learner_accuracy)),
       tile(found ? "soup" : "soup so far", percent(found?.soup_accuracy ?? last.ingredient.soup_accuracy), "theta_p: what subsets are chosen on"),
       tile("kept", keptOf(run)),
-      found && tile("judged on", plural(found.num_validation_examples, "example")))}
+      found && tile("validation examples", count(found.num_validation_examples)))}
     ${soupChart(run)} ${soupLegend()}`);
 }
 
 const COLUMNS = [["learner"], ["phase"], ["worker"], ["step"], ["loss", "numeric"], ["accuracy", "numeric"],
-  ["density", "numeric"], ["alpha", "numeric"], ["soup after", "numeric"], ["took", "numeric"]];
+  ["density", "numeric"], ["alpha", "numeric"], ["soup after", "numeric"], ["time", "numeric"]];
 
 function learners(run) {
   const { done, leased, queued, all } = tally(run);
   if (all === 0) return null;
   return section("learners", "Learners", table("Learners", COLUMNS, run.learners.map(learnerRow)),
-    `${done} in, ${leased} at work, ${queued} waiting`);
+    `${done} done, ${leased} in training, ${queued} queued`);
 }
 
 function learnerRow(learner) {
@@ -99,15 +99,15 @@ function learnerRow(learner) {
 function costs(run) {
   const spent = run.costs;
   return spent && section("costs", "Costs", tiles(
-    tile("since it began", duration(secondsOf(run))),
+    tile("elapsed", duration(secondsOf(run))),
     STAGES.map(([label, cost]) => number(spent[cost]) > 0 && tile(label, duration(spent[cost]))),
     tile("trained on workers", duration(trainSeconds(run)), "the sum of all learners' training"),
     tile("to workers", bytes(spent.bytes_to_workers)), tile("from workers", bytes(spent.bytes_from_workers))));
 }
 
 function settings(run) {
-  const facts = [["id", run.run_id], ["began", moment(run.created_at)], ["ended", run.ended_at ? moment(run.ended_at) : MISSING],
-    ["fingerprint of its data", run.fingerprint], ...settingsOf(run.config)];
+  const facts = [["id", run.run_id], ["started", moment(run.created_at)], ["ended", run.ended_at ? moment(run.ended_at) : MISSING],
+    ["data fingerprint", run.fingerprint], ...settingsOf(run.config)];
   return html`<details class="settings"><summary>Settings</summary>
     <dl class="facts">${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
   </details>`;

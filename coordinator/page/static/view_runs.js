@@ -18,8 +18,8 @@ export function runsView() {
       ${admin && button("Start a run", openStartDialog, { class: "main" })}`)}
     ${overview()}
     ${state.runs.length > 0 ? runsTable() : state.hasService
-      ? empty(admin ? "No runs yet. Start one here, or on a terminal:" : "No runs yet. An admin starts one:",
-        "lipt run start --watch", "lipt-worker --coordinator HOST:PORT    # on every machine that is to train")
+      ? empty(admin ? "No runs yet. Start one here, or in a terminal:" : "No runs yet. An admin starts one:",
+        "lipt run start --watch", "lipt-worker --coordinator HOST:PORT    # on every training machine")
       : waiting()}
     ${state.numRuns > state.runs.length && html`<p class="dim">${count(state.numRuns)} runs in all; <code>lipt run list</code> has the older ones.</p>`}`;
 }
@@ -32,11 +32,11 @@ function overview() {
     tile("data", data.source, shape), tile("examples", count(data.num_examples)),
     tile("classes", count(data.class_names.length)),
     tile("workers", `${count(state.workers.filter((worker) => worker.assignment).length)} of ${count(state.numWorkers)} busy`),
-    tile("learners waiting", count(state.runs.reduce((sum, run) => sum + tally(run).queued, 0))),
-    tile("computing", count(state.computations.filter((item) => item.computing).length)));
+    tile("queued learners", count(state.runs.reduce((sum, run) => sum + tally(run).queued, 0))),
+    tile("running jobs", count(state.computations.filter((item) => item.computing).length)));
 }
 
-const COLUMNS = [["run"], ["state"], ["learners"], ["soup", "numeric"], ["took", "numeric"], ["began"], ["compare"]];
+const COLUMNS = [["run"], ["state"], ["learners"], ["soup", "numeric"], ["time", "numeric"], ["started"], ["compare"]];
 
 const runsTable = () => table("Runs, newest first", COLUMNS, state.runs.map((run) => {
   const { done, all } = tally(run);
@@ -45,7 +45,7 @@ const runsTable = () => table("Runs, newest first", COLUMNS, state.runs.map((run
     cells: [
       html`<a href=${to(["runs", run.run_id])} class="name">${run.name}</a>`,
       badge(standingOf(run)),
-      html`<span class="inline-progress">${bar(done, all, `learners of ${run.name} that are in`)} ${done} of ${all}</span>`,
+      html`<span class="inline-progress">${bar(done, all, `finished learners of ${run.name}`)} ${done} of ${all}</span>`,
       percent(run.soup?.soup_accuracy), duration(secondsOf(run)), moment(run.created_at), tick(run),
     ],
   };
@@ -74,12 +74,12 @@ export function compareView() {
   const runs = state.route.parts.slice(1, 3).map(runById).filter(Boolean);
   const heading = head("Two runs", null, html`<a href=${to(["runs"])}>Runs</a>`);
   if (runs.length !== 2) return html`${heading} ${state.hasService ? empty("Tick two runs in the list, then compare them.") : waiting()}`;
-  const columns = [["what", "long"], ...runs.map((run) => [run.name, "long"])];
+  const columns = [["value", "long"], ...runs.map((run) => [run.name, "long"])];
   const [first, second] = runs.map((run) => new Map(settingsOf(run.config)));
   const differing = [...new Set([...first.keys(), ...second.keys()])].filter((name) => first.get(name) !== second.get(name));
   return html`
     ${heading}
-    ${table("How they went", columns, FACTS.map(([name, of]) => ({ key: name, cells: [name, ...runs.map(of)] })))}
+    ${table("Results", columns, FACTS.map(([name, of]) => ({ key: name, cells: [name, ...runs.map(of)] })))}
     <h2>Settings that differ</h2>
     ${differing.length === 0 ? html`<p class="dim">None.</p>`
       : table("Settings that differ", columns, differing.map((name) => ({ key: name, cells: [name, first.get(name) ?? "–", second.get(name) ?? "–"] })))}
@@ -99,7 +99,7 @@ function openStartDialog() {
     return html`<form onSubmit=${start}>
       ${field("start-name", "Name", (props) => html`<input ...${props} name="name" type="text" maxlength="80" autofocus autocomplete="off" placeholder="optional" />`)}
       ${field("start-settings", "Settings", (props) => html`<textarea ...${props} name="settings" rows="6" spellcheck=${false} placeholder="learners.num_learners = 12" />`,
-        "TOML, as in deploy/run.example.toml. Settings left out keep the coordinator's defaults.")}
+        "TOML, as in deploy/run.example.toml. Other settings keep the coordinator's defaults.")}
       <details><summary>The coordinator's defaults</summary>${commands(...defaults.map(([name, value]) => `${name} = ${value}`))}</details>
       ${problem(starting.error)}
       <div class="actions">${button("Close", closeDialog)}${submit("Start", starting.busy, "Starting…")}</div>

@@ -20,7 +20,7 @@ export function subsetsView() {
     ${mayAct("trainer") && subsetForm(run)}
     ${problem(list.error)}
     ${subsets.length > 0 ? subsetsTable(run, subsets, digests) : list.value && empty(run.state === "RUN_STATE_READY"
-      ? "No subset has been asked of this run yet. Ask above, or on a terminal:" : "Subsets are chosen on the soup: once the run is ready, ask here, or on a terminal:",
+      ? "This run has no subset yet. Select one above, or in a terminal:" : "Once the run is ready, select subsets here, or in a terminal:",
     `lipt subset get --run ${run.run_id} --fraction 0.1 --out subset.npy`)}
     ${shown && (shown.value ? details(run, shown.value) : problem(shown.error) || html`<p class="dim">Fetching the subset…</p>`)}`;
 }
@@ -37,7 +37,7 @@ function subsetForm(run) {
   const strategy = strategies.find((each) => each.name === selected.strategy);
   const choosing = task(`choose of ${run.run_id}`);
   const ready = run.state === "RUN_STATE_READY";
-  return html`<form class="card ask" aria-label="Ask for a subset" onSubmit=${(event) => choose(event, run)}>
+  return html`<form class="card ask" aria-label="Select a subset" onSubmit=${(event) => choose(event, run)}>
     <div class="fields">
       ${field("strategy", "Strategy", (props) => html`<select ...${props} name="strategy" value=${selected.strategy} onChange=${select("strategy")}>
         ${strategies.map(({ name }) => html`<option key=${name} value=${name}>${name}</option>`)}</select>`)}
@@ -84,7 +84,7 @@ async function choose(event, run) {
 
 function subsetsTable(run, subsets, [first, second]) {
   const href = (query) => to(["runs", run.run_id, "subsets"], query);
-  const columns = [["strategy", "long"], ["examples", "numeric"], ["of data", "numeric"], ["made"], ["digest"], ["show"]];
+  const columns = [["strategy", "long"], ["examples", "numeric"], ["of data", "numeric"], ["created"], ["digest"], ["show"]];
   return table("Subsets, newest first", columns, subsets.map(({ digest, strategy, num_examples: size, fraction, created_at: made }) => ({
     key: digest,
     class: digest === first || digest === second ? "chosen" : undefined,
@@ -102,10 +102,10 @@ function details(run, { subsets, overlap }) {
   const { classes } = subsets[0];
   const columns = (show) => html`<div class="columns">${subsets.map((subset, place) => html`<div key=${subset.digest}>${show(subset, names[place])}</div>`)}</div>`;
   return html`<section key=${subsets.map(({ digest }) => digest).join(" ")} aria-labelledby="details-title">
-    <h2 id="details-title">${names.join(" beside ")}</h2>
+    <h2 id="details-title">${names.join(" and ")}</h2>
     ${overlap && tiles(tile("in both", count(overlap.shared)), tile("overlap", percent(overlap.jaccard), "in both, of those in either (Jaccard)"),
       tile("in both by chance", count(overlap.by_chance), "of two random draws with the same class counts"))}
-    ${subsets.length > 1 && !overlap && html`<p class="note">The subsets are of other data: serve their own data again to see what they share.</p>`}
+    ${subsets.length > 1 && !overlap && html`<p class="note">The subsets belong to other data. Serve that data again to compare them.</p>`}
     ${columns(facts)}
     ${classes.length > 0 && html`<h3>Classes</h3>${histogram(`Classes of ${names.join(" and of ")}`, classes.map(({ name }) => name),
       subsets.map((subset, place) => ({ name: names[place], counts: subset.classes.map((each) => each.in_subset) })), classes.map((each) => each.in_data))}`}
