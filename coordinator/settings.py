@@ -114,7 +114,7 @@ def compute_threads(limits: LimitSettings, machine: Machine) -> int:
 class ScoringWorkers(StrEnum):
     """Which workers that have the data share passes over it."""
 
-    # Of the same device, processor and versions: bits are identical.
+    # Workers of the same device, processor and versions: bits are identical.
     SAME = "same"
     # The last digits may vary between passes.
     ANY = "any"

@@ -122,7 +122,7 @@ def batch_size_for(inputs: InputSpec, device: torch.device) -> int:
     return min(1024, max(16, 64 * 32 * 32 // size))
 
 
-# Of fewer, variances are too rough.
+# Variances of fewer examples are too rough.
 _FEWEST_NORM_EXAMPLES = 16
 # Memory limit for features.
 _MOST_KEPT_BYTES = 256 * 1024**2
@@ -157,7 +157,7 @@ class Evaluator:
     batch_norm_examples_M: Stored | None
     batch_size: int = 128
     frozen: frozenset[str] = frozenset()
-    # Of batches, by number: threads that compute one twice get the same features.
+    # Features by batch number; threads that compute one twice get the same values.
     _features: dict[int, Tensor] = field(default_factory=dict, init=False)
 
     def __call__(

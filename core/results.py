@@ -18,7 +18,7 @@ from lipt.common.weights.files import pack
 from lipt.common.weights.specs import TensorSpec, Weights
 
 # Metadata key of theta*'s file: tensors that learners' files omit, as a JSON list of sorted names.
-# It allows checking a learner without the model. Absent without frozen layers.
+# They allow checking a learner without the model. Absent without frozen layers.
 _KEY = "lipt.frozen"
 
 

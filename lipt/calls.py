@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class Comparison:
     """Comparison of strategies with baselines at equal steps: an outcome per row, every training.
 
-    `verdict` says in sentences whether a strategy beat random.
+    `verdict` tells in sentences whether a strategy beat random.
     """
 
     outcomes: tuple[Outcome, ...]

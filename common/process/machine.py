@@ -36,7 +36,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """This machine, or its container's share."""
+    """Resources of this machine, or of its container."""
     pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     return Machine(
         num_cores=len(os.sched_getaffinity(0)) if _HAS_AFFINITY else os.cpu_count() or 1,

@@ -41,7 +41,7 @@ _OWN_ID = "admin"
 _DAY_SECONDS = 86_400.0
 _MAX_DAYS = 36_500.0
 _RETRY_SECONDS = 10.0
-# What the key of a caller with a token begins with.
+# Prefix of the key of a caller with a token.
 _TOKEN_KEY = "token"  # noqa: S105 - the name of a way
 
 HOW_TO_GET_ONE = (
@@ -261,7 +261,7 @@ def admission(
 
 
 def describe_exposure(listen: str, tls: TlsFiles | None, admitted: Admission) -> str:
-    """A sentence on who can reach the address, and who is admitted."""
+    """A sentence on the reach of the address, and on admission."""
     host, _ = split_address(listen)
     reach = "this machine only" if is_loopback(host) else "any machine that reaches it"
     security = "unencrypted" if tls is None else "TLS" if tls.ca is None else "mTLS"

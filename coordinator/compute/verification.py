@@ -56,7 +56,7 @@ class Verification:
     """The drawn examples of one pass, compared with what this process computes."""
 
     def __init__(self, whole: ScoringTask, score: ScoreIds, *, share: float, exact: bool) -> None:
-        """`exact` says that workers compute the same bits as this process."""
+        """`exact`: workers compute the same bits as this process."""
         self._whole, self._score, self._share = whole, score, share
         self._floor = min(share, _FEWEST_DRAWN / len(whole))
         self.least_share = share
@@ -109,7 +109,7 @@ class Verification:
         return wrong
 
     def _is_of_its_batch(self, drawn: _Drawn) -> bool:
-        """Whether the batch that the worker had gives what it sent, to the bit."""
+        """Whether the worker's own batch gives the values that it sent, to the bit."""
         size = self._whole.batch_size
         start = drawn.row // size * size
         stop = min(start + size, self._whole.stop)

@@ -21,7 +21,7 @@ from lipt.coordinator.state.records import RunRecord
 
 logger = logging.getLogger(__name__)
 
-# Longer than the longest poll: a worker that is silent for this long is gone.
+# Longer than the longest poll. A worker silent for this long counts as lost.
 _ALIVE_SECONDS = 90.0
 # Forgotten after this time; a worker that returns registers again.
 _REMEMBERED_SECONDS = 3600.0
@@ -46,7 +46,7 @@ class WorkerRecord:
     binding: Binding = UNBOUND
     # On the clock of `heard_at`.
     joined_at: float = 0.0
-    # It can read the data, and so score ranges.
+    # Whether it can read the data, and so score ranges.
     has_data: bool = False
 
     @property
@@ -141,7 +141,7 @@ class WorkerRegistry:
                 "and secret."
             )
         elif shown.caller != worker.binding.caller:
-            # What it may do follows from the credentials that it shows now.
+            # Permissions follow from the credentials of the present call.
             binding = replace(worker.binding, caller=shown.caller)
             self._workers[worker_id] = replace(worker, binding=binding)
 

@@ -224,7 +224,7 @@ def _options_of(request: PageRequest, fingerprint: str, run: str = "") -> JobOpt
 
 
 def _labels_of(app: App, fingerprint: str) -> Labels:
-    """The labels of the data of this fingerprint; empty where other data is served."""
+    """Labels of the data with this fingerprint; empty if other data is served."""
     return app.data.labels_N if fingerprint == app.data.fingerprint else np.empty(0, np.int64)
 
 

@@ -213,7 +213,7 @@ class Folder:
         return Pair(certificate, private)
 
     def hosts(self, name: str) -> list[str]:
-        """The hosts of a certificate; empty where there is none."""
+        """The hosts of a certificate; empty without any."""
         path = self.cert(name)
         if not path.is_file():
             return []

@@ -18,7 +18,7 @@ from lipt.trainer.views import DatasetView, InfoView, WorkerView
 # One seed gives one soup only where these agree.
 _RESULT_LIBRARIES = ("lipt", "torch", "torchvision")
 _LIBRARIES = (*_RESULT_LIBRARIES, "grpcio", "protobuf", "numpy", "safetensors")
-# Those that an extra brings.
+# Extras by the distribution that they install.
 _EXTRAS = {"pyarrow": "parquet", "scikit-learn": "demo"}
 
 
@@ -139,7 +139,7 @@ def _worker_check(worker: WorkerView) -> Check:
     detail = f"{worker.device}, {busy}, heard {worker.seconds_since_last_call:.0f} s ago"
     if worker.certificate_expires_at is not None:
         detail += f", certificate until {worker.certificate_expires_at:%Y-%m-%d}"
-    if worker.seconds_since_last_call > 60:  # they are heard every few seconds
+    if worker.seconds_since_last_call > 60:  # workers call every few seconds
         return Check(name, None, detail, "See its log; it may be gone.")
     if worker.idle_reason:
         remedy = "Start it with that flag where its machine may run that code, or start another."

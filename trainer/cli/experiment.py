@@ -88,7 +88,7 @@ def run_experiment(
         num_wrong = str(is_wrong_N[subset.indices].sum())
         rows.append((strategy, str(len(subset)), per_class, num_wrong))
     trials = directory / "comparison.jsonl"
-    trials.unlink(missing_ok=True)  # of an earlier demo
+    trials.unlink(missing_ok=True)  # from an earlier demo
     # A net this small trains fastest on one thread, and to the same bits on every machine.
     torch.set_num_threads(1)
 

@@ -176,7 +176,7 @@ def rows_of(data: Any, manifest: Mapping[str, Any]) -> Any:
 
 
 def _target_of(manifest: Mapping[str, Any]) -> str | None:
-    """The column that the subset's labels are in, where one was named."""
+    """The name of the subset's label column, if any."""
     described = manifest.get("data")
     found = described.get("target") if isinstance(described, Mapping) else None
     return found if isinstance(found, str) else None
@@ -280,7 +280,7 @@ def _candidates(dataset: Any, target: str | None) -> Iterator[Callable[[], str]]
         yield lambda: dataset.fingerprint
     elif is_hugging_face(dataset):
         yield partial(_of_table, dataset)
-        # As pixels, where the user's program reads the table; and as rows of tensors.
+        # As pixels, if the program reads the table; then as rows of tensors.
         yield lambda: _of_pairs(map_style(dataset), target)
         yield partial(_of_pairs, dataset, target)
     else:

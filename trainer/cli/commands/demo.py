@@ -1,4 +1,4 @@
-"""`lipt demo`: the experiment on a `lipt up` of its own, which never outlives this process."""
+"""`lipt demo`: the experiment on its own `lipt up`, which ends with this process."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _run(directory: Path, log: Path, check: Callable[[], None]) -> list[str]:
         return re.findall(r"^lipt serves \S+ on (\S+), ", log.read_text("utf-8"), re.MULTILINE)
 
     _wait_until(listening, "the coordinator to listen", check)
-    # The coordinator is on this machine: when it is away, it is gone.
+    # A coordinator on this machine that does not answer has ended.
     with Client(listening()[0], reconnect_seconds=5) as client:
 
         def finish(run: RunView) -> RunView:

@@ -139,7 +139,7 @@ def open_with_progress(
     modules: Collection[str],
     quarantined: tuple[int, ...] = (),
 ) -> Dataset:
-    """A data set, read with a line on standard error whenever that takes long."""
+    """Open a data set, with progress on standard error if that takes long."""
     from lipt.common.data import open_dataset
 
     dataset = run_with_progress(
@@ -158,7 +158,7 @@ def open_with_progress(
 
 
 def quarantined_by(client: Client) -> tuple[int, ...]:
-    """The ids of the broken images that a coordinator leaves out of its data."""
+    """The ids of the broken images that a coordinator excludes from its data."""
     dataset = client.info().dataset
     return () if dataset is None else dataset.quarantined
 
@@ -185,7 +185,7 @@ class TrainingProgress:
         self._print, self._clock, self._show = print_line, clock, show
         self._said = clock()
         self._measures = ""
-        # Of other targets than classes another score.
+        # Targets other than classes have another score.
         self.score_name = "accuracy"
 
     def on_step(self, step: int, num_steps: int) -> None:

@@ -158,16 +158,15 @@ def test_synthetic_set_is_written(relay: Relay, distill: Any, lipt: Any, tmp_pat
 
 
 SAID = """\
-pets: 8 examples, 2 classes; seen by a ridge head on patches, right on 75.0% of the \
-examples that it did not learn from
+pets: 8 examples, 2 classes; proxy: a ridge head on patches, leave-one-out accuracy 75.0%
 label errors      2 look wrong; of all labels an estimated 25.0% are wrong (10.0% to 40.0%)
 confused classes  cat that look like dog (25.0%), dog that look like cat (25.0%)
-duplicates        3 surplus: 1 picture more than once, 1 group nearly alike; \
+duplicates        3 surplus: 1 identical group, 1 similar group; \
 the labels of 1 group disagree
 imbalance         none: 4 of every class
 outliers          1 example far from everything
-redundancy        4 examples (50.0%) carry 90% of what all do
-learnability      worth asking for: a fraction of 0.5: twice as many add 12.5 points
+redundancy        4 examples (50.0%) represent 90% of the data
+learnability      suggested fraction: 0.5: twice as many add 12.5 points
 
 the 2 worst labels:
 row  labelled  looks like  fits
