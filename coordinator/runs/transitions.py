@@ -223,7 +223,7 @@ def with_result(
 
 
 def _handed_in(results: Sequence[UnconfirmedResult]) -> str:
-    parts = [f"{held.worker_name} handed in {held.result.sha256[:12]}" for held in results]
+    parts = [f"{held.worker_name} submitted {held.result.sha256[:12]}" for held in results]
     return f"worker{'s' if len(parts) > 1 else ''} {', '.join(parts)}"
 
 
