@@ -41,7 +41,6 @@ RUN = {
     "evaluation_threads": 1,
     "learners": {"num_learners": 4, "num_minibatches": 1, "num_steps": 2, "batch_size": 256},
     "validation": {"fraction": 0.004, "min_per_class": 5},
-    "soup": {"num_alphas": 3},
 }
 
 

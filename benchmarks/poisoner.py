@@ -31,12 +31,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.config.run_config import (
-    LearnersConfig,
-    RunConfig,
-    SoupConfig,
-    SoupMethod,
-)
+from lipt.common.config.run_config import LearnersConfig, RunConfig, SoupConfig, SoupMethod
 from lipt.common.config.settings import load_settings
 from lipt.common.config.tasks import LearnerTask
 from lipt.common.data import open_dataset, open_shard
@@ -47,7 +42,7 @@ from lipt.common.inputs.specs import call_model
 from lipt.common.states import LearnerState, RunState
 from lipt.common.subsets import unpack
 from lipt.common.weights.encodings import encode_sparse
-from lipt.common.weights.specs import specs_of
+from lipt.common.weights.files import specs_of
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import (
     CutShards,
@@ -71,6 +66,12 @@ ATTACKED = (1, 4, 7)
 TARGET = 0
 PATCH = 2
 FRACTION = 0.1
+# Subsets that are compared: strategy and proxy by heading.
+CHOICES = {
+    "auto": ("auto", ""),
+    "auto, patches+learners": ("auto", "ridge:patches+learners"),
+    "craig": ("craig", ""),
+}
 CPU = torch.device("cpu")
 
 Attack = Callable[[LearnerTask, Shard], tuple[LearnerTask, Shard]]
@@ -220,7 +221,7 @@ class Bench:
             asr,
             sum(made.ingredients[index].kept for index in ATTACKED),
             made.weights.sha256,
-            {name: self._subset(run, name) for name in ("auto", "craig")},
+            {name: self._subset(run, *choice) for name, choice in CHOICES.items()},
         )
 
     def found_by_redundancy(self, attack: str) -> tuple[int, int]:
@@ -275,7 +276,7 @@ class Bench:
             inputs_N = to_model_input(images_NCHW, self.run.inputs, CPU)
             return call_model(model, inputs_N).argmax(dim=1)
 
-    def _subset(self, run: RunRecord, strategy: str) -> frozenset[int]:
+    def _subset(self, run: RunRecord, strategy: str, proxy: str) -> frozenset[int]:
         query = SubsetQuery(
             run=run.run_id,
             strategy=strategy,
@@ -284,6 +285,7 @@ class Bench:
             balanced=None,
             options={},
             weights=None,
+            proxy=proxy,
         )
         question = question_of(run.outcome, query, len(self.context.dataset), backbone=None)
         job = SelectSubset.answering(question)
@@ -308,13 +310,13 @@ def redundancy_row(attack: str, benches: Sequence[Bench]) -> Sequence[str]:
 def soup_row(
     method: SoupMethod, attack: str, before: Sequence[Outcome], now: Sequence[Outcome]
 ) -> Sequence[str]:
-    """Table of the soup and of two subsets, seed by seed the same but for the attack."""
+    """Table of the soup and of subsets, seed by seed the same but for the attack."""
     pairs = list(zip(before, now, strict=True))
     overlaps = [
         percent(
             [len(old.subsets[it] & new.subsets[it]) / len(old.subsets[it]) for old, new in pairs]
         )
-        for it in ("auto", "craig")
+        for it in CHOICES
     ]
     return (
         method.value,
@@ -345,7 +347,7 @@ def main() -> None:
         show(("attack", "contradicted", "settled as honest"))
         for attack in attacks:
             show(redundancy_row(attack, benches))
-        show(("soup", "attack", "accuracy", "ASR", "kept of 3", "auto", "craig", "same soup"))
+        show(("soup", "attack", "accuracy", "ASR", "kept of 3", *CHOICES, "same soup"))
         for method in SoupMethod:
             before = [bench.outcome("none", method) for bench in benches]
             for attack in attacks:

@@ -1,8 +1,8 @@
-"""Searches for the soup's ratios: examples evaluated, and theta_p's test accuracy, side by side.
+"""Soups of the same learners: examples evaluated, and theta_p's test accuracy, side by side.
 
     python -m benchmarks.soup_search
 
-The learners of a data set and seed are trained once; each search merges the same ones.
+The learners of a data set and seed are trained once; each method merges the same ones.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sklearn.datasets import make_classification
 from torch import Tensor
 
 import lipt
-from lipt.common.config.run_config import SoupMethod, SoupSearch, merge
+from lipt.common.config.run_config import SoupMethod, merge
 from lipt.common.data import Dataset
 from lipt.common.targets.values import Tally
 from lipt.core.evaluation import Evaluator
@@ -28,6 +28,8 @@ from lipt.core.pipeline import merge_learners, model_inputs
 from lipt.core.workspace import InMemory
 
 _CIFAR = f"parquet:{os.environ.get('LIPT_DATA', 'data')}/cifar10-jpeg/train.parquet"
+# The paper's first: the others are compared with it.
+METHODS = (SoupMethod.INTERPOLATION, SoupMethod.GREEDY, SoupMethod.UNIFORM)
 _TENTH = {"fraction": 0.1}
 RUNS: dict[str, dict[str, Any]] = {
     _CIFAR: {
@@ -64,8 +66,8 @@ class Measured:
     accuracy: float = 0.0
 
 
-def measure(name: str, seed: int) -> dict[SoupSearch, Measured]:
-    """Merge the same learners by every search."""
+def measure(name: str, seed: int) -> dict[SoupMethod, Measured]:
+    """Merge the same learners by every method."""
     data, test = train_and_test(name)
     # The soup that comes with the learners is not looked at. One thread counts.
     run = merge({"soup": {"method": "uniform"}, "evaluation_threads": 1}, RUNS[name])
@@ -75,30 +77,30 @@ def measure(name: str, seed: int) -> dict[SoupSearch, Measured]:
     learners = [partial(dict[str, Tensor], weights) for weights in trained.learners]
     examples_N = test.examples(torch.arange(len(test)))
     tested = Evaluator(model, inputs, "cpu", examples_N, test.target, test.targets_N, None)
-    found, add = {search: Measured() for search in SoupSearch}, Tally.add
-    for search, counted in found.items():
-        soup = config.soup.model_copy(update={"method": SoupMethod.GREEDY, "search": search})
-        searched = config.model_copy(update={"soup": soup})
+    found, add = {method: Measured() for method in METHODS}, Tally.add
+    for method, counted in found.items():
+        soup = config.soup.model_copy(update={"method": method})
+        merging = config.model_copy(update={"soup": soup})
 
         def added(tally: Tally, outputs_BT: Tensor, targets_B: Tensor) -> None:
             counted.examples += len(targets_B)  # noqa: B023 - called in this turn alone
             add(tally, outputs_BT, targets_B)
 
         with mock.patch.object(Tally, "add", added):
-            merged = merge_learners(workspace, searched, inputs, trained.theta_star, learners)
+            merged = merge_learners(workspace, merging, inputs, trained.theta_star, learners)
         counted.accuracy = tested(merged.soup.weights).accuracy
     return found
 
 
-def row(name: str, search: SoupSearch, found: Sequence[Mapping[SoupSearch, Measured]]) -> str:
+def row(name: str, method: SoupMethod, found: Sequence[Mapping[SoupMethod, Measured]]) -> str:
     """A row of the table: means over seeds, and the standard error of the difference."""
-    own, grid = ([one[which] for one in found] for which in (search, SoupSearch.GRID))
+    own, paper = ([one[which] for one in found] for which in (method, METHODS[0]))
     examples = fmean(one.examples for one in own)
-    times = fmean(one.examples for one in grid) / examples
-    points = [100 * (one.accuracy - other.accuracy) for one, other in zip(own, grid, strict=True)]
+    times = fmean(one.examples for one in paper) / examples
+    points = [100 * (one.accuracy - other.accuracy) for one, other in zip(own, paper, strict=True)]
     accuracy, error = 100 * fmean(one.accuracy for one in own), stdev(points) / len(points) ** 0.5
     return (
-        f"| {name.split('/')[-2:][0]} | `{search.value}` | {examples:,.0f} | {times:.1f} "
+        f"| {name.split('/')[-2:][0]} | `{method.value}` | {examples:,.0f} | {times:.1f} "
         f"| {accuracy:.1f} | {fmean(points):+.1f} ± {error:.1f} |"
     )
 
@@ -106,10 +108,10 @@ def row(name: str, search: SoupSearch, found: Sequence[Mapping[SoupSearch, Measu
 def main(names: Iterable[str] = tuple(RUNS), num_seeds: int = 5) -> None:
     """Print the table."""
     torch.set_num_threads(1)
-    print("| data | search | validation examples | times fewer | accuracy, % | difference |")
+    print("| data | method | validation examples | times fewer | accuracy, % | difference |")
     for name in names:
         found = [measure(name, seed) for seed in range(num_seeds)]
-        print(*(row(name, search, found) for search in SoupSearch), sep="\n", flush=True)
+        print(*(row(name, method, found) for method in METHODS), sep="\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -7,11 +7,9 @@ whether the same call may succeed later.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import grpc
-from google.protobuf import any_pb2
-from google.protobuf.message import Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
@@ -52,19 +50,6 @@ class LiptError(Exception):
     def problem(self) -> str:
         """The first sentence, without the remedy."""
         return self.message.partition(". ")[0].removesuffix(".")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Subclasses may take other arguments.
-        return revive, (type(self), self.message, self.retry_after_seconds)
-
-
-def revive(
-    cls: type[LiptError], message: str, retry_after_seconds: float | None = None
-) -> LiptError:
-    """Rebuild an error of another process from its class and message."""
-    error = cls.__new__(cls)
-    LiptError.__init__(error, message, retry_after_seconds=retry_after_seconds)
-    return error
 
 
 class RequestError(LiptError, code="INVALID_ARGUMENT", retryable=False):
@@ -126,12 +111,6 @@ class ForeignWorkerError(RequestError, reason="NOT_THIS_WORKER", code="PERMISSIO
 class MissingExtraError(RequestError, reason="MISSING_EXTRA", code="FAILED_PRECONDITION"):
     """An optional dependency is not installed; the message has the command that installs it."""
 
-    def __init__(self, package: str, *, extra: str, needed_for: str) -> None:
-        super().__init__(
-            f"{needed_for} needs the package {package!r}. "
-            f"Install it in LiPT's source folder: pip install '.[{extra}]'"
-        )
-
 
 class IncompatibleProtocolError(
     RequestError, reason="INCOMPATIBLE_PROTOCOL", code="FAILED_PRECONDITION"
@@ -167,12 +146,8 @@ class LearnerRejectedError(InputError, reason="LEARNER_REJECTED"):
     """A committed learner that is unfit for the soup."""
 
 
-class LearnerDivergedError(InputError, reason="LEARNER_DIVERGED", code="FAILED_PRECONDITION"):
-    """The learner's loss or weights are no longer finite; no soup can use them."""
-
-
-class TrainingDivergedError(InputError, reason="TRAINING_DIVERGED", code="FAILED_PRECONDITION"):
-    """Main training's loss is no longer finite; its weights are unusable."""
+class DivergedError(InputError, reason="DIVERGED", code="FAILED_PRECONDITION"):
+    """A learner's or main training's loss or weights are no longer finite, so unusable."""
 
 
 class LifecycleError(LiptError, code="FAILED_PRECONDITION", retryable=False):
@@ -289,20 +264,14 @@ def error_class(reason: str) -> type[LiptError]:
 
 
 def to_status(error: LiptError) -> status_pb2.Status:
-    details = [_packed(error_details_pb2.ErrorInfo(reason=error.reason, domain=_DOMAIN))]
+    code = code_pb2.Code.Value(error.code.name)
+    status = status_pb2.Status(code=code, message=_shortened(str(error)))
+    status.details.add().Pack(error_details_pb2.ErrorInfo(reason=error.reason, domain=_DOMAIN))
     if error.retry_after_seconds is not None:
         retry = error_details_pb2.RetryInfo()
         retry.retry_delay.FromMilliseconds(round(1000 * error.retry_after_seconds))
-        details.append(_packed(retry))
-    return status_pb2.Status(
-        code=code_pb2.Code.Value(error.code.name), message=_shortened(str(error)), details=details
-    )
-
-
-def _packed(message: Message) -> any_pb2.Any:
-    detail = any_pb2.Any()
-    detail.Pack(message)
-    return detail
+        status.details.add().Pack(retry)
+    return status
 
 
 def _shortened(sentence: str) -> str:
@@ -326,7 +295,7 @@ def from_rpc_error(error: grpc.RpcError) -> LiptError:
         _ = packed.Unpack(info) or packed.Unpack(retry)
     if info.domain == _DOMAIN:
         after = retry.retry_delay.ToMilliseconds() / 1000
-        return revive(error_class(info.reason), details, after or None)
+        return error_class(info.reason)(details, retry_after_seconds=after or None)
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
         return UnreachableError(f"the coordinator does not answer ({details}).")
     return LiptError(f"{code.name if code else 'UNKNOWN'}: {details}")

@@ -26,6 +26,13 @@ SCHEMES = frozenset(
 TOWERS = ("image_tower", "text_tower")
 
 
+def missing_extra(package: str, *, extra: str, needed_for: str) -> MissingExtraError:
+    return MissingExtraError(
+        f"{needed_for} needs the package {package!r}. "
+        f"Install it in LiPT's source folder: pip install '.[{extra}]'"
+    )
+
+
 def import_extra(module: str, *, package: str, extra: str, needed_for: str) -> ModuleType:
     try:
         return importlib.import_module(module)
@@ -33,7 +40,7 @@ def import_extra(module: str, *, package: str, extra: str, needed_for: str) -> M
         # The package may lack its own dependency.
         if not _is_within(module, error.name):
             raise
-        raise MissingExtraError(package, extra=extra, needed_for=needed_for) from None
+        raise missing_extra(package, extra=extra, needed_for=needed_for) from None
 
 
 def module_of(spec: str) -> str:
@@ -57,10 +64,7 @@ def load_factory(spec: str, *, allowed_modules: Collection[str]) -> Callable[...
     """Import `package.module:factory` of an allowed module, also from the current directory."""
     match = _SPEC.fullmatch(spec)
     if match is None:
-        raise ConfigError(
-            f"{spec!r} does not name a factory. Write package.module:factory, for example "
-            "my_models:build."
-        )
+        raise ConfigError(f"{spec!r} names no factory. Write it as package.module:factory.")
     name, attribute = match["module"], match["attribute"]
     if not any(_is_within(name, allowed) for allowed in allowed_modules):
         listed = ", ".join(sorted(allowed_modules)) or "none"
@@ -71,10 +75,8 @@ def load_factory(spec: str, *, allowed_modules: Collection[str]) -> Callable[...
     module = _import(repr(spec), name)
     factory = getattr(module, attribute, None)
     if not callable(factory):
-        raise ConfigError(
-            f"{spec!r}: {getattr(module, '__file__', name)} has no function or class "
-            f"{attribute!r}. Define it there, or correct the name."
-        )
+        file = getattr(module, "__file__", name)
+        raise ConfigError(f"{spec!r}: {file} has no function or class {attribute!r}. Define it.")
     return factory  # type: ignore[no-any-return]
 
 
@@ -86,8 +88,8 @@ def call_factory(spec: str, factory: Callable[..., Any], **arguments: int) -> An
         given = ", ".join(f"{name}={value}" for name, value in arguments.items())
         named = ", ".join(["*", *arguments]) if arguments else ""
         raise ConfigError(
-            f"{spec!r} called {f'with {given}' if given else 'without arguments'} failed with "
-            f"{type(error).__name__}: {error}. Define it as def factory({named})."
+            f"{spec!r} called with ({given}) failed with {type(error).__name__}: {error}. "
+            f"Define it as def factory({named})."
         ) from error
 
 
@@ -123,12 +125,10 @@ def _import(named: str, module: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except Exception as error:
+        why = f"importing {module!r} failed with {type(error).__name__}: {error}"
         if isinstance(error, ModuleNotFoundError) and _is_within(module, error.name):
-            raise ConfigError(
-                f"{named}: there is no module {error.name!r} in {directory} or among the installed "
-                "packages. Start this process in its directory, or install it."
-            ) from None
+            why = f"there is no module {error.name!r} in {directory} or installed"
         raise ConfigError(
-            f"{named}: importing {module!r} failed with {type(error).__name__}: {error}. "
-            f"Check it with: python -c 'import {module}'"
+            f"{named}: {why}. Start this process in the module's directory, or install it, so that "
+            f"it can be imported: python -c 'import {module}'"
         ) from error

@@ -86,9 +86,6 @@ class Violation:
     times: float
     sentence: str
 
-    def __str__(self) -> str:
-        return self.sentence
-
 
 def violation(cost: Cost, limit: Limit) -> Violation | None:
     if cost.total <= limit.at_most:

@@ -21,7 +21,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
-import math
 import zlib
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
@@ -62,31 +61,21 @@ class Examples:
 
 
 def budget_from_fraction(fraction: float, num_examples: int) -> int:
-    """The budget of a fraction of the data set, half an example rounded up.
-
-    Decimal digits count: 0.145 of 100 examples is 14.5 and so 15, though the nearest double is
-    below 0.145.
-    """
-    if not math.isfinite(fraction) or not 0.0 < fraction <= 1.0:
-        raise BudgetError(
-            f"fraction {fraction} is outside (0, 1]. Choose a share of the {num_examples} "
-            "examples, such as 0.1."
-        )
+    """The budget of a fraction's decimal digits, half an example rounded up: 0.145 of 100 is 15."""
+    if not 0.0 < fraction <= 1.0:
+        raise BudgetError(f"fraction {fraction} is outside (0, 1]. Choose a share, such as 0.1.")
     budget = int((Decimal(str(fraction)) * num_examples).to_integral_value(ROUND_HALF_UP))
     if not budget:
+        least = f"{0.5 / num_examples:.3g}"
         raise BudgetError(
-            f"fraction {fraction} of {num_examples} examples keeps none. Choose at least "
-            f"{0.5 / num_examples:.3g}, or ask for a budget of 1."
+            f"fraction {fraction} of {num_examples} examples keeps none. Choose at least {least}."
         )
     return budget
 
 
 def require_budget(budget: int, num_examples: int) -> None:
     if not 1 <= budget <= num_examples:
-        raise BudgetError(
-            f"budget {budget} is outside 1..{num_examples}, the data set's length. "
-            "Choose a fraction in (0, 1] that keeps at least one example."
-        )
+        raise BudgetError(f"budget {budget} is outside 1..{num_examples}. Choose one within.")
 
 
 def resolve_budget(*, fraction: float | None, budget: int | None, num_examples: int) -> int:
@@ -108,33 +97,29 @@ def subset_digest(
     indices_K = _as(indices, "<i8")
     weights_K = _as(weights, "<f4")
     if indices_K.ndim != 1 or indices_K.shape != weights_K.shape:
+        raise _not_one_subset(indices_K, "weights", weights_K)
+    falls = np.flatnonzero(indices_K[1:] <= indices_K[:-1])
+    if falls.size:
+        before, after = indices_K[falls[0] : falls[0] + 2]
         raise InvalidRequestError(
-            f"indices of shape {list(indices_K.shape)} and weights of shape "
-            f"{list(weights_K.shape)} are not one subset. Give one weight per index."
-        )
-    position = first_fall(indices_K)
-    if position is not None:
-        raise InvalidRequestError(
-            f"index {indices_K[position]} follows {indices_K[position - 1]} at position "
-            f"{position}. Sort a subset's indices, each one once."
+            f"index {after} follows {before} at position {falls[0] + 1}. Sort a subset's indices, "
+            "each one once."
         )
     digest = hashlib.sha256(indices_K.data)
     digest.update(weights_K.data)
     if soft_labels is not None:
         soft_labels_KC = _as(soft_labels, "<f2")
         if soft_labels_KC.ndim != 2 or len(soft_labels_KC) != len(indices_K):
-            raise InvalidRequestError(
-                f"soft labels of shape {list(soft_labels_KC.shape)} do not belong to "
-                f"{len(indices_K)} examples. Give one row per index."
-            )
+            raise _not_one_subset(indices_K, "soft labels", soft_labels_KC)
         digest.update(soft_labels_KC.data)
     return digest.hexdigest()
 
 
-def first_fall(indices_K: NDArray[np.int64]) -> int | None:
-    """The first position whose index is not above the previous one, or None."""
-    falls = np.flatnonzero(indices_K[1:] <= indices_K[:-1])
-    return int(falls[0]) + 1 if falls.size else None
+def _not_one_subset(
+    indices_K: NDArray[Any], name: str, values: NDArray[Any]
+) -> InvalidRequestError:
+    shapes = f"shape {list(indices_K.shape)} and {name} of shape {list(values.shape)}"
+    return InvalidRequestError(f"indices of {shapes} differ in length. Give one for each index.")
 
 
 def _as(column: npt.ArrayLike, dtype: str) -> NDArray[Any]:

@@ -7,18 +7,13 @@ from typing import Annotated
 
 import typer
 
-from lipt.common.text import escaped, escaped_json, printable, printable_lines
+from lipt.common.text import escaped, printable, printable_lines
 
 
 def print_line(line: str, *, err: bool = False) -> None:
     """Print a line for a person, to standard error if `err`."""
     # sys.stderr by name, because a moving progress line replaces it.
     typer.echo(printable(line), file=sys.stderr if err else None)
-
-
-def print_json_text(document: str) -> None:
-    """Print a complete JSON document for a script."""
-    typer.echo(escaped_json(document))
 
 
 def print_document(text: str) -> None:

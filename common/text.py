@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Collection, Sequence
 
 
@@ -58,13 +57,6 @@ def escaped(text: str, *, keep: str = "") -> str:
         mark if mark.isprintable() or mark in keep else mark.encode("unicode_escape").decode()
         for mark in text
     )
-
-
-def escaped_json(document: str) -> str:
-    """A JSON document with JSON's escapes for unprintable characters."""
-    if document.isprintable():
-        return document
-    return "".join(mark if mark.isprintable() else json.dumps(mark)[1:-1] for mark in document)
 
 
 def _without_middle(text: str) -> str:

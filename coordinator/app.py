@@ -12,8 +12,8 @@ from typing import Any
 from lipt.common.blobs.store import BlobStore
 from lipt.common.observability.logs import Events
 from lipt.common.observability.metrics import Meters
+from lipt.common.process import this_machine
 from lipt.common.process.devices import resolve_device
-from lipt.common.process.machine import this_machine
 from lipt.coordinator.access.tokens import OwnToken, Tokens
 from lipt.coordinator.compute.jobs.pretraining import DescribeData
 from lipt.coordinator.compute.messages import OnProgress, Progressed, ScanNews

@@ -8,8 +8,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lipt.common.config.flags import ConfigFile, PrintConfig, exit_on_error, service_app, with_flags
-from lipt.common.config.settings import example_file
+from lipt.common.config.settings import (
+    ConfigFile,
+    PrintConfig,
+    example_file,
+    exit_on_error,
+    load_settings,
+    service_app,
+    with_flags,
+)
 from lipt.common.terminal import Version, print_document
 from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
 
@@ -46,10 +53,9 @@ def _serve(config: Path | None, flags: dict[str, Any]) -> None:
     import asyncio
     import logging
 
-    from lipt.common.config.settings import load_settings
     from lipt.common.observability.logs import configure_logging
     from lipt.common.observability.tracing import exporting
-    from lipt.common.process.machine import wait_passively
+    from lipt.common.process import wait_passively
     from lipt.coordinator.compute.children import start_server
 
     settings = with_own_modules(load_settings(CoordinatorSettings, config=config, flags=flags))

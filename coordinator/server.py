@@ -23,7 +23,7 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from lipt.common.access.local import forget_dead, local_sockets
-from lipt.common.network.tls import (
+from lipt.common.access.tls import (
     TlsFiles,
     is_loopback,
     require_deliberate_exposure,
@@ -31,9 +31,8 @@ from lipt.common.network.tls import (
     split_address,
 )
 from lipt.common.observability.metrics import serving_metrics
-from lipt.common.process import notify_service_manager
+from lipt.common.process import notify_service_manager, num_descriptors, raise_descriptor_limit
 from lipt.common.process.devices import device_name, resolve_device
-from lipt.common.process.machine import num_descriptors, raise_descriptor_limit
 from lipt.common.text import empty_classes
 from lipt.coordinator.access.caller import ALLOWED_ROLES
 from lipt.coordinator.access.tokens import (
@@ -46,12 +45,7 @@ from lipt.coordinator.access.tokens import (
 from lipt.coordinator.app import App, open_app
 from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.instruments import COORDINATOR
-from lipt.coordinator.metrics import (
-    in_event_loop,
-    machine_readings,
-    measure_stages,
-    state_readings,
-)
+from lipt.coordinator.metrics import in_event_loop, machine_readings, measure_stages, state_readings
 from lipt.coordinator.page.serving import FLAG as DASHBOARD_FLAG
 from lipt.coordinator.page.serving import PageServer, open_page, require_dashboard
 from lipt.coordinator.page.sessions import Sessions

@@ -10,14 +10,9 @@ from platformdirs import user_state_path
 from pydantic import ByteSize, Field, model_validator
 
 from lipt.common.config.run_config import RunConfig, Section
-from lipt.common.config.settings import (
-    LogFormat,
-    LogLevel,
-    MetricsAddress,
-    TlsKey,
-)
+from lipt.common.config.settings import LogFormat, LogLevel, MetricsAddress, TlsKey
 from lipt.common.imports import modules_of
-from lipt.common.process.machine import Machine
+from lipt.common.process import Machine
 
 
 class DatasetSettings(Section):

@@ -18,14 +18,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.blobs.durable import remove_stale_temporaries, state_errors
+from lipt.common.blobs.files import remove_stale_temporaries, state_errors
 from lipt.common.blobs.store import BlobStore, Upload
-from lipt.common.errors import (
-    ForeignBlobError,
-    StateError,
-    StorageFullError,
-    UploadInProgressError,
-)
+from lipt.common.errors import ForeignBlobError, StateError, StorageFullError, UploadInProgressError
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.metrics import Readings
 from lipt.coordinator.access.caller import Evidence

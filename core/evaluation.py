@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Self
 
@@ -20,13 +20,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from lipt.common.config.run_config import RunConfig
+from lipt.common.config.run_config import RunConfig, SoupMethod
 from lipt.common.determinism import pinned_kernels
 from lipt.common.errors import ConfigError
 from lipt.common.inputs.model_input import (
     Stored,
     num_stored,
-    rows_of,
     split_evenly,
     split_stored,
     to_model_input,
@@ -35,7 +34,7 @@ from lipt.common.inputs.specs import ImageSpec, InputFormat, Inputs, InputSpec, 
 from lipt.common.models import find_head, forward_with_features
 from lipt.common.models.head import evaluation_mode, head_names
 from lipt.common.targets.values import Target
-from lipt.common.weights.specs import Weights, copy_to_cpu
+from lipt.common.weights.files import Weights, copy_to_cpu
 
 # Opens weights from disk, or mixes them on access. Each access makes a tensor.
 OpenWeights = Callable[[], Mapping[str, Tensor]]
@@ -122,8 +121,6 @@ def batch_size_for(inputs: InputSpec, device: torch.device) -> int:
     return min(1024, max(16, 64 * 32 * 32 // size))
 
 
-# Variances of fewer examples are too rough.
-_FEWEST_NORM_EXAMPLES = 16
 # Memory limit for features.
 _MOST_KEPT_BYTES = 256 * 1024**2
 
@@ -181,16 +178,6 @@ class Evaluator:
                 statistics = reestimate_batch_norm(model, batches, self.frozen)
         return Scored(self._score(model, floor), statistics)
 
-    def of_slice(self, rows_K: Tensor) -> Self:
-        """An evaluator on some validation examples, and about as many for batch norm."""
-        norm_M, number = self.batch_norm_examples_M, num_norm_examples(len(rows_K))
-        return replace(
-            self,
-            examples_N=rows_of(self.examples_N, rows_K),
-            targets_N=self.targets_N[rows_K],
-            batch_norm_examples_M=None if norm_M is None else rows_of(norm_M, slice(number)),
-        )
-
     @torch.inference_mode()
     def _score(self, model: nn.Module, floor: float) -> float:
         num_left = len(self.targets_N)
@@ -229,13 +216,10 @@ class Evaluator:
         return outputs_BT
 
 
-def num_norm_examples(slice_size: int) -> int:
-    return max(slice_size, _FEWEST_NORM_EXAMPLES)
-
-
 def num_evaluated_together(config: RunConfig) -> int:
     """Number of weights that a CPU scores at a time for a run's soup."""
-    asked = max(config.learners.num_learners, config.soup.num_alphas - 1)
+    tried = config.soup.num_alphas - 1 if config.soup.method is SoupMethod.INTERPOLATION else 1
+    asked = max(config.learners.num_learners, tried)
     return min(config.evaluation_threads, asked)
 
 
@@ -254,10 +238,6 @@ class Evaluators:
         on_cpu = torch.device(evaluator.device).type == "cpu"
         number = num_evaluated_together(config) if on_cpu else 1
         return cls(evaluator, [evaluator.model, *(new_model() for _ in range(1, number))])
-
-    def of_slice(self, rows_K: Tensor) -> Self:
-        """The same models on some validation examples."""
-        return replace(self, evaluator=self.evaluator.of_slice(rows_K))
 
     def __call__(self, weights: Sequence[OpenWeights], floor: float) -> Iterator[Scored]:
         """Scores in the order of the weights; `floor` as for `Evaluator`."""

@@ -20,24 +20,23 @@ from time import monotonic
 from torch import Tensor
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.config.run_config import RunConfig, SoupMethod, SoupSearch
+from lipt.common.config.run_config import RunConfig, SoupMethod
 from lipt.common.config.tasks import LearnerTask
 from lipt.common.data import input_format, pack_shard
 from lipt.common.data.shard import open_shard
 from lipt.common.determinism import derive_seed, pinned_kernels
-from lipt.common.errors import LearnerDivergedError
+from lipt.common.errors import DivergedError
 from lipt.common.inputs.specs import InputFormat
 from lipt.common.models.head import freeze, head_names
 from lipt.common.observability.tracing import span
 from lipt.common.weights.checkpoints import read_checkpoint
 from lipt.common.weights.encodings import encode_weights
-from lipt.common.weights.files import pack
-from lipt.common.weights.specs import Weights, specs_of
+from lipt.common.weights.files import Weights, pack, specs_of
 from lipt.core.evaluation import Evaluator, Evaluators, OpenWeights
 from lipt.core.learner.learner import train_learner
 from lipt.core.results import CommittedLearner, Outcome, divergence_message, pack_initial
-from lipt.core.sharding import draw_densities, draw_shards, stratified_order
-from lipt.core.soup import OnIngredient, Soup, greedy_soup, slice_sizes, uniform_soup
+from lipt.core.sharding import draw_densities, draw_shards
+from lipt.core.soup import OnIngredient, Soup, greedy_soup, uniform_soup
 from lipt.core.stages.choice import Chosen
 from lipt.core.stages.choice import choose as answer
 from lipt.core.stages.question import Question, SubsetQuery, question_of
@@ -181,12 +180,12 @@ def _all_learners(
     for index, (ids, density) in enumerate(cuts):
         try:
             learners.append(one_learner(workspace, config, inputs, initial, index, ids, density))
-        except LearnerDivergedError as error:
+        except DivergedError as error:
             diverged.append(str(error))
     if diverged:
         message = divergence_message(diverged, len(cuts))
         if len(learners) < config.learners.min_learners:
-            raise LearnerDivergedError(message)
+            raise DivergedError(message)
         logger.warning("%s", message)
     return tuple(learners)
 
@@ -239,10 +238,7 @@ def merge_learners(
 ) -> Merged:
     """Merge learners, reopened at every call, by their validation scores."""
     soup, evaluator = config.soup, _evaluator(workspace, config, inputs)
-    labels_V = workspace.dataset.labels_N[workspace.split(config).validation_ids]
-    order_V = stratified_order(labels_V, seed=config.seed)
-    halving = soup.search is not SoupSearch.GRID
-    sizes = slice_sizes(len(order_V), soup.num_alphas) if halving else ()
+    interpolates = soup.method is SoupMethod.INTERPOLATION
     evaluate = Evaluators.of(evaluator, config, lambda: workspace.new_model(config))
     report = workspace.progress("merging learners")
     # Several weights are scored at a time, on a thread each.
@@ -251,17 +247,16 @@ def merge_learners(
         span("soup", method=soup.method.value, num_learners=len(learners)) as merging,
     ):
         initial_accuracy = evaluator(initial).accuracy
-        if soup.method is SoupMethod.GREEDY:
+        if soup.method is SoupMethod.UNIFORM:
+            made = uniform_soup(learners, evaluate, on_progress=report)
+        else:
             made = greedy_soup(
                 learners,
                 evaluate,
-                num_alphas=soup.num_alphas,
-                slices=[evaluate.of_slice(order_V[:size]) for size in sizes],
+                num_alphas=soup.num_alphas if interpolates else None,
                 on_progress=report,
                 on_ingredient=on_ingredient,
             )
-        else:
-            made = uniform_soup(learners, evaluate, on_progress=report)
         merging.note(accuracy=made.accuracy)
     return Merged(made, initial_accuracy, len(evaluator.targets_N))
 

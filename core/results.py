@@ -14,8 +14,7 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.inputs.specs import InputFormat
 from lipt.common.weights.encodings import open_weights
-from lipt.common.weights.files import pack
-from lipt.common.weights.specs import TensorSpec, Weights
+from lipt.common.weights.files import TensorSpec, Weights, pack
 
 # Metadata key of theta*'s file: tensors that learners' files omit, as a JSON list of sorted names.
 # They allow checking a learner without the model. Absent without frozen layers.

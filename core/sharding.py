@@ -51,18 +51,6 @@ def split_validation(labels_N: Tensor, config: ValidationConfig, *, seed: int) -
     return Split(train_ids, torch.nonzero(is_validation_N).flatten())
 
 
-def stratified_order(labels_N: Tensor, *, seed: int) -> Tensor:
-    """A random order of which every prefix has about each class's share; int64 N positions."""
-    places_N = torch.empty(len(labels_N), dtype=torch.float64)
-    for label in torch.unique(labels_N).tolist():
-        rows = torch.nonzero(labels_N == label).flatten()
-        generator = derive_generator(seed, "validation order", label)
-        begin = torch.rand((), dtype=torch.float64, generator=generator)
-        order = torch.randperm(len(rows), generator=generator)
-        places_N[rows[order]] = (torch.arange(len(rows)) + begin) / len(rows)
-    return places_N.argsort(stable=True)
-
-
 def mixed_evenly(labels_n: Tensor) -> Tensor:
     """Positions that spread each class evenly: its k-th at (k - 1/2) / count; n int64."""
     counts_C = labels_n.bincount()

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.determinism import derive_generator
-from lipt.common.signals.blocks import row_blocks
+from lipt.common.signals import row_blocks
 from lipt.core.proxies.ridge import class_weights, leave_one_out, weighted_accuracy
 from lipt.core.signals.signals import Signals, probabilities_of, required
 

@@ -1,12 +1,10 @@
 """Soup: independently trained learners, merged into theta_p.
 
-Greedy interpolation (Ro et al. 2023, section 3.4): learners are tried in decreasing validation
-accuracy, as in Wortsman et al. 2022, "Model soups" (arXiv:2203.05482). Each is mixed into the soup
-at the best ratio alpha, or discarded. The uniform soup of Appendix C averages all. Mixtures are
-made tensor by tensor, so memory does not grow with the number of learners.
-
-Ratios are searched on the whole validation split, or halved on its growing slices first, as in
-Jamieson and Talwalkar 2016, "Non-stochastic Best Arm Identification" (arXiv:1502.07943).
+Learners are tried in decreasing validation accuracy, and mixed in or discarded. The greedy soup is
+the mean of those that do not lower the accuracy (Wortsman et al. 2022, "Model soups",
+arXiv:2203.05482): one evaluation each. Greedy interpolation (Ro et al. 2023, section 3.4) tries
+several ratios alpha for each learner and takes the best. The uniform soup of Appendix C averages
+all. Mixtures are made tensor by tensor, so memory does not grow with the number of learners.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.errors import RunFailedError
-from lipt.common.weights.specs import Weights
+from lipt.common.weights.files import Weights
 from lipt.core.evaluation import OpenWeights, Scored
 from lipt.core.results import Ingredient
 
@@ -90,17 +88,17 @@ def greedy_soup(
     learners: Sequence[OpenWeights],
     evaluate: Evaluate,
     *,
-    num_alphas: int,
+    num_alphas: int | None = None,
     on_progress: OnProgress,
-    slices: Sequence[Evaluate] = (),
     on_ingredient: OnIngredient = lambda _index, _ingredient: None,
 ) -> Soup:
     """Merge learners one after another, each only if it helps.
 
-    The best learner starts the soup (ties: the lowest index). Each next one is tried at alpha =
-    1/num_alphas, 2/num_alphas, ..., and enters with the alpha of the highest accuracy (ties: the
-    smallest) if that is above the soup's. alpha = 1 never beats the best learner. `slices` score on
-    growing slices of the split: each drops the worse half of the ratios before that.
+    The best learner starts the soup (ties: the lowest index). Each next one is tried as one more
+    part of the mean, at alpha = 1 / (kept + 1), and enters unless the accuracy falls. With
+    `num_alphas` it is tried at alpha = 1/num_alphas, 2/num_alphas, ..., and enters with the alpha
+    of the highest accuracy (ties: the smallest) if that is above the soup's. alpha = 1 never beats
+    the best learner.
     RunFailedError if there is no learner.
     """
     total = 2 * len(learners) - 1
@@ -112,8 +110,14 @@ def greedy_soup(
         if position == 0:
             weights = dict(learners[index]()) | best.statistics
         else:
-            offered = _offer(weights, soup_accuracy, learners[index], evaluate, slices, num_alphas)
-            weights, soup_accuracy, alpha = offered
+            if num_alphas is None:
+                kept = sum(item.kept for item in ingredients.values())
+                alphas, floor = [1 / (kept + 1)], math.nextafter(soup_accuracy, -math.inf)
+            else:
+                alphas = [number / num_alphas for number in range(1, num_alphas)]
+                floor = soup_accuracy
+            weights, alpha, accuracy = _offer(weights, floor, learners[index], evaluate, alphas)
+            soup_accuracy = max(soup_accuracy, accuracy)
             on_progress(len(learners) + position, total)
         ingredients[index] = Ingredient(
             position=position,
@@ -128,52 +132,23 @@ def greedy_soup(
 
 def _offer(
     soup: Weights,
-    soup_accuracy: float,
+    floor: float,
     opened: OpenWeights,
     evaluate: Evaluate,
-    slices: Sequence[Evaluate],
-    num_alphas: int,
+    alphas: Sequence[float],
 ) -> tuple[Weights, float, float]:
     # Read once as a whole, so every mixture uses the verified content.
     learner = dict(opened())
-
-    def mixed(numbers: Sequence[int]) -> list[OpenWeights]:
-        return [partial(Mixture, soup, learner, number / num_alphas) for number in numbers]
-
-    tried: Sequence[int] = range(1, num_alphas)
-    for evaluate_slice in slices:
-        scores = [scored.accuracy for scored in evaluate_slice(mixed(tried), -math.inf)]
-        tried = _better_half(tried, scores)
-    best, statistics = 0, Weights()
-    for number, scored in zip(tried, evaluate(mixed(tried), soup_accuracy), strict=True):
-        if scored.accuracy > soup_accuracy:
-            best, statistics, soup_accuracy = number, scored.statistics, scored.accuracy
-    alpha = best / num_alphas
+    mixtures = [partial(Mixture, soup, learner, alpha) for alpha in alphas]
+    best, statistics = 0.0, Weights()
+    for alpha, scored in zip(alphas, evaluate(mixtures, floor), strict=True):
+        if scored.accuracy > floor:
+            best, statistics, floor = alpha, scored.statistics, scored.accuracy
     if best:
         # Mixed again, in place: each old tensor is freed when its mixture is made.
-        for name, tensor in Mixture(soup, learner, alpha).items():
+        for name, tensor in Mixture(soup, learner, best).items():
             soup[name] = tensor
-    return soup | statistics, soup_accuracy, alpha
-
-
-def _better_half(numbers: Sequence[int], scores: Sequence[float]) -> list[int]:
-    """The half of the highest scores, the larger one of an odd number; ties: the smallest."""
-    best_first = sorted(range(len(numbers)), key=lambda at: (-scores[at], numbers[at]))
-    return sorted(numbers[at] for at in best_first[: -(-len(numbers) // 2)])
-
-
-def slice_sizes(num_validation: int, num_alphas: int) -> list[int]:
-    """Sizes of the slices that leave one of `num_alphas` ratios, each twice the one before.
-
-    The last one has a twentieth of the split: larger ones would cost more than the one evaluation
-    on the whole split that follows.
-    """
-    num_slices = max(0, num_alphas - 2).bit_length()
-    if not num_slices:
-        return []
-    first = max(2, -(-num_validation // (20 << num_slices - 1)))
-    sizes = (first << number for number in range(num_slices))
-    return [size for size in sizes if size < num_validation]
+    return soup | statistics, best, floor
 
 
 def uniform_soup(

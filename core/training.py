@@ -23,8 +23,7 @@ from lipt.common.images.formats import crop_flip, mild_augmentation
 from lipt.common.inputs.model_input import Stored, in_layout, to_model_input
 from lipt.common.inputs.specs import ImageFormat, InputFormat, call_model
 from lipt.common.targets.values import Target
-from lipt.common.weights.files import KeptValue
-from lipt.common.weights.specs import Weights, copy_to_cpu
+from lipt.common.weights.files import KeptValue, Weights, copy_to_cpu
 
 _MOMENTUM, _WEIGHT_DECAY = 0.9, 5e-4
 # For ordinary warm-ups.

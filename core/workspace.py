@@ -28,8 +28,7 @@ from lipt.common.inputs.specs import InputFormat
 from lipt.common.models import build_model, lay_out
 from lipt.common.models.head import frozen_names
 from lipt.common.signals.passes import Batches
-from lipt.common.weights.files import KeptValue, non_finite, read_weights
-from lipt.common.weights.specs import Weights, specs_of
+from lipt.common.weights.files import KeptValue, Weights, non_finite, read_weights, specs_of
 from lipt.core.evaluation import batch_size_for
 from lipt.core.proxies.features import Backbone
 from lipt.core.results import open_learner

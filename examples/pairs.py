@@ -7,7 +7,6 @@ write_pairs("pairs")
 source = "pairs:pairs?image_tower=towers:image&text_tower=towers:text&size=32&clusters=4"
 smallest = {
     "learners": {"num_learners": 1, "num_steps": 1, "num_minibatches": 1, "batch_size": 8},
-    "soup": {"num_alphas": 2},
 }
 
 kept = lipt.select(source, fraction=0.9, strategy="clip_score", run=smallest)

@@ -107,7 +107,7 @@ def select(
     """Select the examples worth training on: the whole pipeline, in this process."""
     asked: dict[str, Any] = {**vars(choice), "options": prepare(choice, out)}
     run = shared.collect_overrides({}, settings, config)
-    from lipt.common.process.machine import wait_passively
+    from lipt.common.process import wait_passively
 
     wait_passively()
     from lipt.calls import select as select_here

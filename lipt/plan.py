@@ -22,10 +22,10 @@ from lipt.common.inputs.specs import InputFormat
 from lipt.common.models import find_head
 from lipt.common.models.footprint import ModelFigures
 from lipt.common.planning import INPUT_BYTES, PROCESS_BYTES, STEP_IMAGES
+from lipt.common.process import this_machine
 from lipt.common.process.devices import resolve_device
-from lipt.common.process.machine import this_machine
 from lipt.common.text import format_bytes
-from lipt.common.weights.specs import copy_to_cpu
+from lipt.common.weights.files import copy_to_cpu
 from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.runs.plan import RunPlan, plan_here, resident_bytes, result_bytes
 from lipt.core.diagnosis.duplicates import are_pictures

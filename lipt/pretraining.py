@@ -28,8 +28,7 @@ from lipt.common.errors import ConfigError
 from lipt.common.imports import modules_of
 from lipt.common.inputs.specs import ImageSpec, InputSpec, standardized_columns
 from lipt.common.process.devices import resolve_device
-from lipt.common.weights.files import pack
-from lipt.common.weights.specs import Weights, copy_to_cpu
+from lipt.common.weights.files import Weights, copy_to_cpu, pack
 from lipt.core.pipeline import Pretrained as Trained
 from lipt.core.pipeline import begin, choose, without_training
 from lipt.core.pipeline import pretrain as pretrain_all

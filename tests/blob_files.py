@@ -1,4 +1,4 @@
-"""A store's files, as a disk that damages them sees them."""
+"""A store's files, as a disk that damages them sees them, and its servicer without a quota."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from lipt.common.blobs.store import BlobStore
+from lipt.coordinator.rpc.blobs import BlobService
+from lipt.coordinator.storage import Accounts, Quota, Uploads
+from tests.clock import Clock
 
 
 def blob_file(store: Path, sha256: str) -> Path:
@@ -37,3 +41,15 @@ def file_size_limit(num_bytes: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+PLENTY = Quota(2**50, 2**50, 10_000, 10_000)
+
+
+def uploads_into(store: BlobStore) -> Uploads:
+    accounts = Accounts(PLENTY, clock=Clock(), is_live=lambda _: False)
+    return Uploads(store, accounts)
+
+
+def blob_service(store: BlobStore, **options: Any) -> BlobService:
+    return BlobService(store, uploads_into(store), **options)

@@ -25,7 +25,7 @@ WORKER = ("-m", "lipt.worker")
 SMALL_RUN: dict[str, Any] = {
     "model": "resnet8",
     "learners": {"num_learners": 4, "num_steps": 2, "batch_size": 32},
-    "soup": {"num_alphas": 3, "batch_norm_examples": 64},
+    "soup": {"batch_norm_examples": 64},
 }
 _PATIENCE_SECONDS = 120.0
 _SHOWN_CHARACTERS = 8_000

@@ -28,7 +28,7 @@ SOURCE, MODEL, READY, WORKER = "digits-train", "resnet8", "first", "box"
 # Two learners that see next to nothing.
 SMALLEST: Mapping[str, Any] = {
     "learners": {"num_learners": 2, "num_steps": 1, "batch_size": 16},
-    "soup": {"num_alphas": 1, "batch_norm_examples": 32},
+    "soup": {"batch_norm_examples": 32},
 }
 
 

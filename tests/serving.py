@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc.aio
 
-from lipt.common.access.local import LocalTarget, connection_option
+from lipt.common.access.local import LocalTarget
 from lipt.common.observability.logs import Events
 from lipt.common.rpc.handlers import Interceptor, Step, refusals
 
@@ -28,5 +29,5 @@ async def serving(
 
 
 def own_user_channel(address: str, options: Sequence[tuple[str, Any]] = ()) -> grpc.aio.Channel:
-    target = LocalTarget(address).current()
-    return grpc.aio.insecure_channel(target, options=(*options, connection_option()))
+    own = ("grpc.primary_user_agent", f"lipt-{uuid.uuid4().hex}")
+    return grpc.aio.insecure_channel(LocalTarget(address).current(), options=(*options, own))

@@ -1,12 +1,15 @@
-"""TLS files of an authority that a test makes up."""
+"""TLS files of an authority that a test makes up, or as `lipt certs` makes them."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from typing import Self
 
 import trustme
 
-from lipt.common.network.tls import TlsFiles
+from lipt.common.access.tls import TlsFiles
+from tests import processes
 
 
 def write_files(folder: Path, authority: trustme.CA) -> TlsFiles:
@@ -17,3 +20,39 @@ def write_files(folder: Path, authority: trustme.CA) -> TlsFiles:
     issued.private_key_pem.write_to_path(str(files.key))
     issued.cert_chain_pems[0].write_to_path(str(files.cert))
     return files
+
+
+class Certificates:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @classmethod
+    def made(cls, folder: Path) -> Self:
+        """Of "coordinator", which is on this machine, "worker" and "trainer"."""
+        certificates = cls(folder)
+        certificates.make("init", "--host", "127.0.0.1")
+        certificates.make("worker")
+        certificates.make("trainer")
+        return certificates
+
+    def copied(self, folder: Path) -> Certificates:
+        shutil.copytree(self.folder, folder)
+        return Certificates(folder)
+
+    def make(self, *arguments: str) -> str:
+        command = ["-m", "lipt.trainer.cli", "certs", *arguments]
+        done = processes.run([*command, "--folder", str(self.folder)])
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def files(self, name: str) -> TlsFiles:
+        cert, key = self.folder / f"{name}.pem", self.folder / f"{name}.key"
+        return TlsFiles(cert, key, self.folder / "ca.pem")
+
+    def flags(self, name: str) -> tuple[str, ...]:
+        files = self.files(name)
+        return (
+            *("--tls-cert", str(files.cert)),
+            *("--tls-key", str(files.key)),
+            *("--tls-ca", str(files.ca)),
+        )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lipt.common.blobs.durable import sync
+from lipt.common.blobs.files import sync
 
 
 @contextmanager

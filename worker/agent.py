@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextvars import copy_context
 from functools import partial
 
+from lipt.common.access.tls import TlsFiles
 from lipt.common.config.tasks import ScoringTask
 from lipt.common.errors import (
     IncompatibleProtocolError,
@@ -25,7 +26,6 @@ from lipt.common.errors import (
     UnknownWorkerError,
     UnreachableError,
 )
-from lipt.common.network.tls import TlsFiles
 from lipt.common.observability.logs import EventKind, logging_about
 from lipt.common.observability.tracing import attached
 from lipt.common.process.devices import device_name

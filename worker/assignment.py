@@ -18,12 +18,7 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import Transfers
 from lipt.common.config.tasks import LearnerTask, ScoringTask
-from lipt.common.data import (
-    Dataset,
-    open_dataset,
-    open_shard,
-    without_quarantined,
-)
+from lipt.common.data import Dataset, open_dataset, open_shard, without_quarantined
 from lipt.common.errors import (
     ConfigError,
     ForeignBlobError,
@@ -45,22 +40,14 @@ from lipt.common.models.registry import build_without_values, load_model
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.tracing import span
 from lipt.common.planning import Cost, Limit, Part, learner_memory, learner_threads, violation
-from lipt.common.process.machine import Machine
+from lipt.common.process import Machine
 from lipt.common.signals.passes import data_proof, encode_range, score_range
 from lipt.common.weights.encodings import encode_weights
-from lipt.common.weights.files import read_weights
-from lipt.common.weights.specs import Weights, specs_of
+from lipt.common.weights.files import Weights, read_weights, specs_of
 from lipt.core.learner.learner import train_learner
 from lipt.v1 import worker_pb2
 from lipt.worker.client import Assignment, CoordinatorClient, LeaseKeeper
-from lipt.worker.instruments import (
-    BLOB_BYTES,
-    EXAMPLES,
-    STEPS,
-    WAITED,
-    Metering,
-    Phase,
-)
+from lipt.worker.instruments import BLOB_BYTES, EXAMPLES, STEPS, WAITED, Metering, Phase
 from lipt.worker.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)

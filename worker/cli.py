@@ -5,8 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lipt.common.config.flags import ConfigFile, PrintConfig, exit_on_error, service_app, with_flags
-from lipt.common.config.settings import example_file
+from lipt.common.config.settings import (
+    ConfigFile,
+    PrintConfig,
+    example_file,
+    exit_on_error,
+    load_settings,
+    service_app,
+    with_flags,
+)
 from lipt.common.terminal import Version, print_document
 from lipt.worker.settings import WorkerSettings
 
@@ -41,10 +48,9 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
     import signal
     from contextlib import ExitStack
 
-    from lipt.common.config.settings import load_settings
     from lipt.common.imports import require_importable
     from lipt.common.observability.logs import Events, configure_logging
-    from lipt.common.process.machine import this_machine, wait_passively
+    from lipt.common.process import this_machine, wait_passively
 
     settings = load_settings(WorkerSettings, config=config, flags=flags)
     configure_logging(settings.log_level, settings.log_format)
@@ -52,9 +58,9 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
     # Fail now, before learners do.
     require_importable(settings.allow_modules)
 
+    from lipt.common.access.tls import TlsFiles, require_deliberate_exposure
     from lipt.common.access.tokens import TokenSource
     from lipt.common.blobs.store import BlobStore
-    from lipt.common.network.tls import TlsFiles, require_deliberate_exposure
     from lipt.common.observability.metrics import serving_metrics
     from lipt.common.observability.tracing import exporting
     from lipt.common.process.devices import limit_memory, resolve_device

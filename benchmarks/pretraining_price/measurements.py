@@ -20,10 +20,6 @@ from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import CostsView
 
 LIPT = "lipt"
-# The same with `soup.search = halving`.
-HALVING = "lipt-halving"
-# Either way.
-LIPTS = (LIPT, HALVING)
 
 
 @dataclass(frozen=True, order=True)
@@ -31,7 +27,7 @@ class Cell:
     """One measurement.
 
     scale: of what size; see `SCALES`.
-    pretraining: `LIPT`, `HALVING`, or what the strategy is given as its option of that name.
+    pretraining: `LIPT`, or what the strategy is given as its option of that name.
     num_workers: worker processes.
     round: of several of the same.
     """
@@ -96,9 +92,8 @@ def cells(scale: str, rounds: int) -> Iterator[Cell]:
     """Every cell, in turns: each round has all of them."""
     sizes = SCALES[scale]
     for number in range(rounds):
-        for pretraining in LIPTS:
-            for num_workers in sizes.num_workers:
-                yield Cell(scale, pretraining, num_workers, number)
+        for num_workers in sizes.num_workers:
+            yield Cell(scale, LIPT, num_workers, number)
         for pretraining in sizes.warm_ups:
             yield Cell(scale, pretraining, 0, number)
 
@@ -155,18 +150,17 @@ def measure(cell: Cell, work: Path) -> Price:
     place.mkdir(parents=True)
     # A warm-up needs a run, and its one learner a worker.
     with _cluster(scale, place, cell.num_workers or 1) as cluster:
-        if cell.pretraining in LIPTS:
-            price = _lipt(cluster, scale, cell)
+        if cell.pretraining == LIPT:
+            price = _lipt(cluster, scale)
         else:
             price = _warm_up(cluster, scale, cell)
     shutil.rmtree(place)
     return price
 
 
-def _lipt(cluster: _Cluster, scale: Scale, cell: Cell) -> Price:
-    search = "halving" if cell.pretraining == HALVING else "grid"
+def _lipt(cluster: _Cluster, scale: Scale) -> Price:
     client, cpu_before, started = cluster.client, cluster.cpu_seconds(), time.perf_counter()
-    run = client.wait(_start(client, scale, dict(scale.learners), soup={"search": search}))
+    run = client.wait(_start(client, scale, dict(scale.learners)))
     pretrained_seconds = time.perf_counter() - started
     client.subset(run.run_id, _STRATEGY, fraction=_FRACTION)
     subset_seconds = time.perf_counter() - started

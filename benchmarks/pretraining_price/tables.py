@@ -9,7 +9,7 @@ from statistics import median
 
 from rich.table import Table
 
-from benchmarks.pretraining_price.measurements import HALVING, LIPTS, SCALES, Cell, Price, Row
+from benchmarks.pretraining_price.measurements import LIPT, SCALES, Cell, Price, Row
 from lipt.common.text import format_bytes
 
 BEGIN, END = "<!-- pretraining price: begin -->", "<!-- pretraining price: end -->"
@@ -28,10 +28,9 @@ _HEADER = (
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as much a warm-up takes as LiPT, either way, with some workers."""
+    """How many times as much a warm-up takes as LiPT with some workers."""
 
     warm_up: str
-    lipt: str
     num_workers: int
     to_weights: float
     to_subset: float
@@ -64,16 +63,15 @@ def ratios(rows: Mapping[Cell, Row], scale: str) -> list[Ratio]:
     """Of each warm-up to LiPT with each number of workers; medians over rounds with both."""
     groups, found = _groups(rows, scale), []
     for warm_up in SCALES[scale].warm_ups:
-        for lipt, num_workers in _lipts(scale):
+        for num_workers in SCALES[scale].num_workers:
             theirs = groups.get((warm_up, 0), {})
-            ours = groups.get((lipt, num_workers), {})
+            ours = groups.get((LIPT, num_workers), {})
             both = sorted(theirs.keys() & ours.keys())
             if both:
                 pairs = [(theirs[number].price, ours[number].price) for number in both]
                 found.append(
                     Ratio(
                         warm_up,
-                        lipt,
                         num_workers,
                         median(a.pretrained_seconds / b.pretrained_seconds for a, b in pairs),
                         median(a.subset_seconds / b.subset_seconds for a, b in pairs),
@@ -135,7 +133,7 @@ def _turned(rows: Mapping[Cell, Row], scale: str) -> list[tuple[str, ...]]:
 def _groups(rows: Mapping[Cell, Row], scale: str) -> dict[tuple[str, int], dict[int, Row]]:
     """Rows by kind of cell, in the order in which they are measured, then by round."""
     sizes = SCALES[scale]
-    kinds = _lipts(scale)
+    kinds = [(LIPT, number) for number in sizes.num_workers]
     kinds += [(warm_up, 0) for warm_up in sizes.warm_ups]
     groups: dict[tuple[str, int], dict[int, Row]] = {kind: {} for kind in kinds}
     for cell, row in rows.items():
@@ -144,20 +142,8 @@ def _groups(rows: Mapping[Cell, Row], scale: str) -> dict[tuple[str, int], dict[
     return {kind: group for kind, group in groups.items() if group}
 
 
-def _lipts(scale: str) -> list[tuple[str, int]]:
-    """LiPT's kinds of cell."""
-    numbers = SCALES[scale].num_workers
-    return [(lipt, number) for lipt in LIPTS for number in numbers]
-
-
 def _words(pretraining: str, num_workers: int) -> str:
-    if pretraining in LIPTS:
-        return f"LiPT, {_with(pretraining, num_workers)}"
-    return f"`{pretraining}`"
-
-
-def _with(lipt: str, num_workers: int) -> str:
-    return _workers(num_workers) + (", halving" if lipt == HALVING else "")
+    return f"LiPT, {_workers(num_workers)}" if pretraining == LIPT else f"`{pretraining}`"
 
 
 def _workers(number: int) -> str:
@@ -179,7 +165,7 @@ def _cells(ratio: Ratio) -> tuple[str, ...]:
     figures = (ratio.to_weights, ratio.to_subset, ratio.cpu)
     return (
         f"`{ratio.warm_up}`",
-        _with(ratio.lipt, ratio.num_workers),
+        _workers(ratio.num_workers),
         *(f"{one:.1f}" for one in figures),
     )
 

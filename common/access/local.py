@@ -14,23 +14,17 @@ import os
 import socket
 import stat
 import tempfile
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from ipaddress import ip_address
 from pathlib import Path
 
-from lipt.common.network.tls import split_address
+from lipt.common.access.tls import split_address
 
 _PREFIX = "unix:"
 _OTHERS = 0o077
 # Limits of a socket's path, and of its own name in it.
 _LONGEST_PATH_BYTES, _LONGEST_NAME_BYTES = 107, 52
-
-
-def connection_option() -> tuple[str, str]:
-    """A gRPC option that tells a user's channels apart: they have no port of their own."""
-    return "grpc.primary_user_agent", f"lipt-{uuid.uuid4().hex}"
 
 
 def is_local(peer: str) -> bool:

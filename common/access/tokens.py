@@ -66,18 +66,17 @@ class TokenSource:
         return source
 
     def read(self) -> str:
-        try:
-            text = self.text if self.path is None else self.path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is not text"
-            raise ConfigError(
-                f"--token-file {self.path} cannot be read: {why}. Give a file with the output of "
-                "lipt token create."
-            ) from None
+        where, why = "LIPT_TOKEN", "holds no token"
+        text = self.text
+        if self.path is not None:
+            where = f"--token-file {self.path}"
+            try:
+                text = self.path.read_text(encoding="utf-8", errors="replace")
+            except OSError as error:
+                why = f"cannot be read: {error.strerror}"
         token = Token.parse(text)
         if token is None:
-            where = "LIPT_TOKEN" if self.path is None else f"--token-file {self.path}"
-            raise ConfigError(f"{where} holds no token. lipt token create prints one.")
+            raise ConfigError(f"{where} {why}. lipt token create prints a token.")
         return token.text
 
 

@@ -30,15 +30,10 @@ class BlobName:
     size_bytes: int
 
     def __post_init__(self) -> None:
-        if not _SHA256.match(self.sha256):
+        if not _SHA256.match(self.sha256) or not 0 <= self.size_bytes < 2**63:
             raise InvalidRequestError(
-                f"{self.sha256[:80]!r} does not name a blob. "
-                "Give 64 lower-case hexadecimal digits: the SHA-256 of its content."
-            )
-        if not 0 <= self.size_bytes < 2**63:
-            raise InvalidRequestError(
-                f"blob {self.sha256[:12]} cannot have {self.size_bytes} bytes. "
-                "Give the length of its content."
+                f"no blob has the SHA-256 {self.sha256[:80]!r} and {self.size_bytes} bytes. "
+                "Give the 64 lower-case hexadecimal digits and the length of its content."
             )
 
     @classmethod
@@ -83,17 +78,13 @@ def chunk_data(chunk: blob_pb2.Chunk, *, blob: BlobName, offset_bytes: int) -> b
             f"Send chunks of {CHUNK_BYTES} bytes."
         )
     if chunk.offset_bytes != offset_bytes:
-        raise WrongOffsetError(
-            f"a chunk of blob {blob} starts at {chunk.offset_bytes}, but {offset_bytes} bytes are "
-            "kept. Ask for the status and resume there."
-        )
+        raise wrong_offset(blob, f"no chunk at {chunk.offset_bytes} follows {offset_bytes} bytes")
     if end_bytes > blob.size_bytes:
-        raise WrongOffsetError(
-            f"a chunk of blob {blob} ends at {end_bytes}, after the blob's end. Send the declared "
-            "size."
-        )
+        raise wrong_offset(blob, f"a chunk ends at {end_bytes}, after the blob's end")
     if zlib.crc32(data) != chunk.crc32:
-        raise CorruptBlobError(
-            f"the chunk of blob {blob} at {offset_bytes} differs from its CRC-32. Send it again."
-        )
+        raise CorruptBlobError(f"{blob} at {offset_bytes} differs from its CRC-32. Send it again.")
     return data
+
+
+def wrong_offset(blob: BlobName, why: str) -> WrongOffsetError:
+    return WrongOffsetError(f"blob {blob}: {why}. Ask for its status, and send the rest.")

@@ -16,17 +16,18 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from typing import Self
 
-from lipt.common.blobs.blob import BlobName
-from lipt.common.blobs.durable import (
+from lipt.common.blobs.blob import BlobName, wrong_offset
+from lipt.common.blobs.files import (
     directory_lock,
     make_directory,
     publish,
+    remove_oldest,
     remove_stale_temporaries,
     state_errors,
     sync,
@@ -39,7 +40,6 @@ from lipt.common.errors import (
     CorruptBlobError,
     UnknownBlobError,
     UploadInProgressError,
-    WrongOffsetError,
 )
 
 _READ_BYTES = 1024 * 1024
@@ -220,16 +220,7 @@ class BlobStore:
         """Delete the least recently used blobs until the rest fits; for caches only."""
         with state_errors(self.root):
             self._target(keep).touch()
-            blobs = []
-            for path in (self.root / "blobs").glob("*/*"):
-                with suppress(FileNotFoundError):  # another process trims, too
-                    blobs.append((path.stat(), path))
-            total = sum(stat.st_size for stat, _ in blobs)
-            for stat, path in sorted(blobs, key=lambda blob: blob[0].st_mtime_ns):
-                if total <= max_bytes or path == self._target(keep):
-                    return
-                path.unlink(missing_ok=True)
-                total -= stat.st_size
+            remove_oldest((self.root / "blobs").glob("*/*"), most_bytes=max_bytes)
 
     def committed_offset(self, name: BlobName) -> int:
         """The number of bytes stored of a partial blob, where its upload resumes."""
@@ -294,10 +285,8 @@ class Upload:
             self._file.truncate(0)
         self.offset_bytes = self._file.seek(0, 2)
         if self.offset_bytes != offset_bytes:
-            raise WrongOffsetError(
-                f"blob {self.name} is kept up to byte {self.offset_bytes}, not {offset_bytes}. "
-                "Ask for the status and resume there."
-            )
+            why = f"it is kept up to byte {self.offset_bytes}, not {offset_bytes}"
+            raise wrong_offset(self.name, why)
         self._file.seek(0)
         while piece := self._file.read(_READ_BYTES):
             self._digest.update(piece)
@@ -305,11 +294,6 @@ class Upload:
     def write(self, data: bytes) -> None:
         """Append bytes; they survive a crash of this process."""
         with self._lock:
-            if self.offset_bytes + len(data) > self.name.size_bytes:
-                raise WrongOffsetError(
-                    f"{len(data)} bytes at {self.offset_bytes} exceed the size of blob "
-                    f"{self.name}. Send the blob of the declared size."
-                )
             try:
                 with state_errors(self._part):
                     write_all(self._file, data)
@@ -325,9 +309,7 @@ class Upload:
             if self.offset_bytes != self.name.size_bytes:
                 if not self.offset_bytes:
                     self._part.unlink()
-                raise WrongOffsetError(
-                    f"blob {self.name} ends at byte {self.offset_bytes}. Send the rest from there."
-                )
+                raise wrong_offset(self.name, f"it ends at byte {self.offset_bytes}")
             if self._digest.hexdigest() != self.name.sha256:
                 self._part.unlink()
                 raise CorruptBlobError(
@@ -356,15 +338,11 @@ class Upload:
 def _open_locked(name: BlobName, part: Path) -> FileIO:
     while True:
         file = FileIO(str(part), "a+", opener=lambda path, flags: os.open(path, flags, 0o600))
-        try:
+        with ExitStack() as stack:
+            stack.enter_context(file)
             locked = try_lock(file, part)
-        except BaseException:
-            file.close()
-            raise
-        if locked:
-            return file
-        file.close()
+            if locked:
+                stack.pop_all()
+                return file
         if locked is False:
-            raise UploadInProgressError(
-                f"blob {name} is being uploaded by another process. Try again later."
-            )
+            raise UploadInProgressError(f"another process uploads blob {name}. Try again later.")

@@ -12,7 +12,7 @@ from typing import TypeVar, cast
 import grpc
 
 from lipt.common.backoff import RetryPolicy, retry
-from lipt.common.blobs.blob import BlobName, blob_to_proto, chunk_data, fill_chunk
+from lipt.common.blobs.blob import BlobName, blob_to_proto, chunk_data, fill_chunk, wrong_offset
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import (
     BlobTooLargeError,
@@ -21,14 +21,11 @@ from lipt.common.errors import (
     TooManyCallsError,
     TransferError,
     UnreachableError,
-    WrongOffsetError,
     from_rpc_error,
 )
 from lipt.common.rpc.channel import IdleWatchdog
 from lipt.common.rpc.messages import CHUNK_BYTES
 from lipt.v1 import blob_pb2, blob_pb2_grpc
-
-OnBytes = Callable[[int], object]
 
 ResultT = TypeVar("ResultT")
 
@@ -46,7 +43,7 @@ class Transfers:
     """
 
     stub: blob_pb2_grpc.BlobServiceStub
-    on_bytes: OnBytes | None = None
+    on_bytes: Callable[[int], object] | None = None
     policy: RetryPolicy = field(default_factory=RetryPolicy)
     idle_seconds: float = 30.0
 
@@ -63,16 +60,13 @@ class Transfers:
 
     def download_bytes(self, name: BlobName, *, max_bytes: int) -> bytes:
         if name.size_bytes > max_bytes:
-            raise BlobTooLargeError(
-                f"blob {name} is larger than the {max_bytes} bytes that are taken here. Raise the "
-                "limit."
-            )
+            raise BlobTooLargeError(f"blob {name} is over {max_bytes} bytes. Raise the limit.")
         content = bytearray()
 
         def attempt() -> bytes:
             self._receive(name, lambda: len(content), content.extend)
             if len(content) != name.size_bytes:
-                raise WrongOffsetError(f"blob {name} ended at byte {len(content)}.")
+                raise wrong_offset(name, f"it ends at byte {len(content)}")
             data = bytes(content)
             if BlobName.of(data) != name:
                 content.clear()

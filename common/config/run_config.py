@@ -14,7 +14,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Density = Annotated[float, Field(gt=0.0, le=1.0)]
-NamePattern = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class Precision(StrEnum):
@@ -54,14 +53,8 @@ class SoupMethod(StrEnum):
     """Rule by which learners are merged."""
 
     GREEDY = "greedy"
+    INTERPOLATION = "interpolation"
     UNIFORM = "uniform"
-
-
-class SoupSearch(StrEnum):
-    """Search for a learner's mixing ratio."""
-
-    GRID = "grid"
-    HALVING = "halving"
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,8 +148,8 @@ class LearnersConfig(Section):
     max_attempts: int = Field(default=3, ge=1)
     """Attempts at a learner before it counts as failed."""
     redundancy: int = Field(default=1, ge=1, le=2)
-    """Workers that must submit the same learner, to the bit, before it counts. 2 finds one
-    that lies, at twice the training; they need certificates or tokens of their own."""
+    """Workers that must submit the same learner, to the bit, before it counts. 2 finds a
+    faulty one, at twice the training; they need certificates or tokens of their own."""
     precision: Precision = Precision.AUTO
     """Number format of a learner's training. `auto` is bfloat16 on CUDA devices that have it, else
     float32: on workers of mixed kinds one seed is no longer one soup."""
@@ -166,7 +159,7 @@ class LearnersConfig(Section):
     encoding: WeightEncoding = WeightEncoding.BITMASK
     """How a learner's weights travel. `planes` is as exact as `bitmask`, a fifth smaller and slower
     to make; `bfloat16_planes` rounds, to a third of the size."""
-    frozen: tuple[NamePattern, ...] = Field(
+    frozen: tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] = Field(
         default=(), max_length=100, examples=[["layer1.*", "conv1.*"]]
     )
     """Layers that stay as they are in theta*: globs over the names of parameters, such as
@@ -216,13 +209,11 @@ class SoupConfig(Section):
     """Merging of the learners, and re-estimation of batch-norm statistics."""
 
     method: SoupMethod = SoupMethod.GREEDY
-    """`greedy` takes a learner in only where that raises the accuracy on the validation split;
-    `uniform` averages all of them."""
+    """`greedy` averages those learners that do not lower the accuracy on the validation split;
+    `interpolation`, the paper's, mixes each in at the best of several ratios; `uniform` averages
+    all."""
     num_alphas: int = Field(default=10, ge=1, le=1000)
-    """Mixing ratios that `greedy` tries for each learner: 1/num_alphas, 2/num_alphas, ..., 1."""
-    search: SoupSearch = SoupSearch.GRID
-    """`grid`, the paper's, scores every ratio on the whole validation split. `halving` drops the
-    worse half on each of some small slices: a quarter of the images, and a lower accuracy."""
+    """Ratios that `interpolation` tries for each learner: 1/num_alphas, 2/num_alphas, ..., 1."""
     reestimate_batch_norm: bool = True
     """Whether batch-norm statistics are estimated again before every evaluation, and for theta_p.
     """
@@ -263,7 +254,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             },
             "augmentation": {"method": "randaugment", "magnitude": 9},
             "pruning": {"method": "magnitude", "density_min": 0.85, "density_max": 0.95},
-            "soup": {"method": "greedy", "search": "grid", "num_alphas": 10},
+            "soup": {"method": "interpolation", "num_alphas": 10},
         }
     }
 )

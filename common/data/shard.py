@@ -37,8 +37,7 @@ from lipt.common.inputs.model_input import Stored
 from lipt.common.inputs.specs import MAX_COLUMNS, ColumnsFormat, ImageFormat, InputFormat, spec_of
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.targets.values import Target
-from lipt.common.weights.files import Container, pack, read_container
-from lipt.common.weights.specs import TensorSpec, quoted
+from lipt.common.weights.files import Container, TensorSpec, pack, quoted, read_container
 
 # One more than a shard has; the container limits its header by it.
 _MAX_TENSORS = 4

@@ -99,8 +99,8 @@ def measure_model(model: nn.Module, spec: str, *, inputs: InputSpec) -> ModelFig
             training, passing, evaluation = _per_example(model, inputs, torch.device("cpu"))
         except Exception as error:
             raise ConfigError(
-                f"the model {spec!r} fails in training on a batch of {_FEW} of {inputs} with "
-                f"{type(error).__name__}: {error}. Let its forward pass take any batch in training."
+                f"the model {spec!r} fails in training on {_FEW} of {inputs} with "
+                f"{type(error).__name__}: {error}. Let it take any batch."
             ) from error
     return ModelFigures(
         weights_bytes=sum(item.nbytes for item in model.state_dict().values()),

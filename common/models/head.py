@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.errors import ConfigError
-from lipt.common.inputs.specs import ColumnsSpec, Inputs, InputSpec, call_model
+from lipt.common.inputs.specs import Inputs, InputSpec, call_model
 from lipt.common.text import did_you_mean, listed
 
 # Pattern for all parameters but those of the last layer.
@@ -48,8 +48,7 @@ def find_head(model: nn.Module) -> tuple[str, nn.Linear]:
     linear = [named for named in model.named_modules() if isinstance(named[1], nn.Linear)]
     if not linear:
         raise ConfigError(
-            f"{type(model).__name__} has no nn.Linear layer. Let the model end in one that returns "
-            "the logits."
+            f"{type(model).__name__} has no nn.Linear layer. Let it end in one for the logits."
         )
     wanted = getattr(model, HEAD, linear[-1][0])
     for name, head in linear:
@@ -74,9 +73,8 @@ def forward_with_features(model: nn.Module, inputs: Inputs) -> tuple[Tensor, Ten
     if len(given) != 1 or given[0].ndim != 2:
         shapes = [tuple(features.shape) for features in given]
         raise ConfigError(
-            f"{type(model).__name__} calls its linear layer {name!r} with inputs of the shapes "
-            f"{shapes}. Let the model end in an nn.Linear, called once with N x D features, or "
-            'name the classifier: head="NAME".'
+            f"{type(model).__name__} calls its linear layer {name!r} with the shapes {shapes}. "
+            'Call it once, with N x D features, or name another classifier: head="NAME".'
         )
     return logits_NC, given[0]
 
@@ -102,52 +100,34 @@ def require_head(model: nn.Module, inputs: Inputs) -> None:
     if not same:
         raise ConfigError(
             f"{type(model).__name__} does not return the output of its linear layer {name!r}. "
-            "Return the classifier's raw logits, or name the layer that is the classifier by "
-            'head="NAME" or the attribute lipt_head of the model.'
+            "Return raw logits, or name the classifier: head=NAME, or the attribute lipt_head."
         )
 
 
 def require_logits(
-    model: nn.Module,
-    spec: str,
-    *,
-    num_classes: int,
-    inputs: InputSpec,
-    device: str = "cpu",
+    model: nn.Module, spec: str, *, num_classes: int, inputs: InputSpec, device: str = "cpu"
 ) -> None:
     """Check that a model's last linear layer maps a batch of zeros to logits."""
     batch = inputs.zeros(_BATCH_SIZE, device)
-    try:
-        with evaluation_mode(model), torch.no_grad():
+    with evaluation_mode(model), torch.no_grad():
+        try:
             outputs: object = call_model(model, batch)
-            _require_shape(outputs, (_BATCH_SIZE, num_classes), spec, inputs)
-            require_head(model, batch)
-    except ConfigError:
-        raise
-    except Exception as error:
-        remedy = "that takes this size, or another size with --image-size."
-        if isinstance(inputs, ColumnsSpec):
-            remedy = (
-                "that takes one batched tensor, or several by these names as keywords, and give "
-                "float32 where its weights are float32."
+        except Exception as error:
+            raise ConfigError(
+                f"the model {spec!r} fails on {inputs} with {type(error).__name__}: {error}. "
+                "Choose a model that takes one batched tensor, or columns by name as keywords; or "
+                "another size with --image-size, or float32 columns."
+            ) from error
+        found = f"a {type(outputs).__name__}"
+        if isinstance(outputs, Tensor) and outputs.is_floating_point():
+            found = f"the shape {tuple(outputs.shape)}"
+        if found != f"the shape {(_BATCH_SIZE, num_classes)}":
+            raise ConfigError(
+                f"the model {spec!r} maps {_BATCH_SIZE} examples of {inputs} to {found}. Return "
+                "N x C floating-point logits, alone or as `logits` of an output; C, here "
+                f"{num_classes}, is the factory's argument num_classes."
             )
-        raise ConfigError(
-            f"the model {spec!r} fails on {inputs} with {type(error).__name__}: {error}. Choose a "
-            f"model {remedy}"
-        ) from error
-
-
-def _require_shape(outputs: object, shape: tuple[int, int], spec: str, inputs: InputSpec) -> None:
-    found = f"a {type(outputs).__name__}"
-    if isinstance(outputs, Tensor):
-        if outputs.shape == shape and outputs.is_floating_point():
-            return
-        found = f"{outputs.dtype} of shape {tuple(outputs.shape)}"
-    raise ConfigError(
-        f"the model {spec!r} maps {shape[0]} examples of {inputs} to {found}, and not to "
-        f"floating-point {shape}. Return the N x C logits, alone or as `logits` of an output; C is "
-        "the factory's argument num_classes."
-    )
+        require_head(model, batch)
 
 
 def head_names(model: nn.Module) -> frozenset[str]:

@@ -127,11 +127,7 @@ class PreActivationBlock(nn.Module):
 
 
 class WideResNet(nn.Module):
-    """WRN-28-10: three stages of blocks, the global average, and a linear head `fc`.
-
-    36,479,194 parameters for 10 classes of RGB images. The 28 layers are the stem, 3 projections
-    and 3 stages of 4 blocks of 2 convolutions.
-    """
+    """WRN-28-10: three stages of blocks, the global average, and a linear head `fc`."""
 
     def __init__(self, *, num_classes: int, image: ImageSpec) -> None:
         super().__init__()
@@ -250,8 +246,8 @@ def _num_values(column: Column) -> int:
         return 2
     if not column.num_values:
         raise ConfigError(
-            f"the models linear and mlp cannot take the column {str(column)!r}: the range of its "
-            "whole numbers is unknown. Give them as float32, or take a model of your own."
+            f"linear and mlp cannot take the column {str(column)!r}: its numbers have no known "
+            "range. Give them as float32, or take a model of your own."
         )
     return column.num_values
 
@@ -308,10 +304,7 @@ class Block(nn.Module):
 
 
 class TextTransformer(nn.Module):
-    """Token and position embeddings, blocks, the mean without padding, and a head `fc`.
-
-    0.3 million parameters besides the embeddings.
-    """
+    """Token and position embeddings, blocks, the mean without padding, and a head `fc`."""
 
     def __init__(self, *, num_classes: int, inputs: InputSpec) -> None:
         super().__init__()

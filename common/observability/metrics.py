@@ -8,7 +8,7 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, TypeAlias
@@ -20,8 +20,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.registry import Collector
 
+from lipt.common.access.tls import TlsFiles, server_context, split_address
 from lipt.common.errors import ConfigError
-from lipt.common.network.tls import TlsFiles, server_context, split_address
 from lipt.common.observability.logs import KNOWN_DETAILS, EventKind, Events
 from lipt.common.process.devices import versions
 
@@ -193,14 +193,20 @@ def serving_metrics(
             return _families(meters, (*EVERYWHERE, *instruments), read())
 
     registry.register(Scrape())
-    with ExitStack() as stack:
-        try:
-            served = stack.enter_context(_serving(host, port, make_wsgi_app(registry), tls))
-        except OSError as error:
-            raise ConfigError(
-                f"--metrics-listen {listen}: {error.strerror or error}. Choose another address."
-            ) from None
-        yield f"[{host}]:{served}" if ":" in host else f"{host}:{served}"
+    try:
+        server = _bound(host, port, make_wsgi_app(registry), tls)
+    except OSError as error:
+        raise ConfigError(
+            f"--metrics-listen {listen}: {error.strerror or error}. Choose another address."
+        ) from None
+    thread = threading.Thread(target=server.serve_forever, name="http", daemon=True)
+    thread.start()
+    try:
+        yield f"[{host}]:{server.server_port}" if ":" in host else f"{host}:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def _families(
@@ -218,29 +224,19 @@ def _families(
         yield family
 
 
-@contextmanager
-def _serving(
-    host: str, port: int, application: Callable[..., Any], tls: TlsFiles | None
-) -> Iterator[int]:
+def _bound(host: str, port: int, application: Callable[..., Any], tls: TlsFiles | None) -> _Server:
     # Omits the creation time of each series.
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
     context = server_context(tls, asks_peers=True)
-    server = type("Server", (_Server,), {"address_family": family})((host, port), _Handler)
+    server: _Server = type("Server", (_Server,), {"address_family": family})((host, port), _Handler)
     server.set_app(application)
     if context is not None:
         # The handshake runs in the connection's thread, so that a silent peer blocks no other.
         server.socket = context.wrap_socket(
             server.socket, server_side=True, do_handshake_on_connect=False
         )
-    thread = threading.Thread(target=server.serve_forever, name="http", daemon=True)
-    thread.start()
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    return server
 
 
 class _Handler(WSGIRequestHandler):

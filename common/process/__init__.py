@@ -1,14 +1,25 @@
-"""Process: notifications to the service manager, and exit during slow imports."""
+"""Process: its machine's share, its service manager, and exit during slow imports."""
 
 from __future__ import annotations
 
 import logging
 import os
+import resource
 import signal
 import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 
 _VARIABLE = "NOTIFY_SOCKET"
+# Results depend on the number of threads, so allow a larger machine's.
+_THREADS_PER_CORE = 4
+_FEWEST_THREADS = 8
+_SHARE_OF_MEMORY = 0.8
+_MANY_DESCRIPTORS = 2**20
+_HAS_AFFINITY = hasattr(os, "sched_getaffinity")
 
 logger = logging.getLogger(__name__)
 
@@ -43,3 +54,74 @@ def run_program(program: str, module: str, *, status_variable: str = "") -> None
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
     import_module(module).main()
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Cores and bytes of main memory for this process."""
+
+    num_cores: int
+    memory_bytes: int
+
+    @property
+    def max_threads(self) -> int:
+        return max(_FEWEST_THREADS, _THREADS_PER_CORE * self.num_cores)
+
+    @property
+    def max_memory_bytes(self) -> int:
+        return int(_SHARE_OF_MEMORY * self.memory_bytes)
+
+
+def this_machine() -> Machine:
+    """This machine, or its container's share."""
+    pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    return Machine(
+        num_cores=len(os.sched_getaffinity(0)) if _HAS_AFFINITY else os.cpu_count() or 1,
+        memory_bytes=min([pages * page_bytes, *_container_limits()]),
+    )
+
+
+def _container_limits(
+    root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
+) -> Iterator[int]:
+    lines = []
+    with suppress(OSError):
+        lines = own.read_text().splitlines()
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            yield from _limits_upwards(root, path, "memory.max")
+        elif "memory" in controllers.split(","):
+            yield from _limits_upwards(root / "memory", path, "memory.limit_in_bytes")
+
+
+def _limits_upwards(root: Path, path: str, file: str) -> Iterator[int]:
+    group = root / path.lstrip("/")
+    # A container mounts its own group at the root.
+    for folder in (group, *group.parents):
+        # "max" is not a number.
+        with suppress(OSError, ValueError):
+            yield int((folder / file).read_text())
+        if folder == root:
+            return
+
+
+def raise_descriptor_limit() -> int:
+    """Let this process open as many files and connections as it may; returns how many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MANY_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
+
+
+def num_descriptors() -> int:
+    """The number of this process's open files and connections; 0 where that is unknown."""
+    with suppress(OSError):
+        return sum(1 for _ in Path("/proc/self/fd").iterdir())
+    return 0
+
+
+def wait_passively() -> None:
+    """Let OpenMP's threads sleep instead of spin, unless the user chose otherwise."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

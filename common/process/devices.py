@@ -23,9 +23,6 @@ _CUDA = re.compile(r"cuda(?::([0-9]+))?")
 _PACKAGES = ("lipt", "torch", "torchvision")
 # The protocol's limit.
 _MAX_NAME_CHARACTERS = 80
-_OWN_SCORE = Path("/proc/self/oom_score_adj")
-# In -1000..1000.
-_SCORE = "500"
 # Messages of C++ and torch in place of a MemoryError.
 _WORDS = ("can't allocate memory", "not enough memory", "std::bad_alloc", "can't start new thread")
 
@@ -42,17 +39,14 @@ def resolve_device(spec: str) -> torch.device:
     if index < num_cuda:
         return torch.device("cuda", index)
     cuda = [f"cuda:{index} ({torch.cuda.get_device_name(index)})" for index in range(num_cuda)]
-    what = "is not on this machine" if match else "is not a device"
     raise ConfigError(
-        f"device {spec!r} {what}: this machine has {', '.join(['cpu', *cuda])}. "
-        "Choose one of these, or auto (CUDA if there is any, else the CPU)."
+        f"this machine has no device {spec!r}, but {', '.join(['cpu', *cuda])}. Choose one of "
+        "these, or auto (CUDA if there is any, else the CPU)."
     )
 
 
 def device_name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return device.type
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def processor_name() -> str:
@@ -93,7 +87,8 @@ def limit_memory(num_bytes: int) -> None:
 def prefer_as_oom_victim() -> None:
     """Make the system kill this process first when memory runs out."""
     with suppress(OSError):
-        _OWN_SCORE.write_text(_SCORE)
+        # In -1000..1000.
+        Path("/proc/self/oom_score_adj").write_text("500")
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -6,17 +6,19 @@ import json
 import logging
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Generic, Self, TypeVar, cast
+from functools import partial
+from typing import Any, Generic, Self, TypeVar
 
 import grpc
 from opentelemetry.trace import SpanKind
 
-from lipt.common.access.local import LocalTarget, connection_option
+from lipt.common.access.local import LocalTarget
+from lipt.common.access.tls import Renewal, TlsContents, TlsFiles, is_loopback, split_address
 from lipt.common.access.tokens import TokenSource
 from lipt.common.errors import from_rpc_error
-from lipt.common.network.tls import Renewal, TlsContents, TlsFiles, is_loopback, split_address
 from lipt.common.observability.tracing import (
     CALL_STATUS,
     TRACEPARENT,
@@ -73,36 +75,27 @@ def open_channel(
 ) -> grpc.Channel:
     """A channel to `host:port` that connects on first use, with TLS renewal, token and tracing."""
     host, _ = split_address(address)
+    channel: Any
     if tls is not None:
 
-        def connect(contents: TlsContents) -> grpc.Channel:
-            credentials = contents.channel_credentials()
+        def connect(pem: TlsContents) -> grpc.Channel:
+            credentials = grpc.ssl_channel_credentials(pem.ca, pem.key, pem.cert)
             return grpc.secure_channel(address, credentials, options=_OPTIONS)
 
-        channel = cast("grpc.Channel", RenewingChannel(Renewal(tls).current, connect))
+        channel = RenewingChannel(Renewal(tls).current, connect)
     elif token is None and is_loopback(host):
-        channel = _local_channel(address)
+        # Over the coordinator's local socket, if there is one.
+        # The name tells a user's channels apart: they have no port of their own.
+        own = ("grpc.primary_user_agent", f"lipt-{uuid.uuid4().hex}")
+        insecure = partial(grpc.insecure_channel, options=(*_OPTIONS, own))
+        channel = RenewingChannel(LocalTarget(address).current, insecure)
     else:
         if token is not None and not is_loopback(host):
-            logger.warning(
-                "the token goes to %s in the clear, where others on the network can read it. Give "
-                "--tls-ca where the coordinator has TLS.",
-                address,
-            )
+            logger.warning("the token goes to %s in the clear. Give --tls-ca.", address)
         channel = grpc.insecure_channel(address, options=_OPTIONS)
     if token is not None:
         channel = with_metadata(channel, lambda: (("authorization", f"Bearer {token.read()}"),))
     return grpc.intercept_channel(channel, _EveryCall(_call_in_trace)) if is_tracing() else channel
-
-
-def _local_channel(address: str) -> grpc.Channel:
-    """A channel to a loopback port, over its coordinator's local socket if there is one."""
-    options = (*_OPTIONS, connection_option())
-
-    def connect(target: str) -> grpc.Channel:
-        return grpc.insecure_channel(target, options=options)
-
-    return cast("grpc.Channel", RenewingChannel(LocalTarget(address).current, connect))
 
 
 def with_metadata(

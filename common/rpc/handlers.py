@@ -15,12 +15,7 @@ from google.protobuf.message import DecodeError
 from grpc_status import rpc_status
 from opentelemetry.trace import SpanKind
 
-from lipt.common.errors import (
-    InvalidRequestError,
-    LiptError,
-    TooManyCallsError,
-    to_status,
-)
+from lipt.common.errors import InvalidRequestError, LiptError, TooManyCallsError, to_status
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.tracing import (
     CALL_STATUS,

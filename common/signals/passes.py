@@ -27,11 +27,10 @@ from lipt.common.inputs.model_input import Stored, pinned, stored_on, to_model_i
 from lipt.common.inputs.specs import InputFormat, Inputs
 from lipt.common.models import find_head, forward_with_features
 from lipt.common.models.head import evaluation_mode
-from lipt.common.signals.blocks import row_blocks
+from lipt.common.signals import row_blocks
 from lipt.common.text import listed
 from lipt.common.weights.encodings import encode_weights, open_weights
-from lipt.common.weights.files import non_finite
-from lipt.common.weights.specs import TensorSpec, Weights
+from lipt.common.weights.files import TensorSpec, Weights, non_finite
 
 OnProgress = Callable[[int, int], None]
 # Called after every batch with the number of examples done; may raise to end the pass.
@@ -43,41 +42,27 @@ _ERRORS, _FEATURES = "errors", "features"
 def results_on_cpu(
     computed: Iterable[tuple[slice, tuple[Tensor, ...]]],
 ) -> Iterator[tuple[slice, tuple[Tensor, ...]]]:
-    """The same rows and results, results on the CPU.
-
-    On CUDA, results are copied to page-locked memory and yielded after the next batch is queued, so
-    that the device stays busy.
-    """
-    last: _PendingCopy | None = None
+    """The same rows, with results on the CPU; those of CUDA once the next batch is queued."""
+    last: tuple[torch.cuda.Event, slice, tuple[Tensor, ...]] | None = None
     for rows, results in computed:
         if results[0].device.type != "cuda":
-            yield rows, tuple(result.cpu() for result in results)
+            yield rows, results
             continue
-        begun = _PendingCopy(rows, results)
-        if last is not None:
-            yield last.wait()
-        last = begun
-    if last is not None:
-        yield last.wait()
-
-
-class _PendingCopy:
-    """A batch's results during their copy from CUDA to the CPU."""
-
-    def __init__(self, rows: slice, results: tuple[Tensor, ...]) -> None:
-        self._rows = rows
-        self._results = tuple(
+        copies = tuple(
             torch.empty(result.shape, dtype=result.dtype, pin_memory=True).copy_(
                 result, non_blocking=True
             )
             for result in results
         )
-        self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self._done.record(torch.cuda.current_stream(results[0].device))
-
-    def wait(self) -> tuple[slice, tuple[Tensor, ...]]:
-        self._done.synchronize()
-        return self._rows, self._results
+        copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        copied.record(torch.cuda.current_stream(results[0].device))
+        if last is not None:
+            last[0].synchronize()
+            yield last[1:]
+        last = copied, rows, copies
+    if last is not None:
+        last[0].synchronize()
+        yield last[1:]
 
 
 def require_finite_rows(finite_B: Tensor, ids_B: Tensor, what: str) -> None:

@@ -19,8 +19,14 @@ import torch
 from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import WeightsError
 from lipt.common.text import listed
-from lipt.common.weights.files import SPARE_TENSORS, read_container
-from lipt.common.weights.specs import TensorSpec, Weights, differences, quoted
+from lipt.common.weights.files import (
+    SPARE_TENSORS,
+    TensorSpec,
+    Weights,
+    differences,
+    quoted,
+    read_container,
+)
 
 # Common keys of a model's weights in a checkpoint.
 _STATE_KEYS = ("state_dict", "model_state_dict", "model")

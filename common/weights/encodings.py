@@ -51,12 +51,14 @@ from lipt.common.weights.files import (
     Container,
     Shape,
     Size,
+    TensorSpec,
     bytes_of,
+    check_specs,
     complaint,
     pack,
+    quoted,
     read_container,
 )
-from lipt.common.weights.specs import TensorSpec, check_specs, quoted
 
 SPARSE_KEY, PLANES_KEY = "lipt.sparse", "lipt.planes"
 _VERSION = 1

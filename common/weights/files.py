@@ -15,6 +15,7 @@ Tensors are written by falling item size, then name, so that every value is alig
 from __future__ import annotations
 
 import json
+import math
 import mmap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -28,17 +29,18 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
 
-from lipt.common.blobs.durable import write_all
+from lipt.common.blobs.files import write_all
 from lipt.common.errors import BlobTooLargeError, StateError, WeightsError
+from lipt.common.text import listed
 from lipt.common.weights import LENGTH_BYTES, malformed, values_begin
-from lipt.common.weights.specs import TensorSpec, Weights, check_specs, quoted
 
 ValueT = TypeVar("ValueT")
+Weights = dict[str, torch.Tensor]
 
 # Margin in the limit on tensors, so that another model's file is opened and compared.
 SPARE_TENSORS = 1000
 _METADATA = "__metadata__"
-_MOST_CHARACTERS = 200
+_MAX_NAME_CHARACTERS, _MOST_CHARACTERS = 100, 200
 # An entry takes some 120 bytes; long module paths take more.
 _HEADER_BYTES_PER_TENSOR = 1024
 
@@ -59,6 +61,69 @@ DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 # Valid sizes in a peer's JSON.
 Size = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
 Shape = Annotated[list[Size], Field(max_length=16)]
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A tensor without its values."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def num_elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.num_elements * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
+
+
+def copy_to_cpu(tensors: Mapping[str, torch.Tensor]) -> Weights:
+    return {
+        name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()
+    }
+
+
+def specs_of(weights: Mapping[str, torch.Tensor]) -> dict[str, TensorSpec]:
+    return {name: TensorSpec(tuple(tensor.shape), tensor.dtype) for name, tensor in weights.items()}
+
+
+def quoted(name: str) -> str:
+    """A name quoted for an error; a peer's may be long or unprintable."""
+    return repr(name if len(name) <= _MAX_NAME_CHARACTERS else f"{name[:_MAX_NAME_CHARACTERS]}...")
+
+
+def check_specs(found: Mapping[str, TensorSpec], like: Mapping[str, TensorSpec]) -> None:
+    """Refuse weights that do not match the model."""
+    differing = {name: found.get(name) for name, spec in like.items() if found.get(name) != spec}
+    strange = {name: spec for name, spec in found.items() if name not in like}
+    if differing or strange:
+        raise differences(differing, strange, like)
+
+
+def differences(
+    differing: Mapping[str, TensorSpec | None],
+    strange: Mapping[str, TensorSpec],
+    like: Mapping[str, TensorSpec],
+    *,
+    remedy: str = "Give weights of this model, or name the model that they belong to.",
+) -> WeightsError:
+    """The error for weights with missing, changed or `strange` tensors."""
+    clauses = [
+        f"{quoted(name)} is {found or 'missing'}, the model has {like[name]}"
+        for name, found in differing.items()
+    ]
+    clauses += [
+        f"{quoted(name)} is {spec}, the model has no such tensor" for name, spec in strange.items()
+    ]
+    shown = listed(clauses, 3, separator="; ")
+    return WeightsError(
+        f"the weights differ from the model's in {len(clauses)} tensors: {shown}. {remedy}"
+    )
 
 
 class _Entry(BaseModel):
@@ -118,10 +183,8 @@ def _parts(
     end = 0
     for name, tensor in sorted(tensors.items(), key=lambda item: (-item[1].itemsize, item[0])):
         if tensor.dtype not in _NAMES:
-            raise WeightsError(
-                f"{quoted(name)} is {tensor.dtype}, which cannot be stored. Convert it to one of "
-                f"{', '.join(str(dtype) for dtype in _NAMES)}."
-            )
+            known = ", ".join(map(str, _NAMES))
+            raise WeightsError(f"{quoted(name)} is {tensor.dtype}. Convert it to one of {known}.")
         values = bytes_of(tensor).data
         header[name] = {
             "dtype": _NAMES[tensor.dtype],
@@ -180,34 +243,21 @@ def read_container(
     length = start - LENGTH_BYTES
     max_length = max_tensors * _HEADER_BYTES_PER_TENSOR + max_metadata_bytes
     if length > max_length:
-        raise BlobTooLargeError(
-            f"{label} has a header of {length} bytes; at most {max_length} are read. "
-            "Give weights of this model."
-        )
+        raise _too_large(label, f"has a header of {length} bytes", max_length)
     metadata, entries = _parse(bytes(data[LENGTH_BYTES:start]), label)
     if len(entries) > max_tensors:
-        raise BlobTooLargeError(
-            f"{label} declares {len(entries)} tensors; at most {max_tensors} are read. "
-            "Give weights of this model."
-        )
+        raise _too_large(label, f"declares {len(entries)} tensors", max_tensors)
     specs: dict[str, TensorSpec] = {}
     begins: dict[str, int] = {}
     end = 0
     # By offset: a gap could hide bytes, an overlap could claim too many.
     for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
         if entry.dtype not in DTYPES:
-            known = ", ".join(DTYPES)
-            raise malformed(
-                label, f"{quoted(name)} has dtype {entry.dtype[:20]!r}, known are {known}"
-            )
+            raise malformed(label, f"{quoted(name)} has the unknown dtype {entry.dtype[:20]!r}")
         spec = TensorSpec(tuple(entry.shape), DTYPES[entry.dtype])
         if entry.data_offsets != [end, end + spec.num_bytes]:
-            begin, after = entry.data_offsets
-            raise malformed(
-                label,
-                f"{quoted(name)} is {spec}, {spec.num_bytes} bytes from {end}, but lies at "
-                f"{begin}..{after}",
-            )
+            where = f"lies at {entry.data_offsets}, not at {[end, end + spec.num_bytes]}"
+            raise malformed(label, f"{quoted(name)} is {spec}, but {where}")
         specs[name], begins[name] = spec, end
         end += spec.num_bytes
     if end != len(data) - start:
@@ -232,11 +282,15 @@ def _open(source: bytes | Path, max_bytes: int) -> memoryview:
 
 def _check_size(size: int, max_bytes: int, label: str) -> None:
     if size > max_bytes:
-        raise BlobTooLargeError(
-            f"{label} has {size} bytes; at most {max_bytes} are read. Give weights of this model."
-        )
+        raise _too_large(label, f"has {size} bytes", max_bytes)
     if size <= LENGTH_BYTES:
         raise malformed(label, f"{size} bytes are too few")
+
+
+def _too_large(label: str, what: str, most: int) -> BlobTooLargeError:
+    return BlobTooLargeError(
+        f"{label} {what}; at most {most} are read. Give weights of this model."
+    )
 
 
 def _parse(text: bytes, label: str) -> tuple[dict[str, str], dict[str, _Entry]]:

@@ -14,7 +14,7 @@ import re
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from lipt.common.access.roles import EVERY_ROLE, Role
+from lipt.common.access import EVERY_ROLE, Role
 from lipt.common.access.tokens import MIN_SECRET_CHARACTERS
 from lipt.common.errors import InvalidRequestError, PermissionDeniedError
 

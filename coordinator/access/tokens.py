@@ -17,11 +17,18 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 
-from lipt.common.access.certificate import CertificateIdentity, role_unit, role_uri
+from lipt.common.access import EVERY_ROLE, Role
 from lipt.common.access.local import is_local
-from lipt.common.access.roles import EVERY_ROLE, Role
+from lipt.common.access.tls import (
+    CertificateIdentity,
+    TlsFiles,
+    is_loopback,
+    role_unit,
+    role_uri,
+    split_address,
+)
 from lipt.common.access.tokens import Token
-from lipt.common.blobs.durable import write_durably
+from lipt.common.blobs.files import write_durably
 from lipt.common.errors import (
     InvalidRequestError,
     PermissionDeniedError,
@@ -29,7 +36,6 @@ from lipt.common.errors import (
     UnauthenticatedError,
     UnknownTokenError,
 )
-from lipt.common.network.tls import TlsFiles, is_loopback, split_address
 from lipt.coordinator.access.caller import ANYBODY, Caller
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import TokenRecord

@@ -17,8 +17,14 @@ from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.blobs.durable import make_directory, write_durably
-from lipt.common.blobs.file_cache import cache_file, cached_files, find_cached, remove_oldest
+from lipt.common.blobs.files import (
+    cache_file,
+    cached_files,
+    find_cached,
+    make_directory,
+    remove_oldest,
+    write_durably,
+)
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import Dataset, open_dataset, without_quarantined

@@ -21,7 +21,7 @@ from lipt.common.errors import QueueFullError
 from lipt.common.observability.logs import EventKind, Events, log_context
 from lipt.common.observability.metrics import Meters
 from lipt.common.observability.tracing import current_traceparent
-from lipt.common.process.machine import this_machine
+from lipt.common.process import this_machine
 from lipt.coordinator.compute.context import Context, DataDescription, LightContext
 from lipt.coordinator.compute.messages import (
     DroppedError,

@@ -26,7 +26,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.blobs.durable import make_directory, state_errors, write_durably
+from lipt.common.blobs.files import make_directory, state_errors, write_durably
 from lipt.common.config.run_config import RunConfig
 from lipt.common.config.tasks import ScoringTask
 from lipt.common.errors import LiptError

@@ -24,8 +24,7 @@ from lipt.common.observability.metrics import Meters
 from lipt.common.observability.tracing import span
 from lipt.common.signals.passes import read_range
 from lipt.common.weights.encodings import open_weights
-from lipt.common.weights.files import non_finite, read_container
-from lipt.common.weights.specs import TensorSpec
+from lipt.common.weights.files import TensorSpec, non_finite, read_container
 from lipt.coordinator.compute.scan import RangeFolder
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.leases import AssignmentKey, RangeGrant

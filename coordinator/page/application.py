@@ -25,9 +25,9 @@ from starlette.routing import Route as StarletteRoute
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lipt.common.access.roles import Role
+from lipt.common.access import Role
+from lipt.common.access.tls import is_loopback
 from lipt.common.errors import PermissionDeniedError
-from lipt.common.network.tls import is_loopback
 from lipt.coordinator.access.caller import Caller, note_caller, require_role
 from lipt.coordinator.page import handlers, requests
 from lipt.coordinator.page.handlers import OPEN_PAGE

@@ -22,7 +22,6 @@ from starlette.responses import RedirectResponse, Response
 from lipt.common.config.values import overrides_to_proto
 from lipt.common.determinism import derive_seed
 from lipt.common.errors import InvalidRequestError, LiptError, UnauthenticatedError
-from lipt.common.maps import rows_to_draw
 from lipt.common.rpc.messages import require_lengths
 from lipt.common.subsets import Examples, overlap
 from lipt.coordinator.access.caller import Caller, require_role
@@ -41,6 +40,9 @@ from lipt.v1 import run_pb2
 OPEN_PAGE = "AccessService/OpenPage"
 NUM_SHOWN = 32
 MAX_PICTURES = 64
+_MAP_AT_RANDOM = 1000
+# Limit for all subsets together, beyond the random ones.
+_MAP_OF_SUBSETS = 500
 
 Labels = NDArray[np.int64]
 
@@ -186,6 +188,14 @@ async def show_subsets(request: PageRequest, run: str, digest: str, other: str =
     return await asyncio.to_thread(compared)
 
 
+def rows_to_draw(num_examples: int, subsets: Sequence[Labels], seed: int) -> Labels:
+    """Rows of a map, ascending: a random sample, and more rows of each subset."""
+    order = np.random.default_rng(derive_seed(seed, "map")).permutation(num_examples)
+    share = _MAP_OF_SUBSETS // max(len(subsets), 1)
+    parts = [order[np.isin(order, subset)][:share] for subset in subsets]
+    return np.unique(np.concatenate([order[:_MAP_AT_RANDOM], *parts]))
+
+
 async def draw_map(
     request: PageRequest, run: str, digests: Annotated[list[str], Field(min_length=1, max_length=2)]
 ) -> object:
@@ -193,8 +203,8 @@ async def draw_map(
     found = find_ready(app.store, run, app.data)
     records = [await app.answers.find_subset(found.run_id, one) for one in digests]
     chosen = [(await app.answers.examples(one)).indices_K for one in records]
-    drawn = await asyncio.to_thread(rows_to_draw, app.data.num_rows, chosen, (), found.config.seed)
-    ids_M = np.setdiff1d(drawn.numpy(), np.array(app.data.quarantined, np.int64))
+    drawn = await asyncio.to_thread(rows_to_draw, app.data.num_rows, chosen, found.config.seed)
+    ids_M = np.setdiff1d(drawn, np.array(app.data.quarantined, np.int64))
     if found.inputs is None or found.pretrained_weights is None:
         raise ValueError(f"run {found.run_id} is ready without weights")
     job = MapExamples(found.config, found.inputs, found.pretrained_weights, tuple(ids_M.tolist()))

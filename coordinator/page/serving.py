@@ -10,9 +10,9 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
+from lipt.common.access.tls import TlsFiles, server_context, split_address
 from lipt.common.errors import ConfigError
 from lipt.common.imports import import_extra
-from lipt.common.network.tls import TlsFiles, server_context, split_address
 from lipt.coordinator.app import App
 from lipt.coordinator.page.connections import SILENT_SECONDS, Connections, guarded
 from lipt.coordinator.page.sessions import Attempts, Sessions

@@ -22,7 +22,7 @@ from threading import Lock
 from cryptography.fernet import Fernet, InvalidToken
 from pydantic import TypeAdapter, ValidationError
 
-from lipt.common.blobs.durable import state_errors, write_durably
+from lipt.common.blobs.files import state_errors, write_durably
 from lipt.common.errors import ConfigError, TooManyCallsError, UnauthenticatedError
 from lipt.coordinator.access.caller import Caller
 from lipt.coordinator.access.tokens import OWN_USER

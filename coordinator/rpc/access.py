@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc.aio
 
-from lipt.common.access.roles import Role
+from lipt.common.access import Role
 from lipt.common.errors import InvalidRequestError
 from lipt.common.rpc.messages import enum_to_proto, enum_value
 from lipt.coordinator.access.caller import Caller, current_caller

@@ -14,14 +14,16 @@ from typing import Any
 
 import grpc.aio
 
-from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto, chunk_data, fill_chunk
-from lipt.common.blobs.store import BlobStore, Upload
-from lipt.common.errors import (
-    CorruptBlobError,
-    InvalidRequestError,
-    UnreachableError,
-    WrongOffsetError,
+from lipt.common.blobs.blob import (
+    BlobName,
+    blob_from_proto,
+    blob_to_proto,
+    chunk_data,
+    fill_chunk,
+    wrong_offset,
 )
+from lipt.common.blobs.store import BlobStore, Upload
+from lipt.common.errors import CorruptBlobError, InvalidRequestError, UnreachableError
 from lipt.common.observability.metrics import Meters
 from lipt.common.rpc.messages import CHUNK_BYTES
 from lipt.coordinator.instruments import BLOB_BYTES
@@ -58,9 +60,7 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
             await asyncio.to_thread(self.store.use, name)
             path = await asyncio.to_thread(self.store.path, name)
             if not 0 <= offset <= name.size_bytes:
-                raise WrongOffsetError(
-                    f"blob {name} has no byte {offset}. Ask for an offset in 0..{name.size_bytes}."
-                )
+                raise wrong_offset(name, f"it has no byte {offset}")
             file = await asyncio.to_thread(path.open, "rb")
         ahead = _read_soon(name, file, offset)
         try:

@@ -15,10 +15,10 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from lipt.common.access.tls import split_address
 from lipt.common.config.run_config import RunConfig
 from lipt.common.config.values import run_config_to_proto
 from lipt.common.errors import ConfigError, InvalidRequestError, UnknownRunError
-from lipt.common.network.tls import split_address
 from lipt.common.process.devices import versions
 from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.compute.queue import ComputeQueue

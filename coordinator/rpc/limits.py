@@ -18,19 +18,12 @@ from typing import Any
 
 import grpc
 
-from lipt.common.access.certificate import identity_of
+from lipt.common.access.tls import identity_of
 from lipt.common.access.tokens import WORKER_SECRET
 from lipt.common.errors import TooManyCallsError
 from lipt.common.observability.logs import Events
 from lipt.common.observability.metrics import OTHER, Meters
-from lipt.common.rpc.handlers import (
-    Call,
-    Context,
-    Interceptor,
-    Step,
-    refusals,
-    tracing,
-)
+from lipt.common.rpc.handlers import Call, Context, Interceptor, Step, refusals, tracing
 from lipt.common.text import printable
 from lipt.coordinator.access.caller import (
     ANYBODY,
@@ -62,7 +55,7 @@ def peer_of(context: Context) -> str:
     caller = current_caller()
     if caller != OWN_USER:
         return caller.key
-    # The user's own channels have no port, but an agent each: see `connection_option`.
+    # The user's own channels have no port, but an agent each: see `open_channel`.
     return f"{context.peer()} {_metadata(context, 'user-agent')}"
 
 

@@ -17,7 +17,7 @@ from typing import Self
 from torch import nn
 
 from lipt.common.blobs.store import BlobStore
-from lipt.common.config.run_config import AugmentationMethod, RunConfig, SoupMethod, SoupSearch
+from lipt.common.config.run_config import AugmentationMethod, RunConfig, SoupMethod
 from lipt.common.data.loading import MEMORY_BUDGET_BYTES
 from lipt.common.errors import ConfigError, LiptError, OverLimitError, WeightsError
 from lipt.common.inputs.specs import ImageSpec, InputSpec
@@ -40,17 +40,15 @@ from lipt.common.planning import (
     training_bytes_per_example,
     violation,
 )
+from lipt.common.process import Machine, this_machine
 from lipt.common.process.devices import is_out_of_memory
-from lipt.common.process.machine import Machine, this_machine
 from lipt.common.text import format_bytes
 from lipt.common.weights.checkpoints import read_checkpoint
-from lipt.common.weights.files import non_finite
-from lipt.common.weights.specs import TensorSpec, specs_of
+from lipt.common.weights.files import TensorSpec, non_finite, specs_of
 from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.settings import LimitSettings, compute_memory_bytes, compute_threads
-from lipt.core.evaluation import num_evaluated_together, num_norm_examples
+from lipt.core.evaluation import num_evaluated_together
 from lipt.core.sharding import num_validation_examples, require_shards_fit
-from lipt.core.soup import slice_sizes
 from lipt.core.training import num_initialization_steps
 
 logger = logging.getLogger(__name__)
@@ -204,15 +202,12 @@ def _soup_images(config: RunConfig, held_out: int, num_batch_norm: int) -> Cost:
     num_learners, soup = config.learners.num_learners, config.soup
     each = held_out + num_batch_norm
     alone = Part("learners.num_learners", num_learners, each, "learners on their own")
-    images, tried = 0, soup.num_alphas
-    if soup.search is SoupSearch.HALVING:
-        for size in slice_sizes(held_out, tried):
-            images += tried * (size + min(num_norm_examples(size), num_batch_norm))
-            tried = -(-tried // 2)
-    per_ratio = -(-(images + tried * each) // soup.num_alphas) * (num_learners - 1)
-    mixed = Part("soup.num_alphas", soup.num_alphas, per_ratio, "mixtures of learners")
-    parts = (alone, mixed) if soup.method is SoupMethod.GREEDY else (alone,)
-    return Cost("evaluation for the soup", "images", parts)
+    mixtures = each * (num_learners - 1)
+    if soup.method is SoupMethod.INTERPOLATION:
+        mixed = Part("soup.num_alphas", soup.num_alphas, mixtures, "mixtures of learners")
+    else:
+        mixed = Part("", int(soup.method is SoupMethod.GREEDY), mixtures, "mixtures of learners")
+    return Cost("evaluation for the soup", "images", (alone, mixed))
 
 
 def _disk(config: RunConfig, figures: ModelFigures, minibatch_bytes: int) -> Cost:
@@ -259,12 +254,12 @@ def require_none(found: Sequence[Violation]) -> None:
         if item.knob not in worst or item.times > worst[item.knob].times:
             worst[item.knob] = item
     if worst:
-        raise OverLimitError(" ".join(map(str, worst.values())))
+        raise OverLimitError(" ".join(item.sentence for item in worst.values()))
 
 
 def log_all(found: Sequence[Violation]) -> None:
     for one in found:
-        logger.warning("the default run of [run] would be refused: %s", one)
+        logger.warning("the default run of [run] would be refused: %s", one.sentence)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lipt.common.blobs.durable import directory_lock
+from lipt.common.blobs.files import directory_lock
 from lipt.common.errors import StateError
 
 logger = logging.getLogger(__name__)

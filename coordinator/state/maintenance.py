@@ -19,7 +19,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.blobs.durable import (
+from lipt.common.blobs.files import (
     directory_lock,
     make_directory,
     remove_stale_temporaries,

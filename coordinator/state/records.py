@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from lipt.common.access.roles import Role
+from lipt.common.access import Role
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.config.tasks import LearnerTask

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.data.dataset import IdMapping
-from lipt.common.signals.blocks import row_blocks
+from lipt.common.signals import row_blocks
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.weights.files import load_tensors, pack
 from lipt.core.diagnosis.duplicates import Duplicates

@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipt.common.inputs.specs import ImageSpec, InputSpec
-from lipt.common.signals.blocks import row_blocks
+from lipt.common.signals import row_blocks
 from lipt.common.weights.files import KeptValue
 
 MIN_CORRELATION = 0.96

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.errors import SignalsError
-from lipt.common.signals.blocks import row_blocks
+from lipt.common.signals import row_blocks
 from lipt.common.targets.kinds import TargetKind
 from lipt.core.signals.signals import Signals, probabilities_of
 

@@ -27,14 +27,13 @@ from lipt.common.config.tasks import LearnerTask
 from lipt.common.data.parallel import prefetched
 from lipt.common.data.shard import EncodedImages, Shard
 from lipt.common.determinism import derive_generator, derive_seed, pinned_kernels, seeded_generators
-from lipt.common.errors import ConfigError, DataError, LearnerDivergedError, LearnerStoppedError
+from lipt.common.errors import ConfigError, DataError, DivergedError, LearnerStoppedError
 from lipt.common.inputs.model_input import Stored, num_stored, pinned, rows_of, stored_on
 from lipt.common.inputs.specs import spec_of
 from lipt.common.models import build_model, lay_out, memory_format
 from lipt.common.models.head import freeze, frozen_names
 from lipt.common.observability.tracing import span
-from lipt.common.weights.files import non_finite
-from lipt.common.weights.specs import Weights, check_specs, copy_to_cpu, specs_of
+from lipt.common.weights.files import Weights, check_specs, copy_to_cpu, non_finite, specs_of
 from lipt.core.learner.augmentation import augment
 from lipt.core.learner.pruning import prunable_parameters, prune
 from lipt.core.results import DIVERGED
@@ -77,7 +76,7 @@ def train_learner(
 
     Raises:
         DataError, WeightsError: the shard or the initial weights are not the task's.
-        LearnerDivergedError: the loss or the weights are not finite.
+        DivergedError: the loss or the weights are not finite.
         LearnerStoppedError: `should_stop` returned true.
     """
     _check_shard(task, shard)
@@ -244,9 +243,9 @@ def examples_at(examples: Examples, rows_B: Tensor) -> Stored:
     return rows_of(examples, rows_B.to(first.device))
 
 
-def _diverged(task: LearnerTask, what: str) -> LearnerDivergedError:
+def _diverged(task: LearnerTask, what: str) -> DivergedError:
     learners = task.learners
-    return LearnerDivergedError(
+    return DivergedError(
         f"{DIVERGED}{what} of {learners.num_steps}, with learning rate "
         f"{learners.learning_rate} and precision {learners.precision}. "
         "Lower learners.learning_rate, or set learners.precision to float32."

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lipt.common.config.run_config import PruningMethod
 from lipt.common.errors import ConfigError
-from lipt.common.weights.specs import Weights
+from lipt.common.weights.files import Weights
 
 # The gradients of the shard's first minibatch, computed if a method asks for them.
 Gradients = Callable[[], Mapping[str, Tensor]]

@@ -34,10 +34,10 @@ from lipt.common.inputs.specs import InputFormat, Inputs, call_model
 from lipt.common.models import find_head
 from lipt.common.models.head import evaluation_mode
 from lipt.common.models.models import PREFIX, build_torchvision, torchvision_weights
-from lipt.common.signals.blocks import row_blocks
+from lipt.common.signals import row_blocks
 from lipt.common.signals.passes import require_finite_rows
 from lipt.common.weights.checkpoints import hub_file, hub_folder, read_torch_file
-from lipt.common.weights.specs import Weights
+from lipt.common.weights.files import Weights
 from lipt.core.evaluation import batch_norm_inputs, load_with_statistics
 from lipt.core.signals.stored import STORAGE_LIMITS
 

@@ -36,7 +36,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipt.common.data import Dataset
-from lipt.common.signals.blocks import row_blocks
+from lipt.common.signals import row_blocks
 from lipt.common.targets.values import MultiLabel, Regression
 
 # Per example: from almost no penalty to a very strong one.

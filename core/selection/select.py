@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lipt.common.determinism import derive_seed
 from lipt.common.errors import SignalsError
-from lipt.common.signals.blocks import row_blocks
+from lipt.common.signals import row_blocks
 from lipt.common.signals.passes import require_finite_rows
 from lipt.common.subsets import require_budget
 from lipt.core.selection.selection import Selection, class_shares

@@ -22,10 +22,9 @@ from lipt.common.determinism import pinned_kernels
 from lipt.common.inputs.model_input import Stored, num_stored
 from lipt.common.inputs.specs import Inputs, call_model
 from lipt.common.models.head import evaluation_mode
-from lipt.common.signals.blocks import row_blocks
+from lipt.common.signals import row_blocks
 from lipt.common.signals.passes import Batches, Read, require_finite_rows, results_on_cpu
-from lipt.common.weights.files import KeptValue
-from lipt.common.weights.specs import Weights
+from lipt.common.weights.files import KeptValue, Weights
 from lipt.core.evaluation import batch_norm_inputs, load_with_statistics
 
 # Bytes of examples kept in memory while all states process them.

@@ -18,10 +18,9 @@ from torch import Tensor
 from lipt.common.data.dataset import Dataset
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.errors import BlobTooLargeError, FeaturesError, WeightsError
-from lipt.common.signals.blocks import row_blocks
+from lipt.common.signals import row_blocks
 from lipt.common.text import listed
-from lipt.common.weights.files import Container, read_container
-from lipt.common.weights.specs import TensorSpec, quoted
+from lipt.common.weights.files import Container, TensorSpec, quoted, read_container
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from lipt.common.errors import ProxyError
 from lipt.common.images.formats import mild_augmentation
 from lipt.common.inputs.model_input import Stored, columns_in, images_in
 from lipt.common.inputs.specs import ColumnsSpec, ImageSpec, InputFormat
-from lipt.common.signals.blocks import row_blocks
+from lipt.common.signals import row_blocks
 from lipt.core.diagnosis.duplicates import are_pictures
 from lipt.core.diagnosis.label_errors import find_label_errors, label_confidence
 from lipt.core.proxies.features import Extractor, Loader, concatenated_features, model_bank

@@ -19,7 +19,7 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.determinism import derive_seed, pinned_kernels
 from lipt.common.inputs.specs import InputFormat
 from lipt.common.models.head import freeze
-from lipt.common.weights.specs import Weights
+from lipt.common.weights.files import Weights
 from lipt.core.results import Trajectories
 from lipt.core.selection.options import WarmUp
 from lipt.core.selection.strategy import Need

@@ -25,7 +25,7 @@ def test_a_factory_name_is_module_colon_attribute(spec: str) -> None:
 @pytest.mark.parametrize("spec", ["", "m", "m:f.g", "m:f:g", "2m:f", "m:f\n"])
 def test_other_factory_names_are_refused(spec: str) -> None:
     assert not module_of(spec)
-    with pytest.raises(ConfigError, match=r"Write package\.module:factory"):
+    with pytest.raises(ConfigError, match=r"Write it as package\.module:factory"):
         load_factory(spec, allowed_modules=("m",))
 
 

@@ -1,4 +1,3 @@
-import json
 import unicodedata
 
 from hypothesis import given
@@ -8,7 +7,6 @@ from lipt.common.text import (
     INDENT,
     MAX_CHARACTERS,
     escaped,
-    escaped_json,
     format_bytes,
     printable,
     printable_lines,
@@ -50,15 +48,6 @@ def test_continuation_lines_are_indented(text: str) -> None:
     assert len(rest) == text.count("\n")
     assert all(line.startswith(INDENT) and line.isprintable() for line in rest)
     assert first.isprintable()
-
-
-@given(TEXTS)
-def test_json_keeps_the_text_by_escapes(text: str) -> None:
-    document = json.dumps({"name": text}, ensure_ascii=False)
-    shown = escaped_json(document)
-    assert shown.isprintable()
-    # Two halves that happen to meet are a pair to every reader of JSON.
-    assert json.loads(shown) == json.loads(json.dumps({"name": text}))
 
 
 def test_byte_sizes_have_decimal_units() -> None:

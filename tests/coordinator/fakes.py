@@ -16,8 +16,7 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.config.settings import load_settings
 from lipt.common.inputs.specs import ImageFormat, ImageSpec, InputSpec
 from lipt.common.states import RunState
-from lipt.common.weights.files import pack
-from lipt.common.weights.specs import Weights
+from lipt.common.weights.files import Weights, pack
 from lipt.coordinator.app import App, open_app
 from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.compute.jobs.pretraining import (

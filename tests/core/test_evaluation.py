@@ -1,6 +1,5 @@
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 from lipt.common.config.run_config import RunConfig
 from lipt.common.config.values import validate
 from lipt.common.errors import ConfigError
-from lipt.common.inputs.model_input import images_in, num_stored
+from lipt.common.inputs.model_input import images_in
 from lipt.common.inputs.specs import ImageFormat, ImageSpec
 from lipt.common.models import build_model
 from lipt.common.models.head import frozen_names
@@ -21,7 +20,6 @@ from lipt.core.evaluation import (
     OpenWeights,
     batch_size_for,
     num_evaluated_together,
-    num_norm_examples,
     reestimate_batch_norm,
 )
 from lipt.core.soup import Soup, greedy_soup
@@ -254,42 +252,15 @@ def learners(number: int) -> list[OpenWeights]:
     return [lambda weights=weights: weights for weights in made]
 
 
-def soup_of(num_evaluators: int, slice_sizes: tuple[int, ...]) -> Soup:
+def soup_of(num_evaluators: int) -> Soup:
     scored = evaluators(num_evaluators)
-    slices = [scored.of_slice(EVERY[:size]) for size in slice_sizes]
-    return greedy_soup(
-        learners(4), scored, num_alphas=5, slices=slices, on_progress=lambda *_: None
-    )
+    return greedy_soup(learners(4), scored, num_alphas=5, on_progress=lambda *_: None)
 
 
-@pytest.mark.parametrize("slice_sizes", [(), (15, 30)], ids=["grid", "halving"])
-def test_parallel_evaluation_changes_no_bit_of_a_soup(slice_sizes: tuple[int, ...]) -> None:
-    one, several = soup_of(1, slice_sizes), soup_of(3, slice_sizes)
+def test_parallel_evaluation_changes_no_bit_of_a_soup() -> None:
+    one, several = soup_of(1), soup_of(3)
     assert several.ingredients == one.ingredients
     assert all(torch.equal(several.weights[name], one.weights[name]) for name in one.weights)
-
-
-def test_a_slice_has_its_share_of_batch_norm_examples() -> None:
-    weights, rows_K = made_up_network(seed=3).state_dict(), EVERY.flip(0)[:40]
-    whole = evaluators(1)
-    alone = replace(
-        whole.evaluator,
-        examples_N=DATASET.examples(rows_K),
-        targets_N=DATASET.labels_N[rows_K],
-        batch_norm_examples_M=DATASET.examples(EVERY[:40]),
-    )
-    [scored] = whole.of_slice(rows_K)([lambda: weights], -math.inf)
-    expected = alone(weights)
-    assert scored.accuracy == expected.accuracy != whole.evaluator(weights).accuracy
-    assert scored.statistics.keys() == expected.statistics.keys()
-    assert all(
-        torch.equal(scored.statistics[name], expected.statistics[name])
-        for name in scored.statistics
-    )
-    # Statistics need more examples than a tiny slice has.
-    norm_M = whole.evaluator.of_slice(rows_K[:4]).batch_norm_examples_M
-    assert norm_M is not None
-    assert num_stored(norm_M) == num_norm_examples(4) == 16
 
 
 def test_each_thread_computes_alone() -> None:
@@ -316,6 +287,6 @@ def test_parallel_evaluations_respect_their_limit(
     given = {
         "evaluation_threads": threads,
         "learners": {"num_learners": num_learners},
-        "soup": {"num_alphas": num_alphas},
+        "soup": {"method": "interpolation", "num_alphas": num_alphas},
     }
     assert num_evaluated_together(validate(RunConfig, given)) == together

@@ -7,8 +7,7 @@ import torch
 from lipt.common.config.run_config import WeightEncoding
 from lipt.common.errors import WeightsError
 from lipt.common.weights.encodings import encode_weights
-from lipt.common.weights.files import pack, read_container
-from lipt.common.weights.specs import Weights, specs_of
+from lipt.common.weights.files import Weights, pack, read_container, specs_of
 from lipt.core.results import frozen_names_of, open_learner, pack_initial
 
 THETA: Weights = {

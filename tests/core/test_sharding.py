@@ -14,7 +14,6 @@ from lipt.core.sharding import (
     num_validation_examples,
     require_shards_fit,
     split_validation,
-    stratified_order,
 )
 
 
@@ -157,22 +156,3 @@ def test_explicitly_set_minibatches_shrink_last() -> None:
         "10 learners x 1 minibatches x 256 examples = 2560 are more than the 1597 of the training "
         "split, so defaults were lowered to fit: learners.batch_size 159 in place of 256"
     )
-
-
-@given(counts=st.lists(st.integers(1, 12), min_size=1, max_size=4), seed=st.integers(0, 5))
-def test_a_stratified_order_has_class_shares_in_every_prefix(counts: list[int], seed: int) -> None:
-    labels_N = labels_of(*counts)
-    order_N = stratified_order(labels_N, seed=seed)
-    assert sorted(order_N.tolist()) == list(range(len(labels_N)))
-    for size in range(1, len(labels_N)):
-        found_C = labels_N[order_N[:size]].bincount(minlength=len(counts))
-        shares_C = torch.tensor(counts) * size / len(labels_N)
-        assert (found_C - shares_C).abs().max() < len(counts)
-
-
-def test_a_stratified_order_is_drawn_from_the_seed() -> None:
-    one, same, other = (stratified_order(labels_of(30, 30), seed=seed) for seed in (1, 1, 2))
-    assert torch.equal(one, same)
-    assert not torch.equal(one, other)
-    # Rows of a class are shuffled, too.
-    assert sorted(one[one < 30].tolist()) != one[one < 30].tolist()

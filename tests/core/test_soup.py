@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipt.common.errors import RunFailedError
-from lipt.common.weights.specs import Weights
+from lipt.common.weights.files import Weights
 from lipt.core.evaluation import OpenWeights, Scored
 from lipt.core.results import Ingredient
-from lipt.core.soup import Mixture, Soup, greedy_soup, slice_sizes, uniform_soup
+from lipt.core.soup import Mixture, Soup, greedy_soup, uniform_soup
 from tests.one_by_one import one_by_one
 from tests.properties import at_most
 
@@ -36,18 +36,7 @@ def ignore(_done: int, _total: int) -> None:
     """No progress bar."""
 
 
-class Recording:
-    """A score that keeps the weights it has seen."""
-
-    def __init__(self, score: Score) -> None:
-        self.score, self.seen = score, list[float]()
-
-    def __call__(self, weights: Mapping[str, torch.Tensor]) -> Scored:
-        self.seen.append(weights["w"][0].item())
-        return self.score(weights)
-
-
-def greedy(learners: Sequence[Weights], score: Score, num_alphas: int = 10) -> Soup:
+def greedy(learners: Sequence[Weights], score: Score, num_alphas: int | None = 10) -> Soup:
     evaluate = one_by_one(score)
     return greedy_soup(loaders(learners), evaluate, num_alphas=num_alphas, on_progress=ignore)
 
@@ -62,6 +51,28 @@ def test_soup_of_two_learners_by_hand() -> None:
         (1, Ingredient(position=0, accuracy=0.9, alpha=1.0, kept=True, soup_accuracy=0.9)),
         (0, Ingredient(position=1, accuracy=0.5, alpha=0.25, kept=True, soup_accuracy=0.95)),
     ]
+
+
+def test_a_soup_without_ratios_is_the_mean_of_learners_that_do_no_harm() -> None:
+    # 0.4 starts (accuracy 0.9). With 0.8 the mean is 0.6 (0.9), which is no loss; with 0.2 it is
+    # 0.4667 (0.9667); 1.0 would make it 0.6 again, so it is discarded.
+    soup = greedy([vector(v) for v in (1.0, 0.4, 0.8, 0.2)], closeness(0.5), num_alphas=None)
+    kept = [(index, item.alpha) for index, item in soup.ingredients.items() if item.kept]
+    assert kept == [(1, 1.0), (2, 1 / 2), (3, 1 / 3)]
+    assert soup.weights["w"].tolist() == pytest.approx([1.4 / 3])
+    accuracies = [item.soup_accuracy for item in soup.ingredients.values()]
+    assert accuracies == pytest.approx([0.9, 0.9, 0.9667, 0.9667])
+
+
+def test_a_learner_is_tried_at_every_ratio_below_one() -> None:
+    seen = list[float]()
+
+    def score(weights: Mapping[str, torch.Tensor]) -> Scored:
+        seen.append(weights["w"].item())
+        return Scored(0.5, {})
+
+    greedy([vector(0.0), vector(1.0)], score, num_alphas=4)
+    assert seen == [0.0, 1.0, 0.25, 0.5, 0.75]
 
 
 def test_the_soup_has_the_winner_s_statistics() -> None:
@@ -206,65 +217,3 @@ def test_uniform_soup_has_the_mean_of_every_tensor_and_the_estimated_statistics(
     assert soup.accuracy == pytest.approx(0.3)
     assert all(part.kept and part.soup_accuracy == soup.accuracy for part in parts)
     assert told[-1] == (4, 4)
-
-
-def test_ratios_are_halved_on_slices_and_the_last_one_is_tried_on_the_whole_split() -> None:
-    # From 0.4 to 1.0: ratio k of 10 gives 0.4 + 0.06 k. Slices find other targets than the split.
-    slices = [Recording(closeness(target)) for target in (0.7, 0.58)]
-    whole = Recording(closeness(0.65))
-    soup = greedy_soup(
-        loaders([vector(1.0), vector(0.4)]),
-        one_by_one(whole),
-        num_alphas=10,
-        slices=[one_by_one(score) for score in slices],
-        on_progress=ignore,
-    )
-    mixed = [round(0.4 + 0.06 * number, 4) for number in range(10)]
-    # 5 is at 0.7; of 3 and 7, both 0.12 away, as of 4 and 6, both stay: five of nine.
-    assert [score.seen for score in slices] == [
-        pytest.approx(mixed[1:]),
-        pytest.approx(mixed[3:8]),
-    ]
-    # At 0.58 is 3, then 4 and 5; they are what is left for the whole split.
-    assert whole.seen == pytest.approx([1.0, 0.4, *mixed[3:6]])
-    assert soup.ingredients[0].alpha == pytest.approx(0.4)
-
-
-def test_equal_ratios_keep_the_smallest() -> None:
-    seen = Recording(lambda _weights: Scored(0.5, {}))
-    offered = loaders([vector(0.0), vector(1.0)])
-    slices = [one_by_one(Recording(lambda _weights: Scored(0.5, {}))), one_by_one(seen)]
-    greedy_soup(offered, one_by_one(seen), num_alphas=6, slices=slices, on_progress=ignore)
-    # Both alone, the smallest three of five on the second slice, two of them on the whole split.
-    assert seen.seen == pytest.approx([0.0, 1.0, 1 / 6, 2 / 6, 3 / 6, 1 / 6, 2 / 6])
-
-
-def test_a_ratio_that_wins_on_slices_but_not_on_the_whole_split_is_discarded() -> None:
-    soup = greedy_soup(
-        loaders([vector(1.0), vector(0.4)]),
-        one_by_one(closeness(0.4)),
-        num_alphas=10,
-        slices=[one_by_one(closeness(1.0))] * 4,
-        on_progress=ignore,
-    )
-    assert soup.weights["w"].tolist() == pytest.approx([0.4])
-    assert [item.kept for item in soup.ingredients.values()] == [True, False]
-
-
-@pytest.mark.parametrize(
-    ("num_validation", "num_alphas", "sizes"),
-    [
-        # 9 ratios, then 5, 3 and 2.
-        (1600, 10, [10, 20, 40, 80]),
-        (1000, 10, [7, 14, 28, 56]),
-        (12, 10, [2, 4, 8]),
-        # 3 ratios, then 2.
-        (1600, 4, [40, 80]),
-        (1600, 2, []),
-        (1600, 1, []),
-    ],
-)
-def test_slices_double_until_one_ratio_is_left(
-    num_validation: int, num_alphas: int, sizes: list[int]
-) -> None:
-    assert slice_sizes(num_validation, num_alphas) == sizes

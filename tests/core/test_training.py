@@ -11,7 +11,7 @@ from lipt.common.determinism import derive_generator
 from lipt.common.errors import RunFailedError, SignalsError
 from lipt.common.inputs.model_input import to_model_input
 from lipt.common.inputs.specs import ImageFormat
-from lipt.common.weights.specs import Weights, copy_to_cpu
+from lipt.common.weights.files import Weights, copy_to_cpu
 from lipt.core.training import (
     BATCH_SIZE,
     Sgd,

@@ -15,7 +15,7 @@ from lipt.common.config.tasks import LearnerTask
 from lipt.common.data.shard import Shard
 from lipt.common.models import build_model, lay_out
 from lipt.common.targets.values import SingleLabel
-from lipt.common.weights.specs import Weights
+from lipt.common.weights.files import Weights
 from lipt.core.evaluation import Evaluator, Evaluators
 from lipt.core.learner.learner import LearnerResult, compute_mode, train_learner
 from lipt.core.selection.registry import STRATEGIES

@@ -12,8 +12,8 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.config.settings import load_settings
 from lipt.common.errors import ProcessEndedError
 from lipt.common.observability.logs import Events
+from lipt.common.process import this_machine
 from lipt.common.process.devices import resolve_device
-from lipt.common.process.machine import this_machine
 from lipt.common.rpc.channel import open_channel
 from lipt.worker.agent import Agent
 from lipt.worker.assignment import Worker, WorkerLimits

@@ -17,9 +17,9 @@ from lipt.common.data import open_dataset
 from lipt.common.errors import UnreachableError
 from lipt.common.states import RunState
 from tests.blob_files import blob_file
-from tests.certificates import Certificates
 from tests.cluster import SMALL_RUN, Cluster
 from tests.faults.proxy import Proxy
+from tests.tls_files import Certificates
 
 
 @pytest.fixture

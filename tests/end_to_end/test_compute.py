@@ -20,7 +20,7 @@ from lipt.common.data import Dataset, open_dataset
 from lipt.common.inputs.specs import spec_of
 from lipt.common.models import build_model, lay_out
 from lipt.common.signals.passes import score_range
-from lipt.common.weights.specs import Weights
+from lipt.common.weights.files import Weights
 from lipt.trainer.subsets.subset import Subset
 from lipt.v1 import subset_pb2 as pb
 from lipt.v1 import subset_pb2_grpc

@@ -78,7 +78,7 @@ READER_RUN: dict[str, Any] = {
     "model": "tests.sentences:reader",
     "validation": {"fraction": 0.1},
     "learners": {"num_learners": 2, "num_steps": 8, "batch_size": 128, "num_snapshots": 2},
-    "soup": {"num_alphas": 4, "batch_norm_examples": 64},
+    "soup": {"batch_norm_examples": 64},
 }
 
 
@@ -141,7 +141,6 @@ SWAPS = ((7, 23), (11, 40), (2, 58))
 WRONG = sorted(row for swap in SWAPS for row in swap)
 PAIRS_RUN = {
     "learners": {"num_learners": 2, "num_steps": 2, "batch_size": 5, "num_minibatches": 2},
-    "soup": {"num_alphas": 2},
 }
 
 

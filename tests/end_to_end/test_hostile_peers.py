@@ -26,7 +26,7 @@ RUN = {
     "model": "resnet8",
     "learners": {"num_learners": 2, "num_steps": 1, "batch_size": 32},
     "pruning": {"density_min": 0.9, "density_max": 0.9},
-    "soup": {"num_alphas": 1, "batch_norm_examples": 64},
+    "soup": {"batch_norm_examples": 64},
 }
 FORGED_LOSS = 1e-9
 # What a worker of its own would be known by, and show.

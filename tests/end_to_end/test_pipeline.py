@@ -18,7 +18,7 @@ from lipt.common.errors import RunNotReadyError
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models import build_model
 from lipt.common.states import RunState
-from lipt.common.weights.specs import specs_of
+from lipt.common.weights.files import specs_of
 from tests import processes
 from tests.cluster import SMALL_RUN, Cluster
 from tests.faults.memory import resident_bytes

@@ -156,7 +156,7 @@ def test_a_run_is_held_while_its_files_are_replaced(cluster: Cluster) -> None:
     run = {
         "model": "resnet8",
         "learners": {"num_learners": 1, "num_steps": 1, "batch_size": 8},
-        "soup": {"num_alphas": 2, "batch_norm_examples": 16},
+        "soup": {"batch_norm_examples": 16},
     }
     with cluster.client() as client:
         expected = client.start_run(run)

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from lipt import Client
+from lipt.common.access.tls import TlsFiles
 from lipt.common.errors import UnknownRunError
-from lipt.common.network.tls import TlsFiles
 from lipt.trainer.views import RunView
-from tests.certificates import Certificates
 from tests.cluster import SMALL_RUN, Cluster, LoggedProcess
 from tests.collector import Collector, Spanned, collecting, tree
 from tests.prometheus import OBSERVABILITY, Prometheus, prometheus, promtool, tool
+from tests.tls_files import Certificates
 
 DASHBOARD = OBSERVABILITY / "grafana" / "dashboards" / "lipt.json"
 PANELS: dict[str, list[str]] = {

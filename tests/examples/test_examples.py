@@ -25,7 +25,6 @@ NUM_CHOSEN = 180
 # A transformer on one core takes long.
 SMALLEST_RUN = {
     "learners": {"num_learners": 1, "num_steps": 2, "batch_size": 32},
-    "soup": {"num_alphas": 2},
 }
 
 

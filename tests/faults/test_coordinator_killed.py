@@ -36,7 +36,7 @@ RUN = {
     "model": "resnet8",
     "initialization": {"steps": 4, "batch_size": 32},
     "learners": {"num_learners": NUM_LEARNERS, "num_steps": 2, "batch_size": 32},
-    "soup": {"num_alphas": 3, "batch_norm_examples": 64},
+    "soup": {"batch_norm_examples": 64},
 }
 # A run meets one moment of each group, in this order: a stage that is over does not come again.
 # write and written: before and after a transaction's COMMIT, result and recorded: of one with a

@@ -31,8 +31,7 @@ from lipt.common.inputs.specs import ImageFormat
 from lipt.common.rpc.messages import message_to_dict
 from lipt.common.targets.values import SingleLabel
 from lipt.common.weights.encodings import encode_planes, encode_sparse, open_weights
-from lipt.common.weights.files import pack, read_weights
-from lipt.common.weights.specs import specs_of
+from lipt.common.weights.files import pack, read_weights, specs_of
 from lipt.trainer.views import InfoView, RunView, StrategyView, view_of
 from lipt.v1 import blob_pb2, config_pb2, info_pb2, run_pb2, run_pb2_grpc, subset_pb2, worker_pb2
 from tests.cluster import Cluster

@@ -26,7 +26,7 @@ from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from lipt.common.states import LearnerState
 from lipt.common.weights.encodings import encode_sparse
-from lipt.common.weights.specs import Weights
+from lipt.common.weights.files import Weights
 from lipt.coordinator.state.maintenance import check_state
 from lipt.v1 import blob_pb2, blob_pb2_grpc, worker_pb2, worker_pb2_grpc
 from tests.blob_files import blob_file

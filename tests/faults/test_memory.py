@@ -22,7 +22,7 @@ from lipt.common.rpc.channel import open_channel
 from lipt.common.states import LearnerState
 from lipt.common.targets.values import SingleLabel
 from lipt.common.weights.encodings import encode_sparse, open_weights
-from lipt.common.weights.specs import Weights, specs_of
+from lipt.common.weights.files import Weights, specs_of
 from lipt.core.evaluation import Evaluator, Scored
 from lipt.core.soup import greedy_soup, uniform_soup
 from lipt.v1 import blob_pb2, info_pb2, info_pb2_grpc

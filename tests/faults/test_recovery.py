@@ -22,7 +22,7 @@ def run_of(num_learners: int = 2, **learners: Any) -> dict[str, Any]:
     return {
         "model": "resnet8",
         "learners": {"num_learners": num_learners, "num_steps": 1, "batch_size": 32, **learners},
-        "soup": {"num_alphas": 2, "batch_norm_examples": 64},
+        "soup": {"batch_norm_examples": 64},
     }
 
 
@@ -87,7 +87,10 @@ def test_leases_survive_a_longer_stop_of_the_coordinator(cluster: Cluster) -> No
 
 @pytest.mark.parametrize("stage", ["initializing", "merging"])
 def test_a_run_continues_after_its_compute_process_dies(cluster: Cluster, stage: str) -> None:
-    run_config = {**run_of(3), "soup": {"num_alphas": 10, "batch_norm_examples": 256}}
+    run_config = {
+        **run_of(3),
+        "soup": {"method": "interpolation", "num_alphas": 10, "batch_norm_examples": 256},
+    }
     coordinator = cluster.start_coordinator()
     cluster.start_worker("worker")
     with cluster.client() as client:

@@ -25,8 +25,7 @@ from lipt.common.data import Dataset, open_dataset, pack_shard
 from lipt.common.determinism import pinned_kernels
 from lipt.common.errors import LiptError
 from lipt.common.weights.encodings import encode_weights, open_weights
-from lipt.common.weights.files import pack
-from lipt.common.weights.specs import specs_of
+from lipt.common.weights.files import pack, specs_of
 from lipt.core.sharding import draw_shards, split_validation
 from lipt.trainer.cli import experiment
 from lipt.trainer.client.client import Client
@@ -137,7 +136,7 @@ def _settings(case: Case) -> dict[str, Any]:
         "evaluation_threads": 1,
         "validation": {"min_per_class": 8},
         "learners": {**learners, "learning_rate": 0.2, **case.learners},
-        "soup": {"num_alphas": 4, "batch_norm_examples": 64},
+        "soup": {"method": "interpolation", "num_alphas": 4, "batch_norm_examples": 64},
     }
 
 
@@ -320,7 +319,7 @@ def run_demo(folder: Path) -> list[Stage]:
         run_overrides={
             "evaluation_threads": 1,
             "learners": {"num_learners": 2, "num_steps": 2, "batch_size": 32},
-            "soup": {"num_alphas": 3, "batch_norm_examples": 64},
+            "soup": {"method": "interpolation", "num_alphas": 3, "batch_norm_examples": 64},
         },
     )
     data, right = open_dataset("digits-mislabelled"), open_dataset("digits-train")

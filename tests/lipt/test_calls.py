@@ -170,7 +170,7 @@ class TwoHeads(nn.Module):
 def test_a_models_head_can_be_named(model: Any) -> None:
     asked: dict[str, Any] = {"strategy": "el2n", "run": QUICK, "progress": False}
     assert len(lipt.select(few_digits(), model, head="classifier", **asked)) == 24
-    with pytest.raises(ConfigError, match=r"layer 'auxiliary'.*by head=.NAME"):
+    with pytest.raises(ConfigError, match=r"layer 'auxiliary'.*name the classifier: head=NAME"):
         lipt.select(few_digits(), model, **asked)
     with pytest.raises(ConfigError, match=r"'classifer'\. Did you mean classifier\? Name one of"):
         lipt.select(few_digits(), model, head="classifer", **asked)

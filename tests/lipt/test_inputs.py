@@ -19,7 +19,7 @@ from sklearn.datasets import load_wine
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import lipt
-from lipt.common.errors import LearnerDivergedError, LiptError
+from lipt.common.errors import DivergedError, LiptError
 from tests.lipt.digits import QUICK, few_digits
 
 N = 40
@@ -209,7 +209,7 @@ def test_raw_scales_are_trained_on(caplog: pytest.LogCaptureFixture) -> None:
 def test_diverged_learners_are_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     fast = {**QUICK, "learners": {**QUICK["learners"], "learning_rate": 1e30, "num_steps": 3}}
-    with pytest.raises(LearnerDivergedError) as told:
+    with pytest.raises(DivergedError) as told:
         lipt.pretrain(few_digits(), run=fast, progress=False)
     assert str(told.value).startswith("all 2 learners diverged (the loss is ")
     assert str(told.value).endswith(". Scale the features, or lower learners.learning_rate.")

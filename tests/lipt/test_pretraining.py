@@ -34,7 +34,7 @@ from lipt.common.models import build_model
 from lipt.common.models.footprint import ModelFigures
 from lipt.common.planning import PROCESS_BYTES
 from lipt.common.weights.encodings import encode_weights
-from lipt.common.weights.specs import copy_to_cpu
+from lipt.common.weights.files import copy_to_cpu
 from lipt.coordinator.compute.context import DataDescription
 from lipt.core.selection.registry import find_strategy
 from lipt.core.sharding import draw_shards, split_validation
@@ -311,7 +311,7 @@ pytest.importorskip("sklearn")
 
 SMALL_RUN: dict[str, Any] = {
     "learners": {"num_learners": 2, "num_steps": 3, "batch_size": 64},
-    "soup": {"num_alphas": 2, "batch_norm_examples": 32},
+    "soup": {"batch_norm_examples": 32},
 }
 
 
@@ -335,8 +335,8 @@ def stages(found: Estimate) -> dict[str, Stage]:
 
 def test_the_plan_has_the_images_of_a_run_s_admission() -> None:
     images = {name: stage.images for name, stage in stages(planned()).items()}
-    # 2 learners of 3 steps on 64; each alone and one of them at 2 ratios, on 200 + 32 images.
-    learners, soup = 2 * 3 * 64, (2 + 2) * (200 + 32)
+    # 2 learners of 3 steps on 64; each alone and their mean, on 200 + 32 images.
+    learners, soup = 2 * 3 * 64, (2 + 1) * (200 + 32)
     assert images == {"theta*": 0, "shards": 0, "learners": learners, "soup": soup, "subset": 1797}
     trained = {**SMALL_RUN, "initialization": {"steps": 7, "batch_size": 100}}
     assert stages(planned(run=trained))["theta*"].images == 700

@@ -25,7 +25,7 @@ from lipt.common.config.settings import load_settings
 from lipt.common.config.tasks import LearnerTask
 from lipt.common.inputs.specs import ImageFormat
 from lipt.common.observability.logs import Events
-from lipt.common.process.machine import Machine
+from lipt.common.process import Machine
 from lipt.common.rpc.channel import LongPoll, open_channel
 from lipt.v1 import blob_pb2, worker_pb2, worker_pb2_grpc
 from lipt.worker.assignment import Worker, WorkerLimits

@@ -33,20 +33,12 @@ from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.metrics import Phases
 from lipt.common.signals.passes import data_proof, read_range, score_range
 from lipt.common.weights.encodings import open_weights
-from lipt.common.weights.files import pack
-from lipt.common.weights.specs import Weights, specs_of
+from lipt.common.weights.files import Weights, pack, specs_of
 from lipt.core.learner.learner import LearnerResult
 from lipt.v1 import worker_pb2
 from lipt.worker import assignment as assigning
 from lipt.worker.client import Assignment, LeaseKeeper
-from lipt.worker.instruments import (
-    BLOB_BYTES,
-    EXAMPLES,
-    STEPS,
-    WAITED,
-    Metering,
-    Phase,
-)
+from lipt.worker.instruments import BLOB_BYTES, EXAMPLES, STEPS, WAITED, Metering, Phase
 from tests.blob_files import flip_a_bit
 from tests.clock import Clock
 from tests.meters import sums

@@ -13,7 +13,7 @@ from lipt.common.config.settings import load_settings
 from lipt.common.config.tasks import LearnerTask
 from lipt.common.errors import OverLimitError
 from lipt.common.observability.metrics import Phases
-from lipt.common.process.machine import Machine
+from lipt.common.process import Machine
 from lipt.worker.assignment import WorkerLimits
 from lipt.worker.instruments import SECONDS, Metering, Phase
 from lipt.worker.settings import WorkerSettings, default_name

@@ -22,17 +22,18 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from lipt.common.access.certificate import SCORES_URI, role_uri
-from lipt.common.access.roles import Role
-from lipt.common.errors import ConfigError
-from lipt.common.network.tls import (
+from lipt.common.access import Role
+from lipt.common.access.tls import (
+    SCORES_URI,
     PemFile,
     extension_of,
     read_certificates,
     read_key,
     require_key,
+    role_uri,
     shown,
 )
+from lipt.common.errors import ConfigError
 from lipt.trainer.files import replacing
 
 # Clocks of two machines differ by less.

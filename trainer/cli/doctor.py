@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
+from lipt.common.access.tls import split_address
 from lipt.common.errors import LiptError, UnreachableError
-from lipt.common.network.tls import split_address
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from lipt.common.text import empty_classes
 from lipt.trainer.cli.options import Coordinator

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 from typer import Argument, BadParameter, Context, Option
 
 if TYPE_CHECKING:
-    from lipt.common.network.tls import TlsFiles
+    from lipt.common.access.tls import TlsFiles
     from lipt.trainer.client.client import Client
     from lipt.trainer.main_training import Recipe
 
@@ -98,7 +98,7 @@ class Coordinator:
     )
 
     def tls(self) -> TlsFiles | None:
-        from lipt.common.network.tls import TlsFiles
+        from lipt.common.access.tls import TlsFiles
 
         return TlsFiles.from_options(self.tls_cert, self.tls_key, self.tls_ca)
 

@@ -10,7 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from lipt.common.access.roles import Role
+from lipt.common.access import Role
+from lipt.common.access.tls import TlsFiles
 from lipt.common.access.tokens import TokenSource
 from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto
 from lipt.common.blobs.store import BlobStore
@@ -23,7 +24,6 @@ from lipt.common.errors import (
     RunFailedError,
     UnreachableError,
 )
-from lipt.common.network.tls import TlsFiles
 from lipt.common.rpc.messages import enum_to_proto
 from lipt.common.states import RunState
 from lipt.trainer import views

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import grpc
 
+from lipt.common.access.tls import TlsFiles
 from lipt.common.access.tokens import TokenSource
 from lipt.common.backoff import Backoff, RetryPolicy, retry
 from lipt.common.errors import (
@@ -28,7 +29,6 @@ from lipt.common.errors import (
     UnreachableError,
     from_rpc_error,
 )
-from lipt.common.network.tls import TlsFiles
 from lipt.common.rpc.channel import IdleWatchdog, open_channel
 from lipt.common.text import printable
 from lipt.v1 import (

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from lipt.common.errors import ConfigError, SubsetError, WeightsError
 from lipt.common.targets.kinds import TargetKind
-from lipt.common.weights.files import pack, read_container
-from lipt.common.weights.specs import Weights, check_specs, specs_of
+from lipt.common.weights.files import Weights, check_specs, pack, read_container, specs_of
 from lipt.trainer.files import write_atomically
 from lipt.trainer.formatting import differences
 from lipt.trainer.main_training.recipe import Recipe

@@ -24,10 +24,10 @@ from lipt.common.determinism import (
     pinned_kernels,
     seeded_generators,
 )
-from lipt.common.errors import ConfigError, TrainingDivergedError
+from lipt.common.errors import ConfigError, DivergedError
 from lipt.common.process.devices import resolve_device
 from lipt.common.targets.kinds import TargetKind
-from lipt.common.weights.specs import check_specs, copy_to_cpu, specs_of
+from lipt.common.weights.files import check_specs, copy_to_cpu, specs_of
 from lipt.core.training import ForwardPass
 from lipt.trainer.arguments import checked
 from lipt.trainer.main_training.recipe import Recipe, Schedule, marks
@@ -44,13 +44,7 @@ from lipt.trainer.main_training.records import (
     require_same,
     restore_generators,
 )
-from lipt.trainer.main_training.steps import (
-    Examples,
-    Steps,
-    accuracy,
-    comparable,
-    place_model,
-)
+from lipt.trainer.main_training.steps import Examples, Steps, accuracy, comparable, place_model
 from lipt.trainer.resampling.repeated_random import RepeatedRandom
 from lipt.trainer.resampling.reselection import Reselection
 from lipt.trainer.subsets.data import open_data
@@ -148,7 +142,7 @@ class Training:
         num_examples = sum(map(len, batches))
         loss, accurate = (sums / num_examples).tolist()
         if not math.isfinite(loss):
-            raise TrainingDivergedError(
+            raise DivergedError(
                 f"the loss is {loss} after step {step}, with learning rate {recipe.learning_rate} "
                 f"and precision {recipe.precision}. Lower the learning rate, or train in float32."
             )
@@ -263,7 +257,7 @@ def fit(
     Raises:
         SubsetError, DataError: a subset is empty or of other data; `test` has other inputs.
         ConfigError, WeightsError: settings or `initial` do not fit the data, device or checkpoint.
-        TrainingPaused, TrainingDivergedError: the time limit is reached, or the loss is infinite.
+        TrainingPaused, DivergedError: the time limit is reached, or the loss is infinite.
     """
     ends_at = math.inf if max_seconds is None else monotonic() + max_seconds
     modules = tuple(allowed_modules)

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 import grpc
 
+from lipt.common.access.tls import TlsFiles, split_address
 from lipt.common.access.tokens import TokenSource
 from lipt.common.backoff import Backoff
 from lipt.common.errors import LiptError, ProcessEndedError
-from lipt.common.network.tls import TlsFiles, split_address
 from lipt.common.rpc.channel import LongPoll, open_channel
 from lipt.v1 import worker_pb2, worker_pb2_grpc
 from lipt.worker.pool import Ended, LocalEngine

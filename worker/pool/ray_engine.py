@@ -16,9 +16,9 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 
+from lipt.common.access.tls import is_loopback, split_address
 from lipt.common.errors import ConfigError, UnreachableError
 from lipt.common.imports import import_extra
-from lipt.common.network.tls import is_loopback, split_address
 from lipt.worker.pool import STOP_SECONDS, Child, Ended
 from lipt.worker.settings import PoolSettings
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lipt.common.config.flags import exit_on_error, service_app, with_flags
+from lipt.common.config.settings import exit_on_error, load_settings, service_app, with_flags
 from lipt.common.terminal import Version, print_line
 from lipt.worker.settings import PoolSettings
 
@@ -64,7 +64,6 @@ def worker_pool(
 def _run_pool(flags: dict[str, Any], worker_arguments: list[str]) -> None:
     import logging
 
-    from lipt.common.config.settings import load_settings
     from lipt.common.observability.logs import configure_logging
     from lipt.worker.pool.pool import open_pool_workers
 
@@ -122,7 +121,6 @@ def up(
     """Start a coordinator here and workers, on this machine or on Ray, until Ctrl-C."""
     import threading
 
-    from lipt.common.config.settings import load_settings
     from lipt.common.imports import module_of
     from lipt.common.observability.logs import configure_logging
     from lipt.worker.pool.pool import open_pool_workers
@@ -209,7 +207,7 @@ def _require_alive(child: Child) -> None:
 
 
 def _reachable(listening: str, host: str | None, *, here: bool) -> str:
-    from lipt.common.network.tls import split_address
+    from lipt.common.access.tls import split_address
 
     served, port = split_address(listening)
     if served not in ("0.0.0.0", "::"):  # noqa: S104 - it is compared

@@ -25,7 +25,8 @@ from lipt.common.data.sources.index import Stamp
 from lipt.common.data.sources.rows import ArrayRows, ColumnRows
 from lipt.common.data.sources.texts import hashing_tokenizer, text_columns
 from lipt.common.determinism import derive_generator
-from lipt.common.errors import DataError, MissingExtraError
+from lipt.common.errors import DataError
+from lipt.common.imports import missing_extra
 from lipt.common.inputs.specs import Column, ColumnType
 
 _TABLES = {"breast_cancer": "breast_cancer.csv", "wine": "wine_data.csv"}
@@ -48,7 +49,7 @@ _VOCABULARY = 2**13
 def _bundled_file(source: str, name: str) -> Path:
     package = find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
-        raise MissingExtraError("scikit-learn", extra="demo", needed_for=f"the data set {source}")
+        raise missing_extra("scikit-learn", extra="demo", needed_for=f"the data set {source}")
     return Path(package.submodule_search_locations[0]) / "datasets" / "data" / name
 
 

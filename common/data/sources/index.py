@@ -1,4 +1,4 @@
-"""Index cache: tensors from scans over many files, cached by `lipt.common.blobs.file_cache`."""
+"""Index cache: tensors from scans over many files, cached by `lipt.common.blobs.files`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from platformdirs import user_cache_path
 from safetensors.torch import load_file
 from torch import Tensor
 
-from lipt.common.blobs.file_cache import cache_file, find_cached, remove_oldest
+from lipt.common.blobs.files import cache_file, find_cached, remove_oldest
 from lipt.common.data.sources.storage import is_url, versions_of
 from lipt.common.text import format_bytes
 from lipt.common.weights.files import write_packed

@@ -14,8 +14,7 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.data import pack_shard
 from lipt.common.errors import CorruptBlobError, UnknownBlobError
 from lipt.common.inputs.specs import InputFormat
-from lipt.common.weights.files import pack
-from lipt.common.weights.specs import specs_of
+from lipt.common.weights.files import pack, specs_of
 from lipt.coordinator.compute.context import Context, DataDescription
 from lipt.coordinator.state.records import LearnerRecord, SoupRecord
 from lipt.core.evaluation import OpenWeights

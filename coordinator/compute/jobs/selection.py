@@ -17,7 +17,6 @@ from lipt.common.determinism import pinned_kernels
 from lipt.common.images.formats import data_url
 from lipt.common.inputs.model_input import columns_in, images_in
 from lipt.common.inputs.specs import ImageSpec, InputFormat
-from lipt.common.maps import principal_components, scaled_to_box
 from lipt.common.process.devices import device_name
 from lipt.common.subsets import pack
 from lipt.coordinator.compute.context import Context
@@ -190,3 +189,22 @@ def _values(tensor: Tensor) -> str:
     first = tensor.flatten()[:_MAX_VALUES].tolist()
     texts = [f"{value:.4g}" if isinstance(value, float) else str(value) for value in first]
     return ", ".join(texts + ["..."] * (tensor.numel() > _MAX_VALUES))
+
+
+def principal_components(features_MD: Tensor) -> Tensor:
+    """The points along the two directions of largest variance; float64, M x 2."""
+    centred_MD = features_MD.double() - features_MD.double().mean(dim=0)
+    _, directions_DD = torch.linalg.eigh(centred_MD.T @ centred_MD)
+    found = (centred_MD @ directions_DD.flip(1))[:, :2]
+    places_M2 = centred_MD.new_zeros(len(centred_MD), 2)
+    places_M2[:, : found.shape[1]] = found
+    return places_M2
+
+
+def scaled_to_box(places_M2: Tensor, *, width: float, height: float, margin: float) -> Tensor:
+    """Scale points to a centred rectangle with a margin, equally on both axes."""
+    places_M2 = places_M2.double()
+    low_2, high_2 = places_M2.amin(dim=0), places_M2.amax(dim=0)
+    size_2 = torch.tensor([width, height], dtype=torch.float64)
+    scale = float(((size_2 - 2 * margin) / (high_2 - low_2).clamp(min=1e-9)).amin())
+    return (places_M2 - (low_2 + high_2) / 2) * scale + size_2 / 2

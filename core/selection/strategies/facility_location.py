@@ -13,7 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from lipt.common.signals.blocks import row_blocks
+from lipt.common.signals import row_blocks
 from lipt.common.targets.kinds import TargetKind
 from lipt.core.selection.pairs import proximity, scaled_cosine, with_weights
 from lipt.core.selection.selection import Selection, unweighted

@@ -42,12 +42,7 @@ class SoupMethod(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SOUP_METHOD_UNSPECIFIED: _ClassVar[SoupMethod]
     SOUP_METHOD_GREEDY: _ClassVar[SoupMethod]
     SOUP_METHOD_UNIFORM: _ClassVar[SoupMethod]
-
-class SoupSearch(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    SOUP_SEARCH_UNSPECIFIED: _ClassVar[SoupSearch]
-    SOUP_SEARCH_GRID: _ClassVar[SoupSearch]
-    SOUP_SEARCH_HALVING: _ClassVar[SoupSearch]
+    SOUP_METHOD_INTERPOLATION: _ClassVar[SoupMethod]
 PRECISION_UNSPECIFIED: Precision
 PRECISION_AUTO: Precision
 PRECISION_FLOAT32: Precision
@@ -68,9 +63,7 @@ PRUNING_METHOD_NONE: PruningMethod
 SOUP_METHOD_UNSPECIFIED: SoupMethod
 SOUP_METHOD_GREEDY: SoupMethod
 SOUP_METHOD_UNIFORM: SoupMethod
-SOUP_SEARCH_UNSPECIFIED: SoupSearch
-SOUP_SEARCH_GRID: SoupSearch
-SOUP_SEARCH_HALVING: SoupSearch
+SOUP_METHOD_INTERPOLATION: SoupMethod
 
 class RunConfig(_message.Message):
     __slots__ = ("model", "seed", "validation", "initialization", "learners", "augmentation", "pruning", "soup", "evaluation_threads")
@@ -175,15 +168,13 @@ class PruningConfig(_message.Message):
     def __init__(self, method: _Optional[_Union[PruningMethod, str]] = ..., density_min: _Optional[float] = ..., density_max: _Optional[float] = ...) -> None: ...
 
 class SoupConfig(_message.Message):
-    __slots__ = ("method", "num_alphas", "reestimate_batch_norm", "batch_norm_examples", "search")
+    __slots__ = ("method", "num_alphas", "reestimate_batch_norm", "batch_norm_examples")
     METHOD_FIELD_NUMBER: _ClassVar[int]
     NUM_ALPHAS_FIELD_NUMBER: _ClassVar[int]
     REESTIMATE_BATCH_NORM_FIELD_NUMBER: _ClassVar[int]
     BATCH_NORM_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
-    SEARCH_FIELD_NUMBER: _ClassVar[int]
     method: SoupMethod
     num_alphas: int
     reestimate_batch_norm: bool
     batch_norm_examples: int
-    search: SoupSearch
-    def __init__(self, method: _Optional[_Union[SoupMethod, str]] = ..., num_alphas: _Optional[int] = ..., reestimate_batch_norm: bool = ..., batch_norm_examples: _Optional[int] = ..., search: _Optional[_Union[SoupSearch, str]] = ...) -> None: ...
+    def __init__(self, method: _Optional[_Union[SoupMethod, str]] = ..., num_alphas: _Optional[int] = ..., reestimate_batch_norm: bool = ..., batch_norm_examples: _Optional[int] = ...) -> None: ...

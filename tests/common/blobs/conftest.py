@@ -16,8 +16,8 @@ from lipt.common.errors import LiptError, UnreachableError
 from lipt.common.rpc.channel import open_channel
 from lipt.coordinator.rpc.blobs import BlobService
 from lipt.v1 import blob_pb2, blob_pb2_grpc
+from tests.blob_files import uploads_into
 from tests.serving import serving
-from tests.uploading import uploads_into
 
 MessageT = TypeVar("MessageT", blob_pb2.ReadBlobResponse, blob_pb2.WriteBlobRequest)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lipt.common.blobs.file_cache import cache_file, cached_files, find_cached, remove_oldest
+from lipt.common.blobs.files import cache_file, cached_files, find_cached, remove_oldest
 
 
 class Texts:
@@ -75,7 +75,7 @@ def test_write_errors_are_logged_and_leave_no_file(
     with monkeypatch.context() as patched:
         patched.setattr(texts, "write", full)
         assert texts.text("a") == "of a"
-    assert "No space left on device. Free space, or name another directory" in caplog.text
+    assert "No space left on device. Free space there" in caplog.text
     assert list(texts.folder.iterdir()) == []
     assert texts.text("a") == "of a"
     assert texts.made == ["a", "a"]

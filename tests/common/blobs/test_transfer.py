@@ -2,9 +2,9 @@ import random
 import subprocess
 import sys
 from asyncio import to_thread
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -24,11 +24,9 @@ from lipt.common.errors import (
     UploadInProgressError,
     WrongOffsetError,
 )
-from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.messages import CHUNK_BYTES
 from lipt.v1.blob_pb2_grpc import BlobServiceStub
 from tests.blob_files import file_size_limit, files_of
-from tests.faults.proxy import Fault, Proxy
 
 DATA = random.Random(0).randbytes(10 * CHUNK_BYTES + 5)
 NAME = BlobName.of(DATA)
@@ -115,7 +113,7 @@ async def test_a_blob_above_the_limit_is_refused_by_its_declared_size(
     small = BlobStore(tmp_path / "small", max_blob_bytes=100)
     with pytest.raises(BlobTooLargeError, match="at most 100 are stored"):
         await to_thread(Transfers(stub).download, NAME, small)
-    with pytest.raises(BlobTooLargeError, match="larger than the 100 bytes"):
+    with pytest.raises(BlobTooLargeError, match="is over 100 bytes"):
         await to_thread(Transfers(stub).download_bytes, NAME, max_bytes=100)
     with pytest.raises(BlobTooLargeError, match=f"at most {LIMIT} are stored"):
         await to_thread(Transfers(stub).upload, bytes(LIMIT + 1))
@@ -159,48 +157,18 @@ async def test_interruptions_and_damage_are_retried_but_refusals_are_raised(
     assert blobs.num_calls == expected_calls
 
 
-class StopTransferError(Exception):
-    """What a worker raises when it is told to stop."""
-
-
-def stop_after(num_chunks: int) -> Callable[[int], None]:
-    left = [None] * num_chunks
-
-    def on_bytes(num_bytes: int) -> None:
-        left.pop()
-        if not left:
-            raise StopTransferError
-
-    return on_bytes
-
-
 async def test_a_caller_can_stop_a_transfer(
     stub: BlobServiceStub, blobs: Any, cache: BlobStore
 ) -> None:
-    with pytest.raises(StopTransferError):
-        await to_thread(Transfers(stub, on_bytes=stop_after(2)).upload, DATA)
+    # As a worker does that is told to stop.
+    stopping = Transfers(stub, on_bytes=Mock(side_effect=[None, InterruptedError] * 2))
+    with pytest.raises(InterruptedError):
+        await to_thread(stopping.upload, DATA)
     assert not blobs.store.has(NAME)
     blobs.store.put_bytes(DATA)
-    with pytest.raises(StopTransferError):
-        await to_thread(Transfers(stub, on_bytes=stop_after(2)).download, NAME, cache)
+    with pytest.raises(InterruptedError):
+        await to_thread(stopping.download, NAME, cache)
     assert cache.committed_offset(NAME) == 2 * CHUNK_BYTES
-
-
-async def test_an_upload_survives_five_interruptions(blobs: Any) -> None:
-    policy = RetryPolicy(max_failures=20, first_seconds=0.05, max_seconds=0.5)
-    # Connections get one to two chunks far, so that all of them are cut.
-    cuts = [
-        Fault(
-            upstream=True, offset_bytes=random.Random(seed).randrange(CHUNK_BYTES, 2 * CHUNK_BYTES)
-        )
-        for seed in range(5)
-    ]
-    with Proxy(blobs.address, cuts) as proxy, open_channel(proxy.address) as channel:
-        await to_thread(Transfers(BlobServiceStub(channel), policy=policy).upload, DATA)
-    assert not proxy.faults
-    assert blobs.store.read_bytes(NAME) == DATA
-    # A cut costs at most the chunk that had arrived and was not yet written.
-    assert len(DATA) <= blobs.num_bytes <= len(DATA) + 5 * CHUNK_BYTES
 
 
 CONTENT = b"0123456789" * 100
@@ -223,19 +191,13 @@ def test_any_interruptions_give_the_same_blob(tmp_path: Path, cuts: list[int], d
     assert store.read_bytes(name) == data
 
 
-def test_a_corrupt_or_too_long_upload_is_refused(store: BlobStore) -> None:
+def test_a_corrupt_upload_is_refused(store: BlobStore) -> None:
     with store.open_upload(CONTENT_NAME, 0) as upload:
         upload.write(CONTENT[:-1] + b"x")
         with pytest.raises(CorruptBlobError, match="Send it again from the start"):
             upload.finish()
     assert files_of(store) == []
     assert store.committed_offset(CONTENT_NAME) == 0
-    with store.open_upload(CONTENT_NAME, 0) as upload:
-        upload.write(CONTENT)
-        with pytest.raises(WrongOffsetError, match="1 bytes at 1000 exceed the size of blob"):
-            upload.write(b"x")
-        upload.finish()
-    assert store.read_bytes(CONTENT_NAME) == CONTENT
 
 
 def test_an_unfinished_upload_is_kept_in_a_private_file(store: BlobStore) -> None:
@@ -292,7 +254,7 @@ sys.stdin.read()
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
-        with pytest.raises(UploadInProgressError, match=r"uploaded by another process. Try again"):
+        with pytest.raises(UploadInProgressError, match=r"another process uploads .*Try again"):
             store.open_upload(CONTENT_NAME, 300)
         process.kill()
     with store.open_upload(CONTENT_NAME, 300) as upload:

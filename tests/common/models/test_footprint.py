@@ -8,7 +8,7 @@ from lipt.common.errors import ConfigError
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models.footprint import LiveTensors, ModelFigures, measure_model
 from lipt.common.models.registry import build_model, build_without_values
-from lipt.common.weights.specs import specs_of
+from lipt.common.weights.files import specs_of
 from tests.faults.memory import memory_growth
 
 pytestmark = pytest.mark.slow

@@ -183,12 +183,12 @@ def test_an_output_object_with_logits_is_accepted() -> None:
 
 
 def test_models_that_do_not_fit_the_data_are_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"'' with inputs of the shapes \[\(1, 3, 4\)\]"):
+    with pytest.raises(ConfigError, match=r"'' with the shapes \[\(1, 3, 4\)\]"):
         forward_with_features(nn.Linear(4, 2), torch.zeros(1, 3, 4))
     with pytest.raises(ConfigError, match=r"figures float32\[3\] with TypeError.*keywords"):
         built("silent")
     doubles = ColumnsSpec((Column("", ColumnType.FLOAT64, (3,)),))
-    with pytest.raises(ConfigError, match="give float32 where its weights are float32"):
+    with pytest.raises(ConfigError, match="or float32 columns"):
         built("silent", doubles)
 
 

@@ -40,16 +40,12 @@ class Log:
 
 
 @pytest.fixture
-def log() -> Log:
-    return Log(PrintableFormatter("%(levelname)s %(message)s"))
-
-
-@pytest.fixture
 def json_log() -> Log:
     return Log(JsonFormatter())
 
 
-def test_every_log_record_is_one_line(log: Log) -> None:
+def test_every_log_record_is_one_line() -> None:
+    log = Log(PrintableFormatter("%(levelname)s %(message)s"))
     log.logger.warning("worker %s has joined", HOSTILE)
     log.logger.warning(f"worker {HOSTILE} has joined")
     line = r"WARNING worker x\n2026-01-01 INFO all is well\x1b[2J\x9b\u202e has joined"
@@ -63,49 +59,41 @@ def test_every_log_record_is_one_line(log: Log) -> None:
 
 
 def test_an_event_is_one_log_line_and_one_count(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     events = Events()
-    with caplog.at_level(logging.INFO):
-        events.record(
-            EventKind.LEASE_EXPIRED, run="run-1", learner=3, worker="", reason="silent for 30 s"
-        )
-    assert caplog.messages == [
-        'event=lease_expired run=run-1 learner=3 reason="silent for 30 s"',
-    ]
+    events.record(EventKind.LEASE_EXPIRED, run="run-1", learner=3, worker="", reason="silent, so")
+    assert caplog.messages == ['event=lease_expired run=run-1 learner=3 reason="silent, so"']
     assert events.counts() == {(EventKind.LEASE_EXPIRED, ""): 1}
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["a\nevent=run_ended", 'quote"d', "tab\there", "a=b", "a b", "a\u2028b", "trailing\n"],
+    "text", ["a\nevent=run_ended", 'quote"d', "tab\there", "a=b", "a b", "a\u2028b", "trailing\n"]
 )
 def test_peer_texts_cannot_begin_a_line_or_pair(
     text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO):
-        Events().record(EventKind.CALL_REFUSED, reason=text)
+    caplog.set_level(logging.INFO)
+    Events().record(EventKind.CALL_REFUSED, reason=text)
     (line,) = caplog.messages
     assert len(line.splitlines()) == 1
     assert line.startswith('event=call_refused reason="')
     assert line.endswith('"')
 
 
-HOSTILE_TEXT = 'x\n{"level": "INFO"}\x1b[2J\x9b\u202e\u2028'
-
-
 def test_a_traceback_is_a_field(json_log: Log) -> None:
-    json_log.fail(HOSTILE_TEXT)
+    json_log.fail(HOSTILE)
     (line,) = json_log.objects()
     assert line["exception"].startswith("Traceback (most recent call last):\n")
-    assert HOSTILE_TEXT in line["exception"]
+    assert HOSTILE in line["exception"]
     assert line["stack"].startswith("Stack (most recent call last):\n")
 
 
 def test_an_event_is_one_json_object(json_log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lipt.common.observability.logs.logger", json_log.logger)
     with logging_about(run="6c51"):
-        Events().record(EventKind.LEARNER_FAILED, run="run-1", learner=3, reason=HOSTILE_TEXT)
+        Events().record(EventKind.LEARNER_FAILED, run="run-1", learner=3, reason=HOSTILE)
     (line,) = json_log.objects()
-    fields = {"run": "run-1", "learner": 3, "reason": HOSTILE_TEXT}
+    fields = {"run": "run-1", "learner": 3, "reason": HOSTILE}
     assert line["event"] == {"kind": "learner_failed", **fields}
     assert line["run"] == "6c51"
     assert line["message"].startswith("event=learner_failed run=run-1 learner=3 reason=")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trustme
 
-from lipt.common.network.tls import TlsFiles
+from lipt.common.access.tls import TlsFiles
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.metrics import (
     EVERYWHERE,

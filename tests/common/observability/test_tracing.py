@@ -13,6 +13,7 @@ from lipt.common.observability.tracing import (
     current,
     current_traceparent,
     is_tracing,
+    received,
     span,
     wants_export,
 )
@@ -39,7 +40,9 @@ GIVEN = f"00-{TRACE}-{SPAN}-01"
 )
 def test_a_peer_s_traceparent_is_read_or_ignored(text: str, read: str) -> None:
     with remembering(), attached(text):
-        assert current_traceparent() == read
+        assert current_traceparent() == received((("x", "y"), ("traceparent", text))) == read
+        # Of two traces none is taken.
+        assert received((("traceparent", GIVEN), ("traceparent", GIVEN))) == received(None) == ""
 
 
 def test_spans_nest_and_continue_an_attached_trace() -> None:

@@ -13,9 +13,9 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from lipt.common.access.local import local_sockets
+from lipt.common.access.tls import TlsFiles, server_credentials
 from lipt.common.access.tokens import Token, TokenSource
 from lipt.common.errors import ConfigError, InvalidRequestError
-from lipt.common.network.tls import TlsFiles, server_credentials
 from lipt.common.rpc.channel import IdleWatchdog, open_channel
 from lipt.common.rpc.health_check import main
 from lipt.common.rpc.messages import message_to_dict, require_lengths

@@ -24,7 +24,7 @@ from lipt.common.signals.passes import (
     results_on_cpu,
     score_range,
 )
-from lipt.common.weights.specs import Weights
+from lipt.common.weights.files import Weights
 from tests.core.signals.made_up import CPU, IMAGE, made_up_dataset, made_up_network
 
 

@@ -14,8 +14,17 @@ import torch
 from lipt.common.errors import BlobTooLargeError, WeightsError
 from lipt.common.weights import require_safetensors
 from lipt.common.weights.checkpoints import read_checkpoint, read_torch_file, state_dict_in
-from lipt.common.weights.files import non_finite, pack, read_container, read_weights, write_packed
-from lipt.common.weights.specs import TensorSpec, Weights, copy_to_cpu, specs_of
+from lipt.common.weights.files import (
+    TensorSpec,
+    Weights,
+    copy_to_cpu,
+    non_finite,
+    pack,
+    read_container,
+    read_weights,
+    specs_of,
+    write_packed,
+)
 
 WEIGHTS = {
     "conv.weight": torch.arange(24.0).reshape(2, 3, 4),
@@ -28,6 +37,8 @@ LIKE = specs_of(WEIGHTS)
 def test_reads_what_the_library_wrote(tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
     safetensors.torch.save_file(WEIGHTS, path)
+    require_safetensors(path)
+    require_safetensors(path.read_bytes())
     weights = read_weights(path, like=LIKE, max_bytes=10_000)
     assert all(torch.equal(weights[name], WEIGHTS[name]) for name in WEIGHTS)
 
@@ -85,18 +96,18 @@ MALFORMED = {
     "metadata is a number": (file_of({"__metadata__": {"a": 1}}), "'a': Input should be .* string"),
     "metadata is a list": (file_of({"__metadata__": [1]}), "should be a valid dictionary"),
     "another field": (file_of({"w": entry() | {"more": 1}}, b"1234"), "'w.more': Extra"),
-    "unknown dtype": (file_of({"w": entry("C64")}, b"1234"), "dtype 'C64', known are"),
+    "unknown dtype": (file_of({"w": entry("C64")}, b"1234"), "the unknown dtype 'C64'"),
     "negative size": (file_of({"w": entry(shape=[-1])}, b"1234"), "shape.0': .* equal to 0"),
     "size is true": (file_of({"w": entry(shape=[True])}, b"1234"), "shape.0': .* integer"),
     "17 dimensions": (file_of({"w": entry(shape=[1] * 17)}, b"1234"), "'w.shape': .* at most 16"),
-    "ends before it begins": (file_of({"w": entry(offsets=[4, 0])}, b"1234"), "but lies at 4..0"),
+    "ends before it begins": (file_of({"w": entry(offsets=[4, 0])}, b"1234"), r"lies at \[4, 0\]"),
     "one offset": (file_of({"w": entry(offsets=[0])}, b"1234"), "data_offsets"),
     "2**60 elements": (
         file_of({"w": entry(shape=[2**60])}, b"1234"),
-        r"float32\[1152921504606846976\], 4611686018427387904 bytes from 0, but lies at 0..4",
+        r"float32\[1152921504606846976\], but lies at \[0, 4\]",
     ),
-    "a hole": (file_of({"w": entry(offsets=[4, 8])}, bytes(8)), "from 0, but lies at 4..8"),
-    "an overlap": (file_of({"w": entry(), "v": entry()}, b"1234"), "from 4, but lies at 0..4"),
+    "a hole": (file_of({"w": entry(offsets=[4, 8])}, bytes(8)), r"at \[4, 8\], not at \[0, 4\]"),
+    "an overlap": (file_of({"w": entry(), "v": entry()}, b"1234"), r"\[0, 4\], not at \[4, 8\]"),
     "bytes at the end": (file_of({"w": entry()}, b"12345"), "describes 4 bytes, 5 are there"),
     "bytes missing": (file_of({"w": entry()}, b"123"), "describes 4 bytes, 3 are there"),
 }
@@ -142,8 +153,6 @@ def test_the_first_non_finite_tensor_is_named_with_its_share() -> None:
     assert not non_finite(weights)
     weights["w"] = bad
     assert non_finite(weights) == "'w' has NaN or infinite values (3 of 4)"
-    one_more = non_finite({**weights, "v": bad[:2]})
-    assert one_more.endswith("values (3 of 4), as have 1 other tensors")
     two_more = non_finite({**weights, "v": bad[:2], "c": bad.to(torch.complex64)})
     assert two_more.endswith("(3 of 4), as have 2 other tensors")
 
@@ -171,7 +180,6 @@ def torch_file() -> bytes:
         (pickle.dumps({"w": [1.0]}), "does not fit"),
         (b"", r"\.|too few"),
         (struct.pack("<Q", 2) + b"[]", "not a JSON object"),
-        (struct.pack("<Q", 100) + b"{}", "100 bytes does not fit 10 bytes"),
     ],
 )
 def test_other_files_are_refused_with_a_remedy(content: bytes, words: str, tmp_path: Path) -> None:
@@ -183,13 +191,6 @@ def test_other_files_are_refused_with_a_remedy(content: bytes, words: str, tmp_p
         require_safetensors(content)
     with pytest.raises(WeightsError, match=words):
         read_container(content, max_bytes=10_000, max_tensors=1)
-
-
-def test_a_file_of_safetensors_is_valid(tmp_path: Path) -> None:
-    path = tmp_path / "w.safetensors"
-    safetensors.torch.save_file(WEIGHTS, path)
-    require_safetensors(path)
-    require_safetensors(path.read_bytes())
 
 
 def test_reads_unaligned_values() -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from lipt.common.access.certificate import CertificateIdentity
-from lipt.common.access.roles import EVERY_ROLE, Role
+from lipt.common.access import EVERY_ROLE, Role
+from lipt.common.access.tls import CertificateIdentity, TlsFiles
 from lipt.common.access.tokens import Token
-from lipt.common.blobs import durable
+from lipt.common.blobs import files
 from lipt.common.errors import (
     InvalidRequestError,
     LiptError,
@@ -19,7 +19,6 @@ from lipt.common.errors import (
     UnauthenticatedError,
     UnknownTokenError,
 )
-from lipt.common.network.tls import TlsFiles
 from lipt.coordinator.access.caller import (
     ALLOWED_ROLES,
     ANYBODY,
@@ -293,11 +292,11 @@ async def test_a_replaced_own_token_is_used_at_once_and_a_damaged_one_ignored(
     old, new = tokens.own, Token.draw("admin").text
     file = tmp_path / OWN_FILE
     for content in ("", Token.draw("other").text, "x"):
-        durable.write_durably(file, content.encode())
+        files.write_durably(file, content.encode())
         assert tokens.caller(old) is OWN_USER
     file.unlink()
     assert tokens.caller(old) is OWN_USER
-    durable.write_durably(file, new.encode())
+    files.write_durably(file, new.encode())
     assert tokens.caller(new) is OWN_USER
     with pytest.raises(UnauthenticatedError):
         tokens.caller(old)
@@ -350,7 +349,7 @@ def test_a_full_disk_delays_the_own_token_until_the_next_start(
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(durable, "write_all", refuse)
+    monkeypatch.setattr(files, "write_all", refuse)
     token = OwnToken(tmp_path)()
     assert token.token_id == "admin"
     assert "admin.token cannot be written: No space left" in caplog.text

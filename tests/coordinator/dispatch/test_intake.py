@@ -10,7 +10,7 @@ import torch
 from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import LearnerRejectedError
 from lipt.common.weights.encodings import encode_sparse
-from lipt.common.weights.specs import specs_of
+from lipt.common.weights.files import specs_of
 from lipt.coordinator.dispatch.intake import Reference, check_learner, require_report, trained_norm
 from lipt.coordinator.runs.transitions import LearnerResult
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from lipt.common.access.roles import Role
+from lipt.common.access import Role
 from lipt.common.errors import (
     ForeignWorkerError,
     InvalidRequestError,

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from lipt.common.access.roles import Role
+from lipt.common.access import Role
 from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import StaleLeaseError
 from lipt.common.observability.logs import EventKind

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipt.common.access.roles import EVERY_ROLE, Role
+from lipt.common.access import EVERY_ROLE, Role
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.tasks import ScoringTask
@@ -20,7 +20,7 @@ from lipt.common.inputs.specs import ImageFormat
 from lipt.common.observability.metrics import Meters
 from lipt.common.signals.passes import encode_range, range_specs
 from lipt.common.states import RunState
-from lipt.common.weights.specs import Weights
+from lipt.common.weights.files import Weights
 from lipt.coordinator.access.caller import ANYBODY, Binding, Caller, Evidence
 from lipt.coordinator.compute.messages import ScanClosed, ScanNews
 from lipt.coordinator.compute.scan import (

@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 
-from lipt.common.access.roles import Role
+from lipt.common.access import Role
 from lipt.coordinator.app import App
 from lipt.coordinator.server import serving
 from lipt.v1 import access_pb2, access_pb2_grpc

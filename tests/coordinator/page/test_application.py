@@ -14,7 +14,7 @@ from unittest.mock import Mock
 import httpx
 import pytest
 
-from lipt.common.access.roles import Role
+from lipt.common.access import Role
 from lipt.common.errors import InvalidRequestError, PermissionDeniedError
 from lipt.coordinator.access.caller import ALLOWED_ROLES
 from lipt.coordinator.access.tokens import OWN_FILE

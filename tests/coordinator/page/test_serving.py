@@ -12,9 +12,9 @@ import httpx
 import pytest
 import trustme
 
-from lipt.common.access.roles import Role
+from lipt.common.access import Role
+from lipt.common.access.tls import TlsFiles
 from lipt.common.errors import ConfigError, StateError, TooManyCallsError, UnauthenticatedError
-from lipt.common.network.tls import TlsFiles
 from lipt.coordinator.access.caller import Caller
 from lipt.coordinator.access.tokens import OWN_USER
 from lipt.coordinator.page import connections, requests

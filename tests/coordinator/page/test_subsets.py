@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from lipt.common.access.roles import Role
+from lipt.common.access import Role
 from lipt.common.errors import SignalsError
 from lipt.common.subsets import Examples
 from lipt.coordinator.compute.jobs.selection import (
@@ -22,7 +22,8 @@ from lipt.coordinator.compute.jobs.selection import (
     ShowExamples,
     ShownExample,
 )
-from lipt.coordinator.page.handlers import examined
+from lipt.coordinator.page import handlers
+from lipt.coordinator.page.handlers import examined, rows_to_draw
 from lipt.core.diagnosis.diagnosis import Diagnosis
 from tests.coordinator.fakes import FakeCompute, Hanging, complete, pretraining
 from tests.coordinator.page.conftest import LABELS as LABELS_OF_DATA
@@ -265,3 +266,16 @@ def test_the_heaviest_examples_are_shown_first() -> None:
         {"name": "</script>", "in_data": 60, "in_subset": 1},
         {"name": "b", "in_data": 60, "in_subset": 2},
     ]
+
+
+def test_a_map_has_a_sample_and_some_of_every_subset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handlers, "_MAP_AT_RANDOM", 10)
+    monkeypatch.setattr(handlers, "_MAP_OF_SUBSETS", 8)
+    first, second = np.arange(1000, 2000), np.arange(5000, 5002)
+    rows = rows_to_draw(100_000, [first, second], seed=0)
+    assert np.array_equal(rows, np.unique(rows))
+    assert len(rows) <= 10 + 2 * 4
+    assert len(np.intersect1d(rows, first)) >= 4
+    assert np.isin(second, rows).all()
+    assert np.array_equal(rows, rows_to_draw(100_000, [first, second], seed=0))
+    assert not np.array_equal(rows, rows_to_draw(100_000, [first, second], seed=1))

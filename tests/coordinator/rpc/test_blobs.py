@@ -33,8 +33,8 @@ from lipt.common.errors import (
 )
 from lipt.common.rpc.messages import CHUNK_BYTES
 from lipt.v1 import blob_pb2, blob_pb2_grpc
+from tests.blob_files import blob_service
 from tests.serving import serving
-from tests.uploading import blob_service
 
 ResultT = TypeVar("ResultT")
 
@@ -148,10 +148,10 @@ OTHER = BlobName(NAME.sha256, MAX_BLOB_BYTES + 1)
         (
             [blob_pb2.WriteBlobRequest(blob=blob_pb2.BlobRef(sha256="../../x", size_bytes=1))],
             InvalidRequestError,
-            "Give 64 lower-case hexadecimal digits",
+            "Give the 64 lower-case hexadecimal digits",
         ),
         ([message(OTHER, 0, b"x")], BlobTooLargeError, f"{MAX_BLOB_BYTES + 1} bytes; at most"),
-        ([message(NAME, 7, b"x")], WrongOffsetError, "up to byte 0, not 7. Ask for the status"),
+        ([message(NAME, 7, b"x")], WrongOffsetError, "up to byte 0, not 7. Ask for its status"),
         (
             [blob_pb2.WriteBlobRequest(blob=blob_to_proto(NAME), chunk=BAD)],
             CorruptBlobError,

@@ -17,7 +17,7 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from lipt.common.access.roles import EVERY_ROLE, Role
+from lipt.common.access import EVERY_ROLE, Role
 from lipt.common.blobs.transfer import Transfers
 from lipt.common.errors import (
     InvalidRequestError,

@@ -32,7 +32,7 @@ from lipt.common.inputs.specs import Column, ColumnsSpec, ColumnType, ImageSpec
 from lipt.common.models.footprint import ModelFigures
 from lipt.common.models.registry import build_model, build_without_values
 from lipt.common.planning import PROCESS_BYTES, THREAD_BYTES, Cost, Limit, Violation
-from lipt.common.process.machine import Machine
+from lipt.common.process import Machine
 from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.runs import plan as planning
@@ -308,24 +308,15 @@ def test_a_plan_counts_images_of_initialization(
     assert plan(initialization=initialization).compute_images[0].total == images
 
 
-def test_a_plan_counts_images_of_the_soup_s_evaluations() -> None:
-    soup = {"num_alphas": 4, "batch_norm_examples": 50}
+@pytest.mark.parametrize(
+    ("method", "evaluations"),
+    # Each learner alone, and two of them once or at 4 ratios.
+    [("greedy", 3 + 2), ("interpolation", 3 + 2 * 4), ("uniform", 3)],
+)
+def test_a_plan_counts_images_of_the_soup_s_evaluations(method: str, evaluations: int) -> None:
+    soup = {"method": method, "num_alphas": 4, "batch_norm_examples": 50}
     learners = {"num_learners": 3, "batch_size": 1}
-    # Each learner alone, and two of them at 4 ratios; 250 images each.
-    assert plan(soup=soup, learners=learners).compute_images[1].total == (3 + 2 * 4) * 250
-    uniform = {**soup, "method": "uniform"}
-    assert plan(soup=uniform, learners=learners).compute_images[1].total == 3 * 250
-
-
-def test_halving_counts_images_of_slices_and_final_ratios() -> None:
-    soup = {"num_alphas": 4, "batch_norm_examples": 50, "search": "halving"}
-    learners = {"num_learners": 3, "batch_size": 1}
-    # 4 ratios on 5 of 200 examples, 2 on 10, the last on all; batch norm takes 16, 16 and 50.
-    halved = 4 * (5 + 16) + 2 * (10 + 16) + 250
-    assert halved == 386
-    # Rounded up to a multiple of the ratios, for each of two learners.
-    planned = plan(soup=soup, learners=learners)
-    assert planned.compute_images[1].total == 3 * 250 + 2 * 388
+    assert plan(soup=soup, learners=learners).compute_images[1].total == evaluations * 250
 
 
 def test_disk_is_weights_shards_results_and_snapshots() -> None:
@@ -427,8 +418,8 @@ def test_each_setting_is_reported_once_with_its_worst_excess() -> None:
 def test_a_model_that_is_too_large_is_named() -> None:
     (found, *_) = broken({"compute_memory": "1200MB"}, model="resnet18")
     assert found.knob == "model"
-    assert str(found).startswith("model = resnet18: ")
-    assert "Choose a smaller model, a lower evaluation_threads, or raise limits" in str(found)
+    assert found.sentence.startswith("model = resnet18: ")
+    assert "Choose a smaller model, a lower evaluation_threads, or raise limits" in found.sentence
 
 
 def test_a_batch_above_a_worker_s_memory_is_refused_with_one_that_fits() -> None:
@@ -438,4 +429,5 @@ def test_a_batch_above_a_worker_s_memory_is_refused_with_one_that_fits() -> None
     # Of 40 GB the process takes 1 GiB, the weights 225 MB, a thread 8 MiB; the shard's 9000 images
     # 6144 bytes each. An image takes 5.3 MB, and 9 bytes for each of its 3072 numbers.
     left = 40 * GB - 2**30 - 225_000_000 - 2**23 - 9000 * 6144
-    assert f"Lower learners.batch_size to at most {left // (5_300_000 + 27_648)}, or" in str(found)
+    remedy = f"Lower learners.batch_size to at most {left // (5_300_000 + 27_648)}, or"
+    assert remedy in found.sentence

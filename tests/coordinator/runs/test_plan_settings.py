@@ -29,7 +29,7 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.config.values import overrides_to_proto, run_config_from_proto
 from lipt.common.errors import LiptError
 from lipt.common.inputs.specs import ImageSpec
-from lipt.common.process.machine import Machine
+from lipt.common.process import Machine
 from lipt.coordinator.runs.plan import RunAdmission, RunPlan, plan_run
 from lipt.coordinator.settings import LimitSettings
 from lipt.core.sharding import num_validation_examples, require_shards_fit
@@ -196,7 +196,6 @@ def test_every_setting_is_drawn() -> None:
         "augmentation.method",
         "pruning.method",
         "soup.method",
-        "soup.search",
         "soup.reestimate_batch_norm",
     }
     assert {path for path, _ in NUMBERS} == known - of_other_kinds

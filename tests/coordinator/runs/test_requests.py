@@ -26,7 +26,7 @@ from lipt.common.errors import (
     UnknownNameError,
     WeightsError,
 )
-from lipt.common.process.machine import Machine
+from lipt.common.process import Machine
 from lipt.common.states import RunState
 from lipt.common.weights.files import pack
 from lipt.coordinator.runs.plan import RunAdmission

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from lipt.common.access.roles import Role
+from lipt.common.access import Role
 from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import StateError
 from lipt.common.inputs.specs import ImageFormat

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.blobs.durable import directory_lock
+from lipt.common.blobs.files import directory_lock
 from lipt.common.blobs.store import Expiry
 from lipt.common.errors import StateError
 from lipt.coordinator.state.commands import app

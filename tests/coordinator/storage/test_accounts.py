@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from lipt.common.access.roles import Role
+from lipt.common.access import Role
 from lipt.common.blobs.blob import BlobName, blob_to_proto, fill_chunk
 from lipt.common.errors import (
     ForeignBlobError,

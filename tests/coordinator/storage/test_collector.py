@@ -20,11 +20,11 @@ from lipt.coordinator.state.files import collection_paused
 from lipt.coordinator.state.maintenance import check_state
 from lipt.coordinator.state.records import RunRecord
 from lipt.coordinator.storage import Accounts, Storage, aging_clock
+from tests.blob_files import PLENTY
 from tests.clock import Clock
 from tests.coordinator.fakes import FakeCompute
 from tests.coordinator.made_up_runs import made_up_run
 from tests.coordinator.state.conftest import StateBench, execute
-from tests.uploading import PLENTY
 
 HOUR, DAY = 3600.0, 86_400.0
 NOW = 10_000_000_000.0  # long after every file was written

@@ -16,7 +16,7 @@ from lipt.common.inputs.model_input import Stored, images_in, to_model_input
 from lipt.common.inputs.specs import ImageFormat
 from lipt.common.models import forward_with_features
 from lipt.common.models.models import build_torchvision
-from lipt.common.weights.specs import Weights
+from lipt.common.weights.files import Weights
 from lipt.core.evaluation import reestimate_batch_norm
 from lipt.core.proxies import features as module
 from lipt.core.proxies.features import (

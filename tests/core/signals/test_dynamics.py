@@ -10,7 +10,7 @@ from lipt.common.data.dataset import Dataset
 from lipt.common.errors import SignalsError
 from lipt.common.inputs.model_input import to_model_input
 from lipt.common.signals.passes import Batches
-from lipt.common.weights.specs import Weights
+from lipt.common.weights.files import Weights
 from lipt.core.signals import dynamics as module
 from lipt.core.signals.dynamics import (
     Dynamics,

@@ -10,8 +10,7 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.inputs.specs import ImageFormat
 from lipt.common.targets.values import SingleLabel
-from lipt.common.weights.files import pack
-from lipt.common.weights.specs import Weights
+from lipt.common.weights.files import Weights, pack
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.selection import RecheckSubset
 from lipt.core.signals.compute import LossSum, Parameters, loss_sum, trainable

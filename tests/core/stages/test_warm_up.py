@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.blobs.file_cache import cache_file
+from lipt.common.blobs.files import cache_file
 from lipt.common.config.run_config import LearnersConfig, RunConfig
 from lipt.common.data.shard import Shard, open_shard
 from lipt.common.determinism import derive_seed

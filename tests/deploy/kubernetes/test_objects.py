@@ -15,8 +15,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from lipt.common.access.certificate import role_uri
-from lipt.common.access.roles import Role
+from lipt.common.access import Role
+from lipt.common.access.tls import role_uri
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 CHART = DEPLOY / "helm" / "lipt"

@@ -7,7 +7,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from lipt.common.access.roles import Role
+from lipt.common.access import Role
 from lipt.common.errors import ConfigError
 from lipt.trainer.cli.certificates import Folder, Pair, issue_client, issue_server, make_authority
 

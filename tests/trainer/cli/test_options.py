@@ -141,7 +141,7 @@ def test_a_preset_is_overridden_by_the_user(tmp_path: Path) -> None:
     found = collect_overrides({"learners.num_steps": 7}, ["seed=2"], config, "paper")
     over = {"seed": 2, "soup": {"num_alphas": 4}, "learners": {"num_steps": 7}}
     assert found == merge(PRESETS["paper"], over)
-    assert (found["soup"]["search"], found["learners"]["batch_size"]) == ("grid", 256)
+    assert (found["soup"]["method"], found["learners"]["batch_size"]) == ("interpolation", 256)
     with pytest.raises(typer.BadParameter, match=r"no preset 'cifar' of a run\. Choose .*: paper"):
         collect_overrides({}, [], None, "cifar")
 
@@ -161,7 +161,8 @@ def test_contradictions_fail(flags: dict[str, Any], assignments: list[str], comp
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"), [('model = "resnet8"', r"has no \[run\] table"), ("[run", "is not TOML")]
+    ("text", "complaint"),
+    [('model = "resnet8"', r"has no \[run\] table"), ("[run", "cannot be read as")],
 )
 def test_a_file_without_a_run_is_refused(text: str, complaint: str, tmp_path: Path) -> None:
     config = tmp_path / "run.toml"

@@ -5,13 +5,7 @@ from typing import Any
 
 import pytest
 
-from lipt.common.errors import (
-    ForkedError,
-    QueueFullError,
-    TooManyCallsError,
-    UnreachableError,
-    revive,
-)
+from lipt.common.errors import ForkedError, QueueFullError, TooManyCallsError, UnreachableError
 from lipt.trainer.client import connection
 from lipt.trainer.client.connection import ForkAwareChannel, Reconnection
 
@@ -19,7 +13,7 @@ AWAY = UnreachableError("away.")
 
 
 BUSY: Any = [
-    revive(kind, "256 requests wait. Ask again in 5 s.", 5.0)
+    kind("256 requests wait. Ask again in 5 s.", retry_after_seconds=5.0)
     for kind in (QueueFullError, TooManyCallsError)
 ]
 

@@ -15,12 +15,7 @@ from lipt.common.data import Dataset
 from lipt.common.data.loading import dataset_of, load
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.data.sources.user_data import rows_of_data
-from lipt.common.errors import (
-    ConfigError,
-    DataError,
-    SubsetError,
-    TrainingDivergedError,
-)
+from lipt.common.errors import ConfigError, DataError, DivergedError, SubsetError
 from lipt.common.inputs.model_input import columns_in
 from lipt.common.targets.kinds import TargetKind
 from lipt.trainer.main_training import Schedule, Trained, evenly, training
@@ -157,7 +152,7 @@ def test_a_test_set_of_other_images_or_classes_is_refused(
 
 def test_contradictory_training_arguments_are_refused(digits: Dataset) -> None:
     wild = RECIPE.model_copy(update={"learning_rate": 1e30, "steps": 200})
-    with pytest.raises(TrainingDivergedError, match=r"rate 1e\+30.*Lower the learning rate"):
+    with pytest.raises(DivergedError, match=r"rate 1e\+30.*Lower the learning rate"):
         fit(net(), digits, recipe=wild)
     with pytest.raises(ConfigError, match=r"may take 480 s and has no checkpoint.*Name a file"):
         fit(net(), digits, recipe=RECIPE, max_seconds=480)

@@ -226,7 +226,7 @@ def train_reselecting(rank: int) -> dict[str, Any]:
             client.refusals = [UnreachableError("away.")] if epoch == 1 else []
             sampler.set_epoch(epoch)
             seen.append(list(sampler))
-    client.refusals = [MissingExtraError("numba", extra="fast", needed_for="That")]
+    client.refusals = [MissingExtraError("That needs the package 'numba'.")]
     try:
         sampler.set_epoch(3)
     except LiptError as error:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from typer import Argument, BadParameter, Option, Typer
 
-from lipt.common.access.roles import Role
+from lipt.common.access import Role
 from lipt.trainer.cli import options as shared
 from lipt.trainer.cli.display.output import print_result
 
@@ -60,7 +60,7 @@ def init(
 
     Without --host the certificate is for this machine's name.
     """
-    from lipt.common.network.tls import utc_now
+    from lipt.common.access.tls import utc_now
     from lipt.trainer.cli.certificates import AUTHORITY, COORDINATOR, make_authority
 
     files = target.files()
@@ -113,7 +113,7 @@ def _add_peer(role: Role, may: str) -> None:
         target: Target,
         json: shared.Json = False,
     ) -> None:
-        from lipt.common.network.tls import utc_now
+        from lipt.common.access.tls import utc_now
         from lipt.trainer.cli.certificates import issue_client
 
         if (hosts or scores) and role is not Role.WORKER:
@@ -135,7 +135,7 @@ _add_peer(Role.ADMIN, "do everything")
 def _coordinator(
     files: Folder, authority: Pair, hosts: Sequence[str], days: int
 ) -> tuple[dict[str, Any], list[str]]:
-    from lipt.common.network.tls import utc_now
+    from lipt.common.access.tls import utc_now
     from lipt.trainer.cli.certificates import COORDINATOR, issue_server
 
     names = list(dict.fromkeys([*hosts, *_HERE]))

@@ -58,7 +58,7 @@ def compare(
 
     Ends with status 3 if a baseline learned nothing: then there is no verdict.
     """
-    from lipt.common.process.machine import wait_passively
+    from lipt.common.process import wait_passively
 
     wait_passively()
     from lipt.common.imports import import_extra

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from typer import Argument, Context, Exit, Option, Typer
 
-from lipt.common.access.roles import Role
+from lipt.common.access import Role
 from lipt.common.terminal import print_line
 from lipt.trainer.cli import options as shared
 from lipt.trainer.cli.display.output import print_json, print_result
@@ -179,7 +179,7 @@ def dashboard(
 
 def tunnel_hint(url: str, called: str) -> str:
     """How to reach a page on the loopback of another machine, the one that was called."""
-    from lipt.common.network.tls import is_loopback, split_address
+    from lipt.common.access.tls import is_loopback, split_address
 
     page, (head, _) = urlsplit(url), split_address(called)
     host, port = page.hostname or "", page.port or 80

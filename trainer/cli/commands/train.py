@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from lipt.common.data import Dataset
-    from lipt.common.weights.specs import Weights
+    from lipt.common.weights.files import Weights
     from lipt.trainer.client.client import Client
     from lipt.trainer.main_training import Trained
     from lipt.trainer.main_training.records import OnEpoch
@@ -196,7 +196,7 @@ def train(
 ) -> None:
     """Train a model on a subset: SGD, cosine from 0.1, batch 256, images cropped and flipped."""
     shared.require_loggers(vars(loggers))
-    from lipt.common.process.machine import wait_passively
+    from lipt.common.process import wait_passively
 
     wait_passively()
     from lipt.trainer.main_training import Schedule, TrainingPaused, fit

@@ -15,7 +15,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lipt.common.terminal import print_json_text, print_line
+from lipt.common.terminal import print_document, print_line
 from lipt.trainer.formatting import format_percent, to_jsonable
 from lipt.trainer.progress import Show, progress_display
 from lipt.trainer.views import ProgressView
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 def print_json(value: Any) -> None:
     """One JSON document on one line, keys in the order of the value's fields."""
-    print_json_text(json.dumps(to_jsonable(value), ensure_ascii=False, allow_nan=False))
+    # Only ASCII, of which JSON leaves one unprintable character.
+    document = json.dumps(to_jsonable(value), allow_nan=False).replace("\x7f", r"\u007f")
+    print_document(f"{document}\n")
 
 
 def print_result(value: Any, lines: Iterable[str], *, as_json: bool) -> None:

@@ -27,6 +27,8 @@ from lipt.coordinator.compute.jobs.selection import (
     Selected,
     SelectSubset,
     ShowExamples,
+    principal_components,
+    scaled_to_box,
 )
 from lipt.core.diagnosis.diagnosis import Diagnosis
 from lipt.core.proxies.proxy import Proxy
@@ -385,3 +387,20 @@ def test_equal_examples_have_one_position_on_the_map(small: Context) -> None:
     assert places[40] == pytest.approx(places[3])
     assert len({(round(x, 6), round(y, 6)) for x, y in places}) == 40
     assert all(0 <= value <= 1 for place in places for value in place)
+
+
+def test_map_points_are_centred_and_not_stretched() -> None:
+    corners = torch.tensor([[0.0, 0.0], [2.0, 0.0], [2.0, 1.0]])
+    # Eight are free of the width of ten: two units are eight, and one is four.
+    found = scaled_to_box(corners, width=10, height=10, margin=1)
+    assert found.tolist() == [[1.0, 3.0], [9.0, 3.0], [9.0, 7.0]]
+    features_ND = torch.tensor([[0.0, 3.0, 1.0], [0.0, -3.0, 1.0], [0.5, 0.0, 1.0], [-0.5, 0, 1.0]])
+    expected_N2 = torch.tensor([[3.0, 0.0], [3.0, 0.0], [0.0, 0.5], [0.0, 0.5]]).double()
+    torch.testing.assert_close(principal_components(features_ND).abs(), expected_N2)
+
+
+@pytest.mark.parametrize(("count", "dimensions"), [(1, 1), (2, 6), (40, 2)])
+def test_few_or_equal_points_have_positions(count: int, dimensions: int) -> None:
+    places = principal_components(torch.ones(count, dimensions))
+    assert places.shape == (count, 2)
+    assert places.isfinite().all()

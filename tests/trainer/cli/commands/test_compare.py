@@ -141,7 +141,7 @@ def test_soft_labels_are_rows_beside_others(comparison: Comparison, tmp_path: Pa
         (("--run-set", "model=resnet18"), "model is set by the comparison for every run and "),
         (("--set", "seed=5"), "seed is set by the comparison for every run and training"),
         (("--baselines", "rs2"), "there is no baseline 'rs2'. Choose from: uniform, "),
-        (("--device", "gpu"), "device 'gpu' is not a device: "),
+        (("--device", "gpu"), "this machine has no device 'gpu'"),
     ],
 )
 def test_invalid_comparisons_are_refused_before_training(

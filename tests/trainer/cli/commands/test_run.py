@@ -15,8 +15,8 @@ import torch
 from google.protobuf import text_format
 from typer.testing import CliRunner
 
-from lipt.common.access.certificate import identity_of
-from lipt.common.access.roles import Role
+from lipt.common.access import Role
+from lipt.common.access.tls import identity_of
 from lipt.common.weights.files import pack
 from lipt.coordinator.rpc.strategies import describe_strategies
 from lipt.core.selection.registry import STRATEGIES

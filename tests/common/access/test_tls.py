@@ -11,14 +11,14 @@ import grpc.aio
 import pytest
 import trustme
 
-from lipt.common.errors import ConfigError
-from lipt.common.network.tls import (
+from lipt.common.access.tls import (
     Renewal,
     TlsFiles,
     require_deliberate_exposure,
     server_credentials,
     split_address,
 )
+from lipt.common.errors import ConfigError
 from tests.tls_files import write_files
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -243,8 +243,9 @@ async def serving(served_files: TlsFiles) -> AsyncIterator[str]:
 def connect(address: str, served_files: TlsFiles) -> grpc.aio.Channel:
     # Each channel has a connection of its own.
     options = [("grpc.use_local_subchannel_pool", 1)]
-    contents = served_files.read(datetime.now(UTC))
-    return grpc.aio.secure_channel(address, contents.channel_credentials(), options)
+    pem = served_files.read(datetime.now(UTC))
+    credentials = grpc.ssl_channel_credentials(pem.ca, pem.key, pem.cert)
+    return grpc.aio.secure_channel(address, credentials, options)
 
 
 async def ask(address: str, served_files: TlsFiles) -> bytes:

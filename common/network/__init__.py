@@ -1,1 +1,0 @@
-"""Network: addresses, certificates, and renewed TLS files."""
