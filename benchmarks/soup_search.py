@@ -76,7 +76,7 @@ def measure(name: str, seed: int) -> dict[SoupMethod, Measured]:
     inputs, model = model_inputs(workspace, config), workspace.new_model(config)
     learners = [partial(dict[str, Tensor], weights) for weights in trained.learners]
     examples_N = test.examples(torch.arange(len(test)))
-    tested = Evaluator(model, inputs, "cpu", examples_N, test.target, test.targets_N, None)
+    tested = Evaluator([model], inputs, "cpu", examples_N, test.target, test.targets_N, None)
     found, add = {method: Measured() for method in METHODS}, Tally.add
     for method, counted in found.items():
         soup = config.soup.model_copy(update={"method": method})
@@ -87,8 +87,8 @@ def measure(name: str, seed: int) -> dict[SoupMethod, Measured]:
             add(tally, outputs_BT, targets_B)
 
         with mock.patch.object(Tally, "add", added):
-            merged = merge_learners(workspace, merging, inputs, trained.theta_star, learners)
-        counted.accuracy = tested(merged.soup.weights).accuracy
+            made, _ = merge_learners(workspace, merging, inputs, trained.theta_star, learners)
+        counted.accuracy = tested.score(made.weights).accuracy
     return found
 
 

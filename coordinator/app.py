@@ -103,6 +103,7 @@ class App:
             wall_clock=time,
             deadline_clock=deadline_clock,
             events=self.events,
+            meters=self.meters,
         )
         stack.push_async_callback(driver.stop)
         admission = RunAdmission(
@@ -150,7 +151,7 @@ class App:
             settings.state_dir,
             self.blobs,
             settings.storage,
-            is_live=lambda lease: self.dispatcher.leases.has(*lease),
+            is_live=self.dispatcher.leases.has,
             clock=monotonic,
         )
         self.storage = Storage(

@@ -10,9 +10,6 @@ _ANSWERS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 
 # Seconds, up to half a day.
 _WORK = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400, 43200)
 
-# Code of a call whose client has disconnected.
-CANCELLED = "CANCELLED"
-
 RUNS = Gauge("lipt_runs", "Runs by state.", ("state",))
 LEARNERS = Gauge("lipt_learners", "Learners of runs in training, by state.", ("state",))
 WORKERS = Gauge("lipt_workers", "Registered workers that called lately.")

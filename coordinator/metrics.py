@@ -9,13 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from lipt.common.errors import LiptError, StateError
-from lipt.common.observability.metrics import Meters, Readings
+from lipt.common.observability.metrics import Readings
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator import instruments
 from lipt.coordinator.compute.queue import HEAVY, LIGHT, ComputeQueue
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.runs.store import RunStore
-from lipt.coordinator.state.records import RunRecord
 from lipt.coordinator.storage import free_bytes
 
 # A scrape is given up if the service is too busy to answer.
@@ -97,16 +96,3 @@ def machine_readings(compute: ComputeQueue, directory: Path) -> Readings:
         instruments.COMPUTE_LIMIT: {(): compute.memory_limit_bytes},
         instruments.STORAGE_FREE: free,
     }
-
-
-def measure_stages(store: RunStore, meters: Meters) -> None:
-    measured = {run.run_id for run in store.runs() if run.state is RunState.READY}
-
-    def measure(run: RunRecord, _: object) -> None:
-        if run.state is not RunState.READY or run.run_id in measured:
-            return
-        measured.add(run.run_id)
-        for name, seconds in run.costs.model_dump().items():
-            meters.observe(instruments.STAGES, seconds, name.removesuffix("_seconds"))
-
-    store.listen(measure)

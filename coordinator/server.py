@@ -19,7 +19,7 @@ from time import monotonic, time
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import health, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from lipt.common.access.local import forget_dead, local_sockets
@@ -31,7 +31,7 @@ from lipt.common.access.tls import (
     split_address,
 )
 from lipt.common.observability.metrics import serving_metrics
-from lipt.common.process import notify_service_manager, num_descriptors, raise_descriptor_limit
+from lipt.common.process import notify_service_manager, raise_descriptor_limit
 from lipt.common.process.devices import device_name, resolve_device
 from lipt.common.text import empty_classes
 from lipt.coordinator.access.caller import ALLOWED_ROLES
@@ -45,16 +45,21 @@ from lipt.coordinator.access.tokens import (
 from lipt.coordinator.app import App, open_app
 from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.instruments import COORDINATOR
-from lipt.coordinator.metrics import in_event_loop, machine_readings, measure_stages, state_readings
+from lipt.coordinator.metrics import in_event_loop, machine_readings, state_readings
 from lipt.coordinator.page.serving import FLAG as DASHBOARD_FLAG
 from lipt.coordinator.page.serving import PageServer, open_page, require_dashboard
 from lipt.coordinator.page.sessions import Sessions
-from lipt.coordinator.rpc.access import AccessService
 from lipt.coordinator.rpc.blobs import BlobService
-from lipt.coordinator.rpc.info import InfoService, answering_probes, bind, connection_options
+from lipt.coordinator.rpc.info import (
+    READINESS,
+    AccessService,
+    InfoService,
+    answering_probes,
+    bind,
+    connection_options,
+)
 from lipt.coordinator.rpc.limits import CallInterceptor, PeerLimits
-from lipt.coordinator.rpc.runs import RunService
-from lipt.coordinator.rpc.subsets import DiagnosisService, SubsetService
+from lipt.coordinator.rpc.trainers import DiagnosisService, RunService, SubsetService
 from lipt.coordinator.rpc.workers import WorkerService, unless
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.storage import WorkerBlobs
@@ -81,7 +86,6 @@ logger = logging.getLogger(__name__)
 
 # Room for health checks, and for calls that are being refused.
 _SPARE_CALLS = 1024
-_LOOK_SECONDS, _MANY_OF_ALL = 30.0, 0.8
 
 # The services of the access table, with reflection.
 _SERVICES = sorted({method.split("/")[1] for method in ALLOWED_ROLES})
@@ -118,8 +122,9 @@ async def serve(
         else:
             stack.enter_context(_metrics(app, tls))
             async with serving(app, tls):
-                with probes.ready():
-                    await asked.wait()
+                await probes.set(READINESS, health_pb2.HealthCheckResponse.SERVING)
+                await asked.wait()
+                await probes.set(READINESS, health_pb2.HealthCheckResponse.NOT_SERVING)
     logger.info("stopped")
 
 
@@ -139,7 +144,6 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
     credentials = None if tls is None else server_credentials(tls)
     address = bind(server, settings.listen, credentials, flag="--listen")
     page = None if settings.dashboard_listen is None else PageServer(settings.dashboard_listen, tls)
-    watching = asyncio.create_task(_watch_descriptors(raise_descriptor_limit()))
     # From before the first call until after the last.
     with _local(server, app, address, admitted):
         await server.start()
@@ -154,7 +158,6 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
             yield address
         finally:
             notify_service_manager(STOPPING="1")
-            watching.cancel()
             logger.info(
                 "stopping: no new work, up to %g s for calls under way", settings.drain_seconds
             )
@@ -166,7 +169,6 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
 
 @contextmanager
 def _metrics(app: App, tls: TlsFiles | None) -> Iterator[None]:
-    measure_stages(app.store, app.meters)
     listen, directory = app.settings.metrics_listen, app.settings.state_dir
     if listen is None:
         yield
@@ -203,17 +205,6 @@ def _local(server: grpc.aio.Server, app: App, address: str, admitted: Admission)
                 app.settings.state_dir / OWN_FILE,
             )
         yield
-
-
-async def _watch_descriptors(limit: int) -> None:
-    while True:
-        if (number := num_descriptors()) > _MANY_OF_ALL * limit:
-            logger.warning(
-                "%d of %d descriptors are open: a peer may be opening connections without end. "
-                "Close the port to it, or raise the limit (ulimit -n, LimitNOFILE=)",
-                *(number, limit),
-            )
-        await asyncio.sleep(_LOOK_SECONDS)
 
 
 def _grpc_server(app: App, admitted: Admission, limits: PeerLimits) -> grpc.aio.Server:

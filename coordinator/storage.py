@@ -13,9 +13,8 @@ import math
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
-from typing import TypeAlias
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.files import remove_stale_temporaries, state_errors
@@ -26,7 +25,7 @@ from lipt.common.observability.metrics import Readings
 from lipt.coordinator.access.caller import Evidence
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
-from lipt.coordinator.dispatch.leases import AssignmentKey
+from lipt.coordinator.dispatch.leases import LeaseId, RunLearner
 from lipt.coordinator.instruments import STORAGE, UNFINISHED_UPLOADS
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import StorageSettings
@@ -38,7 +37,6 @@ logger = logging.getLogger(__name__)
 
 # Uploads may take this fraction (1/N) of the disk; the rest is for the coordinator's files.
 _SHARE_OF_DISK = 3
-NOBODY = ""
 # An unfinished upload that is silent for longer is removed if room is needed.
 _GRACE_SECONDS = 120.0
 _RETRY_SECONDS = 10.0
@@ -48,8 +46,6 @@ _RETRY_SECONDS = 10.0
 _TIMES_COMPUTED = 2
 # A learner has theta*'s tensors: some of the values, a mask bit for each, and a header.
 _TIMES_INITIAL_BYTES, _MORE_BYTES = 2, 2**20
-
-LeaseId: TypeAlias = tuple[AssignmentKey, int]
 
 
 @dataclass(frozen=True)
@@ -61,10 +57,11 @@ class Allowance:
     max_file_bytes: int
 
     @classmethod
-    def of_learner(cls, lease: LeaseId, run: RunRecord) -> Allowance:
+    def of_learner(cls, held: RunLearner) -> Allowance:
+        run = held.run
         initial_bytes = run.initial_weights.size_bytes if run.initial_weights else 0
         return cls(
-            lease,
+            held.lease,
             max_files=_TIMES_COMPUTED * (run.config.learners.num_snapshots + 1),
             max_file_bytes=_TIMES_INITIAL_BYTES * initial_bytes + _MORE_BYTES,
         )
@@ -99,7 +96,7 @@ def free_bytes(directory: Path) -> int:
 
 @dataclass(frozen=True)
 class _Entry:
-    """An upload, with declared or stored bytes."""
+    """An upload, with declared or stored bytes; the peer is not known after a restart."""
 
     peer: str
     size_bytes: int
@@ -109,22 +106,21 @@ class _Entry:
     heard_at: float = 0.0
 
 
+@dataclass(eq=False)
 class Accounts:
     """Uploads by digest; used from one thread."""
 
-    def __init__(
-        self, quota: Quota, *, clock: Callable[[], float], is_live: Callable[[LeaseId], bool]
-    ) -> None:
-        self.quota = quota
-        self._clock = clock
-        self._is_live = is_live
-        self._entries: dict[str, _Entry] = {}
+    quota: Quota
+    _: KW_ONLY
+    clock: Callable[[], float]
+    is_live: Callable[[LeaseId], bool]
+    _entries: dict[str, _Entry] = field(default_factory=dict, init=False)
 
     def restore(self, finished: Mapping[str, int], unfinished: Mapping[str, int]) -> None:
-        now = self._clock()
+        now = self.clock()
         for sizes, whole in ((finished, True), (unfinished, False)):
             for sha256, size_bytes in sizes.items():
-                self._entries[sha256] = _Entry(NOBODY, size_bytes, finished=whole, heard_at=now)
+                self._entries[sha256] = _Entry("", size_bytes, finished=whole, heard_at=now)
 
     def begin(
         self, name: BlobName, peer: str, allowance: Allowance | None = None
@@ -147,7 +143,7 @@ class Accounts:
         entry = self._entries[name.sha256]
         if finished or kept:
             self._entries[name.sha256] = replace(
-                entry, sending=False, finished=finished, heard_at=self._clock()
+                entry, sending=False, finished=finished, heard_at=self.clock()
             )
         else:
             del self._entries[name.sha256]
@@ -173,14 +169,14 @@ class Accounts:
         num_files = len(sent | {name.sha256})
         if name.size_bytes > allowance.max_file_bytes or num_files > allowance.max_files:
             raise ForeignBlobError(
-                f"{name} would be file number {num_files} under the lease of {allowance.lease[0]}, "
-                f"which allows {allowance.max_files} files of at most {allowance.max_file_bytes} "
-                "bytes. Send this assignment's files."
+                f"{name} would be file number {num_files} under the lease of "
+                f"{allowance.lease.key}, which allows {allowance.max_files} files of at most "
+                f"{allowance.max_file_bytes} bytes. Send this assignment's files."
             )
 
     def _left_too_much(self, peer: str) -> bool:
         """Whether files of ended leases exceed the quota of the peer, or of all."""
-        left = [it for it in self._entries.values() if it.lease and not self._is_live(it.lease)]
+        left = [it for it in self._entries.values() if it.lease and not self.is_live(it.lease)]
         own = [entry for entry in left if entry.peer == peer]
         return _bytes(own) > self.quota.max_bytes_per_peer or _bytes(left) > self.quota.max_bytes
 
@@ -213,7 +209,7 @@ class Accounts:
         silent = sorted(
             (entry.heard_at, sha256)
             for sha256, entry in unfinished.items()
-            if not entry.sending and entry.heard_at <= self._clock() - _GRACE_SECONDS
+            if not entry.sending and entry.heard_at <= self.clock() - _GRACE_SECONDS
         )
         leaving = []
         for _, sha256 in silent:
@@ -283,18 +279,18 @@ class Uploads:
         return self.store.has(name), self.store.part(name).exists()
 
 
+@dataclass(eq=False)
 class WorkerBlobs:
     """Decides which blobs a worker may read and upload; other callers are not limited."""
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self._dispatcher = dispatcher
+    dispatcher: Dispatcher
 
     def require_readable(self, name: BlobName, shown: Evidence) -> None:
-        worker_id = self._dispatcher.workers.behind(shown)
+        worker_id = self.dispatcher.workers.behind(shown)
         if worker_id is None:
             return
-        run, learner = self._dispatcher.held_by(worker_id) or (None, None)
-        grant = self._dispatcher.scans.held_by(worker_id)
+        run, learner = self.dispatcher.held_by(worker_id) or (None, None)
+        grant = self.dispatcher.scans.held_by(worker_id)
         if grant is None and run is None:
             raise _without_lease("reads", name)
         readable = {
@@ -310,15 +306,13 @@ class WorkerBlobs:
 
     def allowance(self, name: BlobName, shown: Evidence) -> Allowance | None:
         """The worker's allowance (ForeignBlobError without a lease); None for other callers."""
-        worker_id = self._dispatcher.workers.behind(shown)
+        worker_id = self.dispatcher.workers.behind(shown)
         if worker_id is None:
             return None
-        if held := self._dispatcher.held_by(worker_id):
-            run, learner = held
-            key = AssignmentKey(run.run_id, learner.index)
-            return Allowance.of_learner((key, learner.epoch), run)
-        if grant := self._dispatcher.scans.held_by(worker_id):
-            return Allowance((grant.key, grant.epoch), _TIMES_COMPUTED, grant.scan.max_file_bytes)
+        if held := self.dispatcher.held_by(worker_id):
+            return Allowance.of_learner(held)
+        if grant := self.dispatcher.scans.held_by(worker_id):
+            return Allowance(grant.lease, _TIMES_COMPUTED, grant.scan.max_file_bytes)
         raise _without_lease("sends", name)
 
 
@@ -346,19 +340,15 @@ class Storage:
     compute: ComputeQueue
     _: KW_ONLY
     wall_clock: Callable[[], float]
-    # Without it runs age by the wall clock alone.
-    steady_clock: Callable[[], float] | None = None
+    steady_clock: Callable[[], float]
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
 
     def __post_init__(self) -> None:
         self.uploads = Uploads(self.blobs, self.accounts)
         self.latest = Collected()
         self.store.listen(self.forget_named)
-        self._aging = self.wall_clock
-        if self.steady_clock is not None:
-            times = (run.ended_at or run.created_at for run in self.store.runs())
-            newest = max(times, default=None)
-            self._aging = aging_clock(newest, self.wall_clock, self.steady_clock)
+        newest = max((run.ended_at or run.created_at for run in self.store.runs()), default=None)
+        self._aging = aging_clock(newest, self.wall_clock, self.steady_clock)
 
     def forget_named(self, run: RunRecord, learners: Sequence[LearnerRecord]) -> None:
         blobs = [run.initial_weights, run.pretrained_weights]

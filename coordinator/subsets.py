@@ -33,14 +33,14 @@ from lipt.coordinator.compute.jobs.selection import (
 )
 from lipt.coordinator.compute.messages import JobOptions, OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
-from lipt.coordinator.compute.verification import scorers_of
+from lipt.coordinator.compute.scan import scorers_of
 from lipt.coordinator.instruments import SELECTION
 from lipt.coordinator.runs.availability import find_named, find_ready, not_ready, restore
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import DiagnosisRecord, RunRecord, SubsetRecord
 from lipt.core.proxies.proxy import FeatureKind, Proxy
-from lipt.core.selection.registry import find_strategy
+from lipt.core.selection.select import find_strategy
 from lipt.core.stages.question import (
     Sources,
     SubsetQuery,
@@ -191,8 +191,7 @@ class Answers:
         with self._holding(query.features):
             run = None
             if query.run:
-                or_else = ", or leave the run out"
-                run = find_ready(self.store, query.run, self.data, or_else=or_else)
+                run = find_ready(self.store, query.run, self.data)
                 log_about(run=run.run_id)
             proxy = Proxy.parse(query.proxy or _DEFAULT_PROXY)
             sources = Sources(self.defaults, None, None, query.features)
@@ -287,7 +286,7 @@ class Answers:
             max_warm_up_epochs=self.max_warm_up_epochs,
         )
         revision = find_strategy(question.strategy).revision
-        return request_key(question, run, revision=revision), SelectSubset.answering(question)
+        return request_key(question, run, revision=revision), SelectSubset(**vars(question))
 
     async def _find_previous(
         self, run: RunRecord, query: SubsetQuery, num_examples: int

@@ -13,8 +13,8 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from queue import SimpleQueue
-from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from lipt.common.config.run_config import RunConfig, SoupMethod
 from lipt.common.determinism import pinned_kernels
-from lipt.common.errors import ConfigError
 from lipt.common.inputs.model_input import (
     Stored,
     num_stored,
@@ -48,43 +47,37 @@ def reestimate_batch_norm(
 
     Returns copies of those that are not frozen, on the CPU, by all names in the state dict.
     """
-    layers, num_seen = _tracking(model, frozen), 0
-    if not layers:
+    found = [
+        (prefix, layer)
+        for prefix, layer in model.named_modules(remove_duplicate=False)
+        if isinstance(layer, _BatchNorm) and layer.running_mean is not None
+    ]
+    momentum = {
+        layer: layer.momentum
+        for prefix, layer in found
+        if f"{prefix}.running_mean".removeprefix(".") not in frozen
+    }
+    if not momentum:
         return {}
-    momentum = {layer: layer.momentum for layer in layers}
+    num_seen = 0
     with evaluation_mode(model):
-        for layer in layers:
+        for layer in momentum:
             layer.reset_running_stats()
             layer.train()
         try:
             for batch in batches:
                 size = num_stored(batch)
                 num_seen += size
-                for layer in layers:
+                for layer in momentum:
                     layer.momentum = size / num_seen
                 call_model(model, batch)
         finally:
-            for layer in layers:
-                layer.momentum = momentum[layer]
-    return copy_to_cpu(
-        {
-            name: buffer
-            for prefix, layer in model.named_modules(remove_duplicate=False)
-            if isinstance(layer, _BatchNorm)
-            for name, buffer in layer.named_buffers(prefix, recurse=False)
-            if name not in frozen
-        }
+            for layer, own in momentum.items():
+                layer.momentum = own
+    buffers = (
+        part for prefix, layer in found for part in layer.named_buffers(prefix, recurse=False)
     )
-
-
-def _tracking(model: nn.Module, frozen: Collection[str]) -> list[_BatchNorm]:
-    return [
-        module
-        for prefix, module in model.named_modules()
-        if isinstance(module, _BatchNorm)
-        and module.running_mean is not None
-        and (f"{prefix}.running_mean" if prefix else "running_mean") not in frozen
-    ]
+    return copy_to_cpu({name: buffer for name, buffer in buffers if name not in frozen})
 
 
 def batch_norm_inputs(
@@ -98,7 +91,7 @@ def batch_norm_inputs(
 
 def load_with_statistics(
     model: nn.Module,
-    weights: Weights,
+    weights: Mapping[str, Tensor],
     known: Weights | None,
     inputs: Callable[[], Iterable[Inputs]] | None,
     frozen: Collection[str] = (),
@@ -139,13 +132,14 @@ class Evaluator:
 
     Features are cached while they fit where only the head differs between weights.
 
-    model: on `device`; loads the weights of each call, its training flags are restored.
+    models: on `device`, a thread each, as shared threads change last bits. They load the weights of
+    each call, and their training flags are restored.
     targets_N: as `target` takes them.
     batch_norm_examples_M: None uses the weights' own statistics.
     frozen: names in the state dict that are the same in all weights.
     """
 
-    model: nn.Module
+    models: Sequence[nn.Module]
     inputs: InputFormat
     device: torch.device | str
     examples_N: Stored
@@ -157,17 +151,34 @@ class Evaluator:
     # Features by batch number; threads that compute one twice get the same values.
     _features: dict[int, Tensor] = field(default_factory=dict, init=False)
 
-    def __call__(
+    def __call__(self, weights: Sequence[OpenWeights], floor: float) -> Iterator[Scored]:
+        """Scores in the order of the weights; `floor` as for `score`."""
+        free: SimpleQueue[nn.Module] = SimpleQueue()
+        for model in self.models:
+            free.put(model)
+
+        def score(opened: OpenWeights) -> Scored:
+            model = free.get()
+            try:
+                return self.score(opened(), floor, model)
+            finally:
+                free.put(model)
+
+        if len(self.models) == 1:
+            yield from map(score, weights)
+            return
+        # A thread uses the pinned number of threads from its first computation on.
+        with pinned_kernels(1), ThreadPoolExecutor(len(self.models)) as pool:
+            yield from pool.map(score, weights)
+
+    def score(
         self,
         weights: Mapping[str, Tensor],
         floor: float = -math.inf,
         model: nn.Module | None = None,
     ) -> Scored:
-        """Score weights; stops early if they cannot exceed the floor.
-
-        Concurrent calls need a model each, like `model`.
-        """
-        model = self.model if model is None else model
+        """Score weights by a model, the first by default; stops if they cannot exceed the floor."""
+        model = self.models[0] if model is None else model
         for name, tensor in model.state_dict().items():
             tensor.copy_(weights[name])
         statistics, examples_M = Weights(), self.batch_norm_examples_M
@@ -176,15 +187,11 @@ class Evaluator:
             batches = batch_norm_inputs(examples_M, self.inputs, self.device, batch_size=size)
             with pinned_kernels():
                 statistics = reestimate_batch_norm(model, batches, self.frozen)
-        return Scored(self._score(model, floor), statistics)
+        return Scored(self._accuracy(model, floor), statistics)
 
     @torch.inference_mode()
-    def _score(self, model: nn.Module, floor: float) -> float:
+    def _accuracy(self, model: nn.Module, floor: float) -> float:
         num_left = len(self.targets_N)
-        if not num_left:
-            raise ConfigError(
-                "accuracy over 0 examples is undefined. Hold out a larger validation.fraction."
-            )
         tally, head = self.target.tally(), None
         if self.frozen and model.state_dict().keys() - self.frozen == head_names(model):
             # Only the last layer differs between weights.
@@ -202,9 +209,7 @@ class Evaluator:
     def _outputs(
         self, model: nn.Module, head: nn.Linear | None, number: int, examples_B: Stored
     ) -> Tensor:
-        def inputs() -> Inputs:
-            return to_model_input(examples_B, self.inputs, self.device)
-
+        inputs = partial(to_model_input, examples_B, self.inputs, self.device)
         if head is None:
             return call_model(model, inputs())
         features_BD = self._features.get(number)
@@ -221,40 +226,3 @@ def num_evaluated_together(config: RunConfig) -> int:
     tried = config.soup.num_alphas - 1 if config.soup.method is SoupMethod.INTERPOLATION else 1
     asked = max(config.learners.num_learners, tried)
     return min(config.evaluation_threads, asked)
-
-
-@dataclass(frozen=True)
-class Evaluators:
-    """Scores weights for a soup, one model and thread each; shared threads change last bits."""
-
-    evaluator: Evaluator
-    models: Sequence[nn.Module]
-
-    @classmethod
-    def of(
-        cls, evaluator: Evaluator, config: RunConfig, new_model: Callable[[], nn.Module]
-    ) -> Self:
-        """Several models on a CPU, a thread each; one on an accelerator."""
-        on_cpu = torch.device(evaluator.device).type == "cpu"
-        number = num_evaluated_together(config) if on_cpu else 1
-        return cls(evaluator, [evaluator.model, *(new_model() for _ in range(1, number))])
-
-    def __call__(self, weights: Sequence[OpenWeights], floor: float) -> Iterator[Scored]:
-        """Scores in the order of the weights; `floor` as for `Evaluator`."""
-        if len(self.models) == 1:
-            yield from (self.evaluator(opened(), floor, self.models[0]) for opened in weights)
-            return
-        free: SimpleQueue[nn.Module] = SimpleQueue()
-        for model in self.models:
-            free.put(model)
-
-        def score(opened: OpenWeights) -> Scored:
-            model = free.get()
-            try:
-                return self.evaluator(opened(), floor, model)
-            finally:
-                free.put(model)
-
-        # A thread uses the pinned number of threads from its first computation on.
-        with pinned_kernels(1), ThreadPoolExecutor(len(self.models)) as pool:
-            yield from pool.map(score, weights)

@@ -32,7 +32,7 @@ from lipt.common.observability.tracing import span
 from lipt.common.weights.checkpoints import read_checkpoint
 from lipt.common.weights.encodings import encode_weights
 from lipt.common.weights.files import Weights, pack, specs_of
-from lipt.core.evaluation import Evaluator, Evaluators, OpenWeights
+from lipt.core.evaluation import Evaluator, OpenWeights, num_evaluated_together
 from lipt.core.learner.learner import train_learner
 from lipt.core.results import CommittedLearner, Outcome, divergence_message, pack_initial
 from lipt.core.sharding import draw_densities, draw_shards
@@ -50,22 +50,13 @@ _NAME = "in this process"
 
 
 @dataclass(frozen=True)
-class Merged:
-    """The soup, and theta*'s accuracy on as many validation examples."""
-
-    soup: Soup
-    initial_accuracy: float
-    num_validation_examples: int
-
-
-@dataclass(frozen=True)
 class Pretrained:
     """The outcome of pre-training in a workspace, with seconds by stage."""
 
     workspace: InMemory
     outcome: Outcome
     seconds: Mapping[str, float]
-    merged: Merged | None = None
+    soup: Soup | None = None
 
 
 def pretrain(
@@ -87,8 +78,8 @@ def pretrain(
     # 3.4 The greedy soup theta_p.
     read = workspace.read_learners(config, initial_name, workspace.new_model(config))
     opened = [partial(read, learner.result) for learner in learners]
-    merged = merge_learners(workspace, config, inputs, initial, opened)
-    theta_p = workspace.put(pack(merged.soup.weights))
+    soup, _ = merge_learners(workspace, config, inputs, initial, opened)
+    theta_p = workspace.put(pack(soup.weights))
     outcome = replace(begun.outcome, pretrained_weights=theta_p, learners=learners)
     seconds = {
         **begun.seconds,
@@ -96,7 +87,7 @@ def pretrain(
         "training_seconds": trained - cut,
         "merging_seconds": monotonic() - trained,
     }
-    return Pretrained(workspace, outcome, seconds, merged)
+    return Pretrained(workspace, outcome, seconds, soup)
 
 
 def begin(workspace: InMemory, config: RunConfig, given: bytes | Path | None = None) -> Pretrained:
@@ -235,37 +226,17 @@ def merge_learners(
     initial: Weights,
     learners: Sequence[OpenWeights],
     on_ingredient: OnIngredient = lambda _index, _ingredient: None,
-) -> Merged:
-    """Merge learners, reopened at every call, by their validation scores."""
-    soup, evaluator = config.soup, _evaluator(workspace, config, inputs)
-    interpolates = soup.method is SoupMethod.INTERPOLATION
-    evaluate = Evaluators.of(evaluator, config, lambda: workspace.new_model(config))
-    report = workspace.progress("merging learners")
-    # Several weights are scored at a time, on a thread each.
-    with (
-        pinned_kernels(1),
-        span("soup", method=soup.method.value, num_learners=len(learners)) as merging,
-    ):
-        initial_accuracy = evaluator(initial).accuracy
-        if soup.method is SoupMethod.UNIFORM:
-            made = uniform_soup(learners, evaluate, on_progress=report)
-        else:
-            made = greedy_soup(
-                learners,
-                evaluate,
-                num_alphas=soup.num_alphas if interpolates else None,
-                on_progress=report,
-                on_ingredient=on_ingredient,
-            )
-        merging.note(accuracy=made.accuracy)
-    return Merged(made, initial_accuracy, len(evaluator.targets_N))
+) -> tuple[Soup, float]:
+    """Merge learners, reopened at every call, by their validation scores.
 
-
-def _evaluator(workspace: Workspace, config: RunConfig, inputs: InputFormat) -> Evaluator:
-    dataset = workspace.dataset
-    model, ids = workspace.new_model(config), workspace.split(config).validation_ids
-    return Evaluator(
-        model=model,
+    Returns theta*'s accuracy, too.
+    """
+    soup, dataset, ids = config.soup, workspace.dataset, workspace.split(config).validation_ids
+    # On a CPU several weights are scored at a time.
+    number = num_evaluated_together(config) if workspace.device.type == "cpu" else 1
+    models = [workspace.new_model(config) for _ in range(number)]
+    evaluator = Evaluator(
+        models,
         inputs=inputs,
         device=workspace.device,
         examples_N=dataset.examples(ids),
@@ -273,5 +244,24 @@ def _evaluator(workspace: Workspace, config: RunConfig, inputs: InputFormat) -> 
         targets_N=dataset.targets_N[ids],
         batch_norm_examples_M=workspace.batch_norm_examples(config),
         batch_size=workspace.batch_size,
-        frozen=workspace.frozen(config, model),
+        frozen=workspace.frozen(config, models[0]),
     )
+    interpolates = soup.method is SoupMethod.INTERPOLATION
+    report = workspace.progress("merging learners")
+    with (
+        pinned_kernels(1),
+        span("soup", method=soup.method.value, num_learners=len(learners)) as merging,
+    ):
+        initial_accuracy = evaluator.score(initial).accuracy
+        if soup.method is SoupMethod.UNIFORM:
+            made = uniform_soup(learners, evaluator, on_progress=report)
+        else:
+            made = greedy_soup(
+                learners,
+                evaluator,
+                num_alphas=soup.num_alphas if interpolates else None,
+                on_progress=report,
+                on_ingredient=on_ingredient,
+            )
+        merging.note(accuracy=made.accuracy)
+    return made, initial_accuracy

@@ -43,11 +43,6 @@ class CommittedLearner:
     snapshots: tuple[BlobName, ...]
     result: BlobName
 
-    @property
-    def states(self) -> tuple[BlobName, ...]:
-        """The snapshots, the last one before pruning; the result if there are none."""
-        return self.snapshots or (self.result,)
-
 
 @dataclass(frozen=True)
 class Trajectories:

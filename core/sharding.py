@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -107,20 +106,16 @@ def draw_densities(num_learners: int, pruning: PruningConfig, *, seed: int) -> t
     return tuple(min(high, low + (high - low) * share) for share in shares)
 
 
-class FittedLearners(NamedTuple):
-    """Settings of learners whose shards fit, and the changes in words; empty for none."""
-
-    learners: LearnersConfig
-    changes: str = ""
-
-
 def fit_defaults(
     learners: LearnersConfig, num_train: int, *, fixed: Collection[str]
-) -> FittedLearners:
-    """Lower the batch size to 16 at least, then learners, then minibatches, until shards fit."""
+) -> tuple[LearnersConfig, str]:
+    """Lower the batch size to 16 at least, then learners, then minibatches, until shards fit.
+
+    Returns the settings, and the changes in words; empty for none.
+    """
     n, m, b = learners.num_learners, learners.num_minibatches, learners.batch_size
     if n * m * b <= num_train:
-        return FittedLearners(learners)
+        return learners, ""
     sizes = {"num_learners": n, "num_minibatches": m, "batch_size": b}
 
     def lower(name: str, floor: int) -> None:
@@ -141,10 +136,10 @@ def fit_defaults(
         if value != getattr(learners, name)
     ]
     if not lowered:
-        return FittedLearners(learners)
-    return FittedLearners(
-        learners.model_copy(update=after),
+        return learners, ""
+    changes = (
         f"{n} learners x {m} minibatches x {b} examples = {n * m * b} are more than the "
         f"{num_train} of the training split, so defaults were lowered to fit: "
-        f"{', '.join(lowered)}",
+        f"{', '.join(lowered)}"
     )
+    return learners.model_copy(update=after), changes

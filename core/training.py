@@ -94,20 +94,14 @@ class Sgd:
                 self._optimizer.state[parameter]["momentum_buffer"] = buffer
 
 
-def _num_steps(epochs: float, num_train: int, batch_size: int) -> int:
+def num_steps_of(epochs: float, num_train: int, batch_size: int = BATCH_SIZE) -> int:
+    """Optimizer steps on full batches, of a warm-up's size by default."""
     # Rounded up, so that any positive number trains; 0.7 x 10 is 7.000000000000001.
-    return math.ceil(epochs * _batches_per_epoch(num_train, batch_size) - 1e-9)
-
-
-def _batches_per_epoch(num_train: int, batch_size: int) -> int:
-    # A set smaller than one batch is one batch.
-    return max(1, num_train // batch_size)
+    return math.ceil(epochs * max(1, num_train // batch_size) - 1e-9)
 
 
 @dataclass(frozen=True)
 class _Epochs:
-    """Losses of a model on full batches, shuffled anew in every epoch."""
-
     model: nn.Module
     dataset: Dataset
     train_ids: Tensor
@@ -121,7 +115,8 @@ class _Epochs:
 
     @property
     def num_batches(self) -> int:
-        return _batches_per_epoch(len(self.train_ids), self.batch_size)
+        # A set smaller than one batch is one batch.
+        return max(1, len(self.train_ids) // self.batch_size)
 
     def losses(self, epoch: int) -> Iterator[Tensor]:
         generator = derive_generator(self.seed, f"{self.purpose}-order", epoch)
@@ -138,7 +133,7 @@ def num_initialization_steps(config: InitializationConfig, num_train: int) -> in
     """Optimizer steps: `steps` where it is set, else `epochs` of full batches, rounded up."""
     if config.steps is not None:
         return config.steps
-    return _num_steps(config.epochs, num_train, config.batch_size)
+    return num_steps_of(config.epochs, num_train, config.batch_size)
 
 
 def initialize(
@@ -191,10 +186,6 @@ class WarmUpState(KeptValue):
     seconds: float = 0.0
 
 
-def num_warm_up_steps(epochs: float, num_train: int) -> int:
-    return _num_steps(epochs, num_train, BATCH_SIZE)
-
-
 def warm_up(
     model: nn.Module,
     dataset: Dataset,
@@ -219,7 +210,7 @@ def warm_up(
     padding, flip = 0, False
     if isinstance(inputs, ImageFormat):
         padding, flip = mild_augmentation(inputs.shape)
-    num_steps = num_warm_up_steps(epochs, len(train_ids))
+    num_steps = num_steps_of(epochs, len(train_ids))
 
     def augmented(stored_B: Stored, step: int) -> Stored:
         if not padding or not isinstance(stored_B, Tensor):

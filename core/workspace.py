@@ -9,7 +9,7 @@ Shapes: N examples.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -33,7 +33,7 @@ from lipt.core.evaluation import batch_size_for
 from lipt.core.proxies.features import Backbone
 from lipt.core.results import open_learner
 from lipt.core.sharding import Split, split_validation
-from lipt.core.signals.stored import UserFeatures
+from lipt.core.signals.signals import UserFeatures, read_user_features
 
 # Called with an activity, the amount done, and the total.
 OnProgress = Callable[[str, int, int], None]
@@ -97,10 +97,6 @@ class Workspace(ABC):
         """The content of a file, or its verified path."""
 
     @abstractmethod
-    def user_features(self, features: BlobName) -> UserFeatures:
-        """A user's features of every example."""
-
-    @abstractmethod
     def find(self, key: Key[KeptT]) -> KeptT | None:
         """The kept value."""
 
@@ -119,12 +115,26 @@ class Workspace(ABC):
 
     def read_learners(
         self, config: RunConfig, initial: BlobName, model: nn.Module
-    ) -> Callable[[BlobName], Weights]:
-        """A reader of learners' states, completed by the frozen tensors of theta*."""
+    ) -> Callable[[BlobName], Mapping[str, Tensor]]:
+        """Opens learners' states, completed by the frozen tensors of theta*, decoded on access.
+
+        Each file is verified again, as the disk may change it between two openings.
+        """
         specs, names = specs_of(model.state_dict()), self.frozen(config, model)
         weights = self.read_weights(initial, model) if names else {}
         frozen = {name: weights[name] for name in names}
-        return lambda name: dict(open_learner(self.read(name), specs, frozen))
+        return lambda name: open_learner(self.read(name), specs, frozen)
+
+    def user_features(self, features: BlobName) -> UserFeatures:
+        """A user's features of every example; FeaturesError for another file."""
+        id_mapping, num_ids = self.dataset.id_mapping, self.dataset.num_ids
+        source, max_bytes = self.read(features), features.size_bytes
+        read = read_user_features(source, num_examples=num_ids, max_bytes=max_bytes)
+        paired_NP = read.paired_features_NP
+        return UserFeatures(
+            id_mapping.by_position(read.features_ND),
+            None if paired_NP is None else id_mapping.by_position(paired_NP),
+        )
 
     def progress(self, activity: str) -> Callable[[int, int], None]:
         """A callback for (done, total) that reports under one name."""
@@ -204,7 +214,6 @@ class InMemory(Workspace):
         self.dataset, self.device, self.allowed_modules = dataset, device, allowed_modules
         self._on_progress = on_progress
         self._files: dict[BlobName, bytes] = {}
-        self._features: dict[BlobName, UserFeatures] = {}
         self._kept: dict[tuple[str, str], Any] = {}
 
     def report(self, activity: str, done: int, total: int) -> None:
@@ -217,15 +226,6 @@ class InMemory(Workspace):
 
     def read(self, name: BlobName) -> bytes:
         return self._files[name]
-
-    def put_features(self, features: UserFeatures, content: bytes) -> BlobName:
-        """Keep a user's features, under their file's name."""
-        name = BlobName.of(content)
-        self._features[name] = features
-        return name
-
-    def user_features(self, features: BlobName) -> UserFeatures:
-        return self._features[features]
 
     def find(self, key: Key[KeptT]) -> KeptT | None:
         found: KeptT | None = self._kept.get((key.kind, repr(key.depends_on)))

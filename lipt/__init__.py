@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lipt.common.config.run_config import PRESETS as PRESETS
     from lipt.common.data.sources.pairs import open_pairs as open_pairs
     from lipt.common.states import RunState as RunState
-    from lipt.core.selection.registry import strategy as strategy
+    from lipt.core.selection.select import strategy as strategy
     from lipt.core.selection.selection import Selection as Selection
     from lipt.core.selection.strategy import Strategy as Strategy
     from lipt.core.signals.signals import Signals as Signals
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from lipt.trainer.resampling.reselection import Reselection as Reselection
     from lipt.trainer.resampling.samplers import RepeatedRandomSampler as RepeatedRandomSampler
     from lipt.trainer.resampling.samplers import SubsetSampler as SubsetSampler
+    from lipt.trainer.subsets.data import SoftTargetLoss as SoftTargetLoss
+    from lipt.trainer.subsets.data import UnweightedWarning as UnweightedWarning
+    from lipt.trainer.subsets.data import WeightedCollate as WeightedCollate
+    from lipt.trainer.subsets.data import WeightedSubsetLoss as WeightedSubsetLoss
+    from lipt.trainer.subsets.data import normalized_weights as normalized_weights
     from lipt.trainer.subsets.subset import Subset as Subset
-    from lipt.trainer.subsets.weighted import SoftTargetLoss as SoftTargetLoss
-    from lipt.trainer.subsets.weighted import UnweightedWarning as UnweightedWarning
-    from lipt.trainer.subsets.weighted import WeightedCollate as WeightedCollate
-    from lipt.trainer.subsets.weighted import WeightedSubsetLoss as WeightedSubsetLoss
-    from lipt.trainer.subsets.weighted import normalized_weights as normalized_weights
     from lipt.trainer.views import InfoView as InfoView
     from lipt.trainer.views import LearnerView as LearnerView
     from lipt.trainer.views import RunView as RunView
@@ -56,7 +56,7 @@ _MODULES = {
     "lipt.common.config.run_config": "PRESETS",
     "lipt.common.data.sources.pairs": "open_pairs",
     "lipt.common.states": "RunState",
-    "lipt.core.selection.registry": "strategy",
+    "lipt.core.selection.select": "strategy",
     "lipt.core.selection.selection": "Selection",
     "lipt.core.selection.strategy": "Strategy",
     "lipt.core.signals.signals": "Signals",
@@ -69,7 +69,7 @@ _MODULES = {
     "lipt.trainer.resampling.reselection": "ReselectingSampler Reselection",
     "lipt.trainer.resampling.samplers": "RepeatedRandomSampler SubsetSampler",
     "lipt.trainer.subsets.subset": "Subset",
-    "lipt.trainer.subsets.weighted": (
+    "lipt.trainer.subsets.data": (
         "SoftTargetLoss UnweightedWarning WeightedCollate WeightedSubsetLoss normalized_weights"
     ),
     "lipt.trainer.views": "InfoView LearnerView RunView StrategyView",

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import Dataset, input_format
-from lipt.common.data.sources.image_files import EncodedRows
+from lipt.common.data.sources.rows import EncodedRows
 from lipt.common.determinism import derive_seed, pinned_kernels
 from lipt.common.errors import ConfigError, DataError, SignalsError
 from lipt.common.imports import import_extra
@@ -30,13 +30,11 @@ from lipt.common.signals.passes import Batches
 from lipt.common.subsets import resolve_budget, subset_digest
 from lipt.common.targets.kinds import TargetKind
 from lipt.core.evaluation import batch_size_for
-from lipt.core.selection.registry import find_strategy
-from lipt.core.selection.select import select
+from lipt.core.selection.select import find_strategy, select
 from lipt.core.selection.strategies.scores import error_norms, last_layer_norms
 from lipt.core.sharding import split_validation
 from lipt.core.signals.compute import compute_signals
-from lipt.core.signals.signals import Signals
-from lipt.core.signals.stored import STORAGE_LIMITS
+from lipt.core.signals.signals import STORAGE_LIMITS, Signals
 from lipt.trainer.subsets.subset import Subset
 
 __all__ = ["Scorer", "select_from"]
@@ -204,7 +202,6 @@ def select_from(
         SignalsError: the strategy needs learners, a validation split or other inputs.
     """
     chosen_by = find_strategy(strategy)
-    parsed = chosen_by.parse_options(dict(options or {}))
     signals = _signals(table, has_bias=has_bias)
     budget = resolve_budget(fraction=fraction, budget=budget, num_examples=len(signals))
     with pinned_kernels(threads):
@@ -214,7 +211,7 @@ def select_from(
             budget,
             balanced=chosen_by.resolve_balance(balanced),
             seed=derive_seed(seed, "selection"),
-            options=parsed,
+            options=options,
         )
     indices, weights = chosen.indices_K.numpy(), chosen.weights_K.numpy()
     manifest = {"data": {"num_examples": len(signals)}, "stopped_early": chosen.stopped_early}

@@ -93,7 +93,7 @@ def select(
         LiptError: as `Client.subset`, or the model cannot be trained.
         DataError: the data is empty or has no labels.
     """
-    from lipt.core.selection.registry import find_strategy
+    from lipt.core.selection.select import find_strategy
     from lipt.pretraining import Pretrained
 
     find_strategy(strategy)

@@ -10,11 +10,10 @@ from weakref import WeakValueDictionary
 
 from torch import nn
 
-from lipt.common.data import Dataset, open_pairs
+from lipt.common.data import Dataset, open_data, open_pairs
 from lipt.common.imports import call_by_name_or_place
 from lipt.common.models.head import HEAD
 from lipt.trainer.arguments import checked
-from lipt.trainer.subsets.data import open_data
 
 __all__ = ["open_dataset", "open_pairs"]
 

@@ -35,11 +35,11 @@ from lipt.core.proxies.features import MAX_WIDTH
 from lipt.core.proxies.proxy import MAX_PASSES, SOUP, FeatureKind, Proxy, passes_of
 from lipt.core.proxies.untrained import NUM_FILTERS
 from lipt.core.results import Outcome
-from lipt.core.selection.registry import find_strategy
+from lipt.core.selection.select import find_strategy
 from lipt.core.selection.solvers.representatives import MATRIX_BYTES
 from lipt.core.selection.strategy import Need
 from lipt.core.signals.compute import compute_signals
-from lipt.core.signals.stored import STORAGE_LIMITS
+from lipt.core.signals.signals import STORAGE_LIMITS
 from lipt.core.stages.question import Question, SubsetQuery, question_of
 from lipt.core.workspace import InMemory
 from lipt.pretraining import Pretrained
@@ -214,7 +214,7 @@ def time_images(
     training = (clock[1] - clock[0]) / len(ids)
     report("timing a batch of evaluation")
     evaluator = Evaluator(
-        model=model,
+        [model],
         inputs=inputs,
         device=workspace.device,
         examples_N=dataset.examples(some),
@@ -225,7 +225,7 @@ def time_images(
         frozen=workspace.frozen(config, model),
     )
     with pinned_kernels(1):
-        evaluation = _second_time(lambda: evaluator(state))
+        evaluation = _second_time(lambda: evaluator.score(state))
     report("timing a batch of scoring")
     batches = workspace.batches(inputs, "timing", some=some)
     with pinned_kernels(config.evaluation_threads):

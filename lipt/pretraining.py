@@ -35,7 +35,6 @@ from lipt.core.pipeline import pretrain as pretrain_all
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.results import Ingredient
 from lipt.core.sharding import fit_defaults, split_validation
-from lipt.core.signals.stored import read_user_features
 from lipt.core.stages.choice import manifest_of
 from lipt.core.stages.diagnosis import diagnose
 from lipt.core.stages.question import Sources, SubsetQuery, Training, training_for
@@ -135,14 +134,14 @@ class Pretrained:
         initial = trained.outcome.initial_weights
         assert initial is not None  # noqa: S101 - it was trained
         read = workspace.read_learners(self.config, initial, workspace.new_model(self.config))
-        return tuple(read(learner.result) for learner in trained.outcome.learners)
+        return tuple(dict(read(learner.result)) for learner in trained.outcome.learners)
 
     @property
     def soup(self) -> Mapping[int, Ingredient]:
         """Each learner's part in the soup by index, in the order of the greedy soup."""
-        merged = self._all.merged
-        assert merged is not None  # noqa: S101 - it was trained
-        return dict(merged.soup.ingredients)
+        soup = self._all.soup
+        assert soup is not None  # noqa: S101 - it was trained
+        return dict(soup.ingredients)
 
     @property
     def seconds(self) -> Mapping[str, float]:
@@ -265,8 +264,10 @@ class Pretrained:
             return None
         source = features_source(features)
         content = source.read_bytes() if isinstance(source, Path) else source
-        read = read_user_features(content, num_examples=self.data.num_ids, max_bytes=len(content))
-        return self._workspace.put_features(read, content)
+        name = self._workspace.put(content)
+        # Other files are refused before anything is trained.
+        self._workspace.user_features(name)
+        return name
 
     def _weights(self, name: BlobName | None) -> Weights:
         assert name is not None  # noqa: S101 - it was trained
@@ -341,5 +342,5 @@ def _fitted(data: Dataset, settings: Mapping[str, Any]) -> tuple[RunConfig, str]
     config = validate(RunConfig, merge(dump(RunConfig()), settings))
     num_train = len(split_validation(data.labels_N, config.validation, seed=config.seed).train_ids)
     asked = settings.get("learners", {}).keys()
-    found = fit_defaults(config.learners, num_train, fixed=asked)
-    return config.model_copy(update={"learners": found.learners}), found.changes
+    learners, changes = fit_defaults(config.learners, num_train, fixed=asked)
+    return config.model_copy(update={"learners": learners}), changes

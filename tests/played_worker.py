@@ -17,7 +17,7 @@ from lipt.common.data import Dataset
 from lipt.common.signals.passes import data_proof, encode_range
 from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.files import Weights
-from lipt.core.learner.pruning import masks_of_largest
+from lipt.core.learner.learner import masks_of_largest
 from lipt.v1 import worker_pb2
 from lipt.worker.client import Assignment, CoordinatorClient
 from lipt.worker.settings import WorkerSettings

@@ -9,8 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lipt.core.selection.registry import find_strategy
-from lipt.core.selection.select import select
+from lipt.core.selection.select import find_strategy, select
 from lipt.core.selection.selection import class_quotas
 from lipt.core.signals.signals import Signals
 
@@ -115,10 +114,9 @@ def ours(
 
     def prepare(task: Task) -> Run:
         found = find_strategy(strategy)
-        values = found.parse_options(options)
 
         def run(signals: Signals, budget: int) -> Chosen:
-            selection = select(found, signals, budget, balanced=balanced, seed=0, options=values)
+            selection = select(found, signals, budget, balanced=balanced, seed=0, options=options)
             return Chosen(selection.indices_K, selection.weights_K)
 
         few = few_of_each_class(task.signals)

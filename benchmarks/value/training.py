@@ -20,8 +20,7 @@ from lipt.common.data import Dataset
 from lipt.common.data.sources.rows import fingerprint
 from lipt.common.determinism import derive_seed
 from lipt.common.subsets import budget_from_fraction, subset_digest
-from lipt.core.selection.registry import find_strategy
-from lipt.core.selection.select import select
+from lipt.core.selection.select import find_strategy, select
 from lipt.core.signals.signals import labels_only
 from lipt.trainer.main_training import Schedule, fit
 from lipt.trainer.resampling.repeated_random import RepeatedRandom
@@ -83,7 +82,6 @@ def own_subset(cell: Cell, dirty: Dirty, dataset: Dataset) -> Subset | None:
         budget,
         balanced=strategy.resolve_balance(None),
         seed=seed,
-        options={},
     )
     indices_K = allowed[chosen.indices_K].numpy()
     weights_K = np.ones(len(indices_K), dtype=np.float32)

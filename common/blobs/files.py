@@ -171,7 +171,8 @@ def cache_file(
             write(written)
             path = written.replace(folder / _file_name(kind, depends_on, written))
     except OSError as error:
-        logger.warning("%s is not cached in %s: %s. Free space there", name, folder, error)
+        remedy = "Free space, or set XDG_CACHE_HOME"
+        logger.warning("%s is not cached in %s: %s. %s", name, folder, error, remedy)
         return None
     for other in folder.glob(f"{name}.*.safetensors"):
         if other != path:

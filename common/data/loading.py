@@ -23,25 +23,31 @@ from torch import Tensor
 
 from lipt.common.data.dataset import Dataset
 from lipt.common.data.parallel import Progress, map_rows, threads_for
-from lipt.common.data.sources.bundled import BUNDLED, bundled_rows
-from lipt.common.data.sources.feature_file import features_rows
-from lipt.common.data.sources.frames import query_of, rows_in_memory
-from lipt.common.data.sources.image_files import (
-    EncodedRows,
+from lipt.common.data.sources.files import (
+    BUNDLED,
+    bundled_rows,
     cifar_rows,
     distilled_rows,
+    features_rows,
     imagefolder_rows,
 )
-from lipt.common.data.sources.index import cached_tensors
+from lipt.common.data.sources.frames import query_of, rows_in_memory, without_transforms
 from lipt.common.data.sources.pairs import pairs_rows
-from lipt.common.data.sources.rows import ArrayRows, ColumnRows, ImageRows, Rows, require_labels
-from lipt.common.data.sources.storage import is_url
+from lipt.common.data.sources.rows import (
+    ArrayRows,
+    ColumnRows,
+    EncodedRows,
+    ImageRows,
+    Rows,
+    require_labels,
+)
+from lipt.common.data.sources.storage import cached_tensors, is_url
 from lipt.common.data.sources.table_files import open_table, parquet_rows
 from lipt.common.data.sources.tables import table_rows
 from lipt.common.data.sources.webdataset import webdataset_rows
 from lipt.common.errors import ConfigError, DataError, UnknownNameError
 from lipt.common.images.formats import Header
-from lipt.common.imports import call_factory, load_factory, module_of
+from lipt.common.imports import call_factory, load_factory, module_of, modules_of
 from lipt.common.inputs.specs import Column, ColumnsSpec, ImageSpec
 from lipt.common.text import did_you_mean, format_bytes, listed
 
@@ -198,9 +204,26 @@ def open_dataset(
     )
 
 
-def dataset_of(data: Any, *, target: str | None = None, image_size: int | None = None) -> Dataset:
-    """A program's own table or map-style data set, as `open_dataset` opens a factory's."""
-    again = partial(rows_in_memory, "data", data, target=target)
+def open_data(
+    data: Any,
+    *,
+    target: str | None = None,
+    image_size: int | None = None,
+    allow_modules: Sequence[str] = (),
+) -> Dataset:
+    """Open data by its name, or a program's own data; see `lipt.open_dataset`."""
+    if isinstance(data, str | Path):
+        name = str(data) if target is None else name_with_target(str(data), target)
+        modules = (*allow_modules, *modules_of(name))
+        return open_dataset(name, image_size=image_size, allowed_modules=modules)
+    if isinstance(data, Dataset):
+        if target is not None:
+            raise ConfigError(
+                f"target={target!r} was given together with {data.source}, which is open already. "
+                "Give it where the data is opened."
+            )
+        return data
+    again = partial(rows_in_memory, "data", without_transforms(data), target=target)
     return load(again(), image_size=image_size, again=again)
 
 
@@ -424,14 +447,8 @@ def _load_columns(
     for column in rows.columns:
         _require_values(rows.tensors[column.name], column, rows.source)
     require_labels(rows.labels_N, len(rows.class_names), rows.source)
-    return Dataset(
-        rows,
-        rows.fingerprint(),
-        ColumnsSpec(rows.columns),
-        stamp=rows.stamp,
-        again=again,
-        note=rows.note,
-    )
+    spec = ColumnsSpec(rows.columns)
+    return Dataset(rows, rows.fingerprint(), spec, stamp=rows.stamp, again=again, note=rows.note)
 
 
 def _require_values(values_N: Tensor, column: Column, source: str) -> None:

@@ -23,7 +23,6 @@ _REMEDY = "Give examples of the data set that the run was made with."
 
 
 def num_stored(stored: Tensor | Mapping[str, Tensor]) -> int:
-    """The number of stored examples, or of a model's inputs."""
     return len(stored if isinstance(stored, Tensor) else next(iter(stored.values())))
 
 

@@ -170,7 +170,6 @@ def call_model(model: Callable[..., Any], inputs: Inputs) -> Tensor:
 
 
 def arguments_of(inputs: Inputs) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-    """A model's only argument, or its keywords."""
     return ((), dict(inputs)) if isinstance(inputs, Mapping) else ((inputs,), {})
 
 
@@ -221,7 +220,6 @@ InputFormat = ImageFormat | ColumnsFormat
 
 
 def spec_of(inputs: InputFormat) -> InputSpec:
-    """A format without its means and deviations."""
     return ImageSpec(*inputs.shape) if isinstance(inputs, ImageFormat) else inputs.spec
 
 

@@ -115,13 +115,6 @@ def raise_descriptor_limit() -> int:
     return _MANY_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
 
 
-def num_descriptors() -> int:
-    """The number of this process's open files and connections; 0 where that is unknown."""
-    with suppress(OSError):
-        return sum(1 for _ in Path("/proc/self/fd").iterdir())
-    return 0
-
-
 def wait_passively() -> None:
     """Let OpenMP's threads sleep instead of spin, unless the user chose otherwise."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

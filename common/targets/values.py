@@ -50,13 +50,10 @@ class Target(ABC):
         """T, the width of a model's last layer."""
 
     @abstractmethod
-    def losses(
-        self, outputs_BT: Tensor, targets_B: Tensor, *, label_smoothing: float = 0.0
-    ) -> Tensor:
+    def losses(self, outputs_BT: Tensor, targets_B: Tensor, label_smoothing: float = 0.0) -> Tensor:
         """Each example's own loss, B float32; numbers ignore `label_smoothing`."""
 
     def mean_loss(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
-        """The mean loss of a batch; 0-d float32."""
         return self.losses(outputs_BT, targets_B).mean()
 
     @abstractmethod
@@ -117,9 +114,7 @@ class SingleLabel(Target):
     def num_outputs(self) -> int:
         return self.num_classes
 
-    def losses(
-        self, outputs_BT: Tensor, targets_B: Tensor, *, label_smoothing: float = 0.0
-    ) -> Tensor:
+    def losses(self, outputs_BT: Tensor, targets_B: Tensor, label_smoothing: float = 0.0) -> Tensor:
         return functional.cross_entropy(
             outputs_BT.float(), targets_B, reduction="none", label_smoothing=label_smoothing
         )
@@ -168,9 +163,7 @@ class MultiLabel(Target):
     def num_outputs(self) -> int:
         return self.num_labels
 
-    def losses(
-        self, outputs_BT: Tensor, targets_B: Tensor, *, label_smoothing: float = 0.0
-    ) -> Tensor:
+    def losses(self, outputs_BT: Tensor, targets_B: Tensor, label_smoothing: float = 0.0) -> Tensor:
         """Smoothing moves targets towards 1/2."""
         wanted_BC = targets_B.float() * (1 - label_smoothing) + label_smoothing / 2
         return functional.binary_cross_entropy_with_logits(
@@ -238,13 +231,7 @@ class Regression(Target):
         )
         return (targets_BT.to(torch.float64) - mean_T) / std_T
 
-    def losses(
-        self,
-        outputs_BT: Tensor,
-        targets_B: Tensor,
-        *,
-        label_smoothing: float = 0.0,  # noqa: ARG002 - as in `Target`
-    ) -> Tensor:
+    def losses(self, outputs_BT: Tensor, targets_B: Tensor, label_smoothing: float = 0.0) -> Tensor:  # noqa: ARG002 - as in `Target`
         wanted_BT = self.standardized(targets_B).float()
         return (outputs_BT.float() - wanted_BT).square().sum(dim=-1) / 2
 
@@ -273,7 +260,6 @@ class Regression(Target):
         return max(_LOWEST_SCORE, math.fsum(scores) / len(scores))
 
     def chance(self, targets_N: Tensor) -> float:  # noqa: ARG002 - as in `Target`
-        """R² of the mean."""
         return 0.0
 
     def __str__(self) -> str:

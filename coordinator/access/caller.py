@@ -2,8 +2,8 @@
 
 Methods outside the table are refused. Health is open to everybody: probes reveal nothing. Worker
 ids are public and epochs can be guessed, so a worker's call carries its secret `instance_id`. Its
-id is a hash of the secret, so calls can be verified without a registration. A worker that
-registered with a certificate must show it again, or a renewed one of that name.
+id is a hash of 128 bits of the secret, so calls can be verified without a registration. A worker
+that registered with a certificate must show it again, or a renewed one of that name.
 """
 
 from __future__ import annotations
@@ -144,46 +144,21 @@ class Evidence:
     def proves(self, worker_id: str) -> bool:
         return bool(self.secret) and hmac.compare_digest(worker_id_of(self.secret), worker_id)
 
-
-NO_EVIDENCE = Evidence()
-
-
-@dataclass(frozen=True)
-class Binding:
-    """The credentials of a worker's registration, required again; the secret is hashed."""
-
-    caller: Caller = ANYBODY
-    secret_digest: str = field(default=_digest(""), repr=False)
-
-    @classmethod
-    def of(cls, shown: Evidence) -> Binding:
-        return cls(shown.caller, _digest(shown.secret))
-
-    def objection(self, shown: Evidence) -> str:
-        """Why a call is not this worker's, as a verb phrase; empty if it is."""
-        if not hmac.compare_digest(_digest(shown.secret), self.secret_digest):
+    def objection(self, worker_id: str, registered: Caller) -> str:
+        """Why a call is not of this registered worker, as a verb phrase; empty if it is."""
+        if not self.proves(worker_id):
             return "does not show the secret of the worker that registered under it"
-        bound, now = self.caller, shown.caller
+        now = self.caller
         # A worker with a secret may call from anywhere, but has to show its certificate again.
         # Another certificate of the same name counts as renewed.
-        renewed = bool(now.certificate) and bound.name == now.name
-        if bound.certificate and bound.certificate != now.certificate and not renewed:
-            return f"is of {now.name}, and the worker registered as {bound.name}"
+        renewed = bool(now.certificate) and registered.name == now.name
+        if registered.certificate and registered.certificate != now.certificate and not renewed:
+            return f"is of {now.name}, and the worker registered as {registered.name}"
         return ""
 
 
-UNBOUND = Binding()
-
-
 def worker_id_of(instance_id: str) -> str:
-    return f"w-{_digest(instance_id)[:16]}"
-
-
-def credential_of(caller: Caller, worker_id: str) -> str:
-    """Owner of a worker: its certificate, token, or else its id. It cannot confirm itself."""
-    if caller.certificate:
-        return caller.name
-    return caller.key if caller.only_works else worker_id
+    return f"w-{_digest(instance_id)[:32]}"
 
 
 def require_unguessable(instance_id: str) -> None:

@@ -12,7 +12,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -58,33 +58,29 @@ HOW_TO_GET_ONE = (
 OWN_USER = Caller(key="own user", name="the coordinator's own user", roles=frozenset({Role.ADMIN}))
 
 
+@dataclass(eq=False)
 class Tokens:
     """The tokens of a state directory, and their holders."""
 
-    def __init__(
-        self,
-        database: Database,
-        own: Callable[[], Token],
-        *,
-        wall_clock: Callable[[], float],
-        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
-    ) -> None:
-        """`own` gives the state directory's own token, which may be replaced."""
-        self._database = database
-        self._own = own
-        self._sleep = sleep
+    database: Database
+    # The state directory's own token, which may be replaced.
+    find_own: Callable[[], Token]
+    _: KW_ONLY
+    wall_clock: Callable[[], float]
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
+
+    def __post_init__(self) -> None:
         self._unsaved: set[asyncio.Task[None]] = set()
-        self._clock = wall_clock
         self._records: dict[str, TokenRecord] = {}
 
     async def load(self) -> None:
-        records = await self._database.load(TokenRecord)
+        records = await self.database.load(TokenRecord)
         oldest_first = sorted(records, key=lambda record: (record.created_at, record.token_id))
         self._records = {record.token_id: record for record in oldest_first}
 
     @property
     def own(self) -> str:
-        return self._own().text
+        return self.find_own().text
 
     def listed(self) -> tuple[TokenRecord, ...]:
         return tuple(self._records.values())
@@ -105,7 +101,7 @@ class Tokens:
             )
         while (token_id := secrets.token_hex(4)) in self._records:
             pass
-        token, now = Token.draw(token_id), self._clock()
+        token, now = Token.draw(token_id), self.wall_clock()
         record = TokenRecord(
             token_id=token.token_id,
             name=name or token.token_id,
@@ -116,7 +112,7 @@ class Tokens:
             expires_at=now + days * _DAY_SECONDS if days else None,
             scores=scores,
         )
-        await self._database.save(record)
+        await self.database.save(record)
         self._records[record.token_id] = record
         return record, token.text
 
@@ -128,10 +124,10 @@ class Tokens:
                 f"there is no token {token_id!r}. lipt token list shows the ids of all."
             )
         if record.revoked_at is None:
-            record = record.changed(revoked_at=self._clock())
+            record = record.changed(revoked_at=self.wall_clock())
             self._records[token_id] = record
         try:
-            await self._database.save(record)
+            await self.database.save(record)
         except StateError as error:
             task = asyncio.create_task(self._save_later(record))
             self._unsaved.add(task)
@@ -144,9 +140,9 @@ class Tokens:
 
     async def _save_later(self, record: TokenRecord) -> None:
         while True:
-            await self._sleep(_RETRY_SECONDS)
+            await self.sleep(_RETRY_SECONDS)
             with suppress(StateError):
-                await self._database.save(record)
+                await self.database.save(record)
                 logger.info("the revocation of %s is written", _name(record))
                 return
 
@@ -178,7 +174,7 @@ class Tokens:
         )
 
     def holds(self, caller: Caller) -> bool:
-        if caller.expires_at is not None and self._clock() >= caller.expires_at:
+        if caller.expires_at is not None and self.wall_clock() >= caller.expires_at:
             return False
         kind, _, token_id = caller.key.partition(":")
         if kind != _TOKEN_KEY:
@@ -190,7 +186,7 @@ class Tokens:
         """Why a token is no longer valid; empty if it is."""
         if record.revoked_at is not None:
             return f"was revoked on {_day(record.revoked_at)}"
-        if record.expires_at is not None and self._clock() >= record.expires_at:
+        if record.expires_at is not None and self.wall_clock() >= record.expires_at:
             return f"has expired on {_day(record.expires_at)}"
         return ""
 

@@ -5,15 +5,12 @@ The coordinator itself is not forked: it has threads. PyTorch is imported once f
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
-from multiprocessing.process import BaseProcess
-from typing import Any
 
 # Ctrl-C and SIGTERM reach the whole process group; the parent decides when children stop.
 IGNORED_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
@@ -35,15 +32,6 @@ def start_server() -> None:
     with _signals_blocked(), _short_socket_names():
         forkserver.set_forkserver_preload(_PRELOADED)
         forkserver.ensure_running()
-
-
-def start_child(target: Callable[..., None], args: tuple[Any, ...], name: str) -> BaseProcess:
-    """Fork a child that calls `target` and ends no later than this process."""
-    start_server()
-    context = multiprocessing.get_context("forkserver")
-    child = context.Process(target=target, args=args, name=name, daemon=True)
-    child.start()
-    return child
 
 
 @contextmanager

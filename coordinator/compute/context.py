@@ -36,7 +36,6 @@ from lipt.common.targets.values import OtherTarget, SingleLabel, Target
 from lipt.coordinator.compute.messages import MAX_LIGHT_BYTES, HeavyJobError, News, Progressed
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.core.proxies.features import Backbone, load_backbone
-from lipt.core.signals.stored import UserFeatures, read_user_features
 from lipt.core.workspace import KeptT, Key, Workspace
 
 logger = logging.getLogger(__name__)
@@ -234,19 +233,6 @@ class Context(Workspace):
 
     def report(self, activity: str, done: int, total: int) -> None:
         self.send(Progressed(activity, done, total))
-
-    def user_features(self, features: BlobName) -> UserFeatures:
-        id_mapping = self.dataset.id_mapping
-        read = read_user_features(
-            self.blobs.verified_path(features),
-            num_examples=self.dataset.num_ids,
-            max_bytes=self.settings.limits.max_blob_bytes,
-        )
-        paired_NP = read.paired_features_NP
-        return UserFeatures(
-            id_mapping.by_position(read.features_ND),
-            None if paired_NP is None else id_mapping.by_position(paired_NP),
-        )
 
     def read(self, name: BlobName) -> Path:
         """The path of a blob, after a check of its digest."""

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing import Pipe, connection, parent_process
+from multiprocessing import Pipe, connection, get_context, parent_process
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -28,16 +28,9 @@ from lipt.common.observability.logs import EventKind, Events, configure_logging
 from lipt.common.observability.tracing import exporting
 from lipt.common.process.devices import is_out_of_memory, limit_memory, prefer_as_oom_victim
 from lipt.common.text import format_bytes
-from lipt.coordinator.compute.children import IGNORED_SIGNALS, start_child
+from lipt.coordinator.compute.children import IGNORED_SIGNALS, start_server
 from lipt.coordinator.compute.context import Context, Report
-from lipt.coordinator.compute.messages import (
-    DroppedError,
-    Ended,
-    HeavyJobError,
-    Job,
-    News,
-    name_of,
-)
+from lipt.coordinator.compute.messages import DroppedError, Ended, HeavyJobError, Job, News, name_of
 
 logger = logging.getLogger(__name__)
 
@@ -174,7 +167,12 @@ class ComputeProcess:
         if self._pipe is None or self._child is None or not self._child.is_alive():
             self._end_child()
             self._pipe, theirs = Pipe()
-            self._child = start_child(serve, (theirs, self.memory_bytes), self.name)
+            start_server()
+            # Ends no later than this process.
+            self._child = get_context("forkserver").Process(
+                target=serve, args=(theirs, self.memory_bytes), name=self.name, daemon=True
+            )
+            self._child.start()
             theirs.close()
             # It may exceed the pipe's buffer, and the child reads nothing while it imports.
             self._opening = self._thread.submit(self._pipe.send, self.open_context)

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import TypeAlias
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import InvalidRequestError, LiptError, StaleLeaseError
@@ -23,9 +22,10 @@ from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.dispatch import policy
 from lipt.coordinator.dispatch.leases import (
     AssignmentKey,
-    Lease,
+    LeaseId,
     LeaseTable,
     RangeGrant,
+    RunLearner,
     Scans,
     require_lease,
 )
@@ -33,7 +33,6 @@ from lipt.coordinator.dispatch.workers import WorkerRecord, WorkerRegistry
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
 from lipt.coordinator.runs.transitions import (
     LearnerResult,
-    Verdict,
     Verification,
     after_failure,
     has_result,
@@ -45,9 +44,9 @@ from lipt.coordinator.state.records import LearnerRecord, RunRecord, SilentEnd
 logger = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 1.0
+# A worker that can train none of the queued learners soon hears why.
+_IDLE_POLL_SECONDS = 5.0
 _BEFORE_TRAINING = frozenset({RunState.PENDING, RunState.INITIALIZING, RunState.SHARDING})
-
-Held: TypeAlias = tuple[RunRecord, LearnerRecord]
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ class Dispatcher:
         self._store = store
         self._wall_clock = wall_clock
         self._events = events or Events()
-        self.workers = WorkerRegistry(clock)
+        self.workers = WorkerRegistry(clock, wall_clock)
         self.leases = LeaseTable(lease_seconds, clock)
         self.scans = Scans(self.leases, meters, on_change=self._on_change)
         # Long polls by worker, in order of arrival.
@@ -85,7 +84,7 @@ class Dispatcher:
         self._is_to_match = False
         # Learners whose lease is being written, and the writing tasks by worker.
         self._reserved: set[AssignmentKey] = set()
-        self._granting: dict[str, asyncio.Task[Held | None]] = {}
+        self._granting: dict[str, asyncio.Task[RunLearner | None]] = {}
         # Workers whose lease expired and that have not called since.
         self._silent: set[str] = set()
         self._demand_changed = asyncio.Event()
@@ -109,9 +108,9 @@ class Dispatcher:
         waits = worker.worker_id in self._polls
         return 0.0 if waits else self.workers.seconds_since_last_call(worker)
 
-    def held_by(self, worker_id: str) -> Held | None:
-        key = self.leases.held_by(worker_id)
-        return None if key is None else self._learner(key)
+    def held_by(self, worker_id: str) -> RunLearner | None:
+        lease = self.leases.held_by(worker_id)
+        return None if lease is None else self._learner(lease.key)
 
     def idle_reason(self, worker: WorkerRecord) -> str:
         if worker.worker_id in self.leases.holders():
@@ -149,8 +148,10 @@ class Dispatcher:
                     await self._demand_changed.wait()
         return self.demand()
 
-    async def next_work(self, worker_id: str, *, wait_seconds: float) -> Held | RangeGrant | None:
-        """Lease a worker's next range or learner; None at the timeout or at a new idle reason."""
+    async def next_work(
+        self, worker_id: str, *, wait_seconds: float
+    ) -> RunLearner | RangeGrant | None:
+        """Lease a worker's next range or learner; None at the timeout."""
         worker = self.workers.note_call(worker_id)
         self._silent.discard(worker_id)
         if held := self.held_by(worker_id):
@@ -159,25 +160,23 @@ class Dispatcher:
             return grant
         if worker_id in self._granting:  # to an earlier call, which was cut
             return await asyncio.shield(self._granting[worker_id])
-        found = await self._poll(worker, wait_seconds)
+        if self.idle_reason(worker):
+            wait_seconds = min(wait_seconds, _IDLE_POLL_SECONDS)
+        found = await self._poll(worker_id, wait_seconds)
         if not isinstance(found, AssignmentKey):
             return found
         granting = asyncio.create_task(self._grant(found, worker_id))
         self._granting[worker_id] = granting
         return await asyncio.shield(granting)
 
-    async def _poll(
-        self, worker: WorkerRecord, wait_seconds: float
-    ) -> AssignmentKey | RangeGrant | None:
-        worker_id = worker.worker_id
+    async def _poll(self, worker_id: str, wait_seconds: float) -> AssignmentKey | RangeGrant | None:
         if earlier := self._polls.pop(worker_id, None):
             earlier.cancel()
         poll: asyncio.Future[AssignmentKey | RangeGrant]
         poll = self._polls[worker_id] = asyncio.get_running_loop().create_future()
         self._match_soon()
         try:
-            if not self._has_news(worker):
-                await asyncio.wait({poll}, timeout=wait_seconds)
+            await asyncio.wait({poll}, timeout=wait_seconds)
         except asyncio.CancelledError:
             if poll.done() and not poll.cancelled() and isinstance(poll.result(), AssignmentKey):
                 self._reserved.discard(poll.result())
@@ -191,7 +190,7 @@ class Dispatcher:
         self.workers.note_call(worker_id)
         return None
 
-    async def _grant(self, key: AssignmentKey, worker_id: str) -> Held | None:
+    async def _grant(self, key: AssignmentKey, worker_id: str) -> RunLearner | None:
         """Write a learner's lease; None if the run was closed or held meanwhile."""
         worker = self.workers.note_call(worker_id)
 
@@ -223,18 +222,11 @@ class Dispatcher:
         learner = run.learners[key.learner]
         if learner.state is not LearnerState.LEASED or learner.worker_id != worker_id:
             return None
+        granted = RunLearner(run, learner)
         # With copies, a second lease is redundancy, not a failure.
         if learner.epoch > 1 and not learner.unconfirmed:
-            self._record(EventKind.LEARNER_REASSIGNED, key, worker_id, learner.message)
-        return run, learner
-
-    def _has_news(self, worker: WorkerRecord) -> bool:
-        """Log a new idle reason, and return whether the worker should get it at once."""
-        reason = policy.idle_reason(worker, self._waiting_learners())
-        news = self.workers.note_idle(worker.worker_id, reason)
-        if news:
-            logger.warning("worker %s is idle: it %s", worker.name, reason)
-        return news
+            self._record(EventKind.LEARNER_REASSIGNED, granted.lease, learner.message)
+        return granted
 
     def _waiting_learners(self) -> list[policy.QueuedLearners]:
         found = (
@@ -278,96 +270,104 @@ class Dispatcher:
                 self._reserved.add(chosen.key)
                 del free[chosen.key]
 
-    def heartbeat(
-        self, worker_id: str, key: AssignmentKey, epoch: int, progress: LearnerProgress
-    ) -> bool:
+    def heartbeat(self, lease: LeaseId, progress: LearnerProgress) -> bool:
         """Renew a lease, and return whether the worker should drop its learner."""
-        if self.workers.find(worker_id):
-            self.workers.note_call(worker_id)
-        if key.is_range:
-            return self.scans.heartbeat(worker_id, key, epoch)
-        run, learner = self._learner(key)
+        if self.workers.find(lease.worker_id):
+            self.workers.note_call(lease.worker_id)
+        if lease.key.is_range:
+            return self.scans.heartbeat(lease)
+        run, learner = self._learner(lease.key)
         if run.state.ended or learner.state is LearnerState.DROPPED:
             return True
-        require_lease(run, key, worker_id, epoch)
-        self.leases.renew(key, worker_id, epoch)
+        require_lease(run, lease)
+        self.leases.renew(lease)
         self._store.set_progress(run.run_id, learner.index, progress)
         return False
 
-    async def commit(
-        self, worker_id: str, key: AssignmentKey, epoch: int, result: LearnerResult
-    ) -> None:
+    async def commit(self, lease: LeaseId, result: LearnerResult) -> None:
         """Commit a checked result, confirmed by `redundancy`; a repeat changes nothing."""
-        verified = Verification(Verdict.TAKE)
+        verified = Verification(taken=True)
 
         def change(run: RunRecord) -> RunRecord:
             nonlocal verified
-            learner = run.learners[key.learner]
-            if has_result(learner, result.blob, worker_id, epoch):
+            learner = run.learners[lease.key.learner]
+            if has_result(learner, result.blob, lease.worker_id, lease.epoch):
                 return run
-            require_lease(run, key, worker_id, epoch)
+            require_lease(run, lease)
             learners = run.config.learners
             learner, verified = with_result(
                 learner, result, redundancy=learners.redundancy, max_attempts=learners.max_attempts
             )
-            if verified.verdict is Verdict.TAKE:
+            if verified.taken:
                 learner = learner.changed(committed_at=self._wall_clock())
             return run.with_learner(learner)
 
-        await self._store.update(key.run_id, change)
-        taken = verified.verdict is Verdict.TAKE
+        await self._store.update(lease.key.run_id, change)
         if verified.suspects:
-            detail = "settled" if taken else ""
-            self._record(EventKind.LEARNER_DISPUTED, key, worker_id, verified.reason, detail=detail)
-        name, what = self.workers.name(worker_id), "is in" if taken else "is held back"
-        logger.info("learner %s of worker %s %s", key, name, what)
+            detail = "settled" if verified.taken else ""
+            self._record(EventKind.LEARNER_DISPUTED, lease, verified.reason, detail=detail)
+        name, what = (
+            self.workers.name(lease.worker_id),
+            "is in" if verified.taken else "is held back",
+        )
+        logger.info("learner %s of worker %s %s", lease.key, name, what)
 
-    def check_commit(
-        self, worker_id: str, key: AssignmentKey, epoch: int, result: BlobName
-    ) -> tuple[RunRecord, bool]:
+    def check_commit(self, lease: LeaseId, result: BlobName) -> tuple[RunRecord, bool]:
         """Refuse a stale commit before reading it; return the run, and whether it is a repeat."""
-        run, learner = self._learner(key)
-        if has_result(learner, result, worker_id, epoch):
+        run, learner = self._learner(lease.key)
+        if has_result(learner, result, lease.worker_id, lease.epoch):
             return run, True
-        require_lease(run, key, worker_id, epoch)
+        require_lease(run, lease)
         return run, False
 
-    async def fail(self, worker_id: str, key: AssignmentKey, epoch: int, reason: str) -> None:
+    async def fail(self, lease: LeaseId, reason: str) -> None:
+        if lease.key.is_range:
+            self._take_range_back(lease, reason, failed=True)
+            return
+
         def failed(run: RunRecord, learner: LearnerRecord) -> LearnerRecord:
             most = run.config.learners.max_attempts
-            return after_failure(learner, worker_id=worker_id, reason=reason, max_attempts=most)
+            return after_failure(
+                learner, worker_id=lease.worker_id, reason=reason, max_attempts=most
+            )
 
-        await self._take_back(worker_id, key, epoch, EventKind.LEARNER_FAILED, reason, failed)
+        await self._take_back(lease, EventKind.LEARNER_FAILED, reason, failed)
 
-    async def give_back(
-        self, worker_id: str, key: AssignmentKey, epoch: int, *, too_large: str = ""
-    ) -> None:
-        """Requeue an untrained learner; after `too_large` the worker gets no more of its run."""
+    async def give_back(self, lease: LeaseId, *, too_large: str = "") -> None:
+        """Requeue a learner or range; after `too_large` the worker gets no more of its run."""
+        if too_large:
+            self.workers.decline(lease.worker_id, lease.key.run_id)
+        if lease.key.is_range:
+            self._take_range_back(lease, too_large)
+            return
         why, message = EventKind.LEARNER_RETURNED, "its worker gave it back"
         if too_large:
-            self.workers.decline(worker_id, key.run_id)
             why = EventKind.LEARNER_DECLINED
-            message = f"worker {self.workers.name(worker_id)} gave it back: {too_large}"
+            message = f"worker {self.workers.name(lease.worker_id)} gave it back: {too_large}"
         with contextlib.suppress(StaleLeaseError):
-            await self._take_back(
-                *(worker_id, key, epoch, why, message),
-                lambda _, learner: requeued(learner, message),
-            )
+            await self._take_back(lease, why, message, lambda _, it: requeued(it, message))
+
+    def _take_range_back(self, lease: LeaseId, reason: str, *, failed: bool = False) -> None:
+        with contextlib.suppress(StaleLeaseError):
+            grant, name = self.scans.require(lease), self.workers.name(lease.worker_id)
+            if reason:
+                logger.warning("worker %s gave %s back: %s", name, grant, reason)
+            self.scans.give_back(lease, failed=failed)
 
     async def expire_leases(self) -> None:
         while True:
             # Expired together, so that they share transactions: a whole rack may be down.
             expired = self.leases.expired()
-            await asyncio.gather(*(self._expire(key, lease) for key, lease in expired))
+            await asyncio.gather(*map(self._expire, expired))
             if seconds := await self.leases.wait_until_due():
                 # The whole process was paused, so no lease has expired.
                 said = f"{seconds:.1f}"
                 self._events.record(EventKind.PAUSED, level=logging.WARNING, seconds=said)
 
-    async def _expire(self, key: AssignmentKey, lease: Lease) -> None:
-        worker_id = lease.worker_id
+    async def _expire(self, lease: LeaseId) -> None:
+        key, worker_id = lease.key, lease.worker_id
         if key.is_range:
-            self.scans.give_back(key, worker_id, lease.epoch)
+            self.scans.give_back(lease)
             return
         name = self.workers.name(worker_id)
         reason = f"worker {name} was silent for {self.leases.duration_seconds:g} s"
@@ -375,24 +375,21 @@ class Dispatcher:
         end = SilentEnd(worker_id=worker_id, worker_name=name, step=step, at=self._wall_clock())
         try:
             run = await self._take_back(
-                *(worker_id, key, lease.epoch, EventKind.LEASE_EXPIRED, reason),
-                lambda _, learner: requeued(learner, reason, end),
+                lease, EventKind.LEASE_EXPIRED, reason, lambda _, it: requeued(it, reason, end)
             )
         except StaleLeaseError:
             return  # committed at the last moment
         except LiptError as error:
-            self._record(EventKind.RETRIED, key, worker_id, str(error), detail="lease expiry")
+            self._record(EventKind.RETRIED, lease, str(error), detail="lease expiry")
             self.leases.extend(key, _RETRY_SECONDS)
             return
         self._silent.add(worker_id)
         if account := policy.new_quarantine(run, key.learner, self._silent):
-            self._record(EventKind.LEARNER_QUARANTINED, key, worker_id, account)
+            self._record(EventKind.LEARNER_QUARANTINED, lease, account)
 
     async def _take_back(
         self,
-        worker_id: str,
-        key: AssignmentKey,
-        epoch: int,
+        lease: LeaseId,
         why: EventKind,
         reason: str,
         change: Callable[[RunRecord, LearnerRecord], LearnerRecord],
@@ -400,26 +397,24 @@ class Dispatcher:
         """Change and report a learner, if the worker still holds its lease at the write."""
 
         def checked(run: RunRecord) -> RunRecord:
-            require_lease(run, key, worker_id, epoch)
-            return run.with_learner(change(run, run.learners[key.learner]))
+            require_lease(run, lease)
+            return run.with_learner(change(run, run.learners[lease.key.learner]))
 
-        run = await self._store.update(key.run_id, checked)
-        self._record(why, key, worker_id, reason)
+        run = await self._store.update(lease.key.run_id, checked)
+        self._record(why, lease, reason)
         return run
 
-    def _learner(self, key: AssignmentKey) -> tuple[RunRecord, LearnerRecord]:
+    def _learner(self, key: AssignmentKey) -> RunLearner:
         run = self._store.find(key.run_id)
         if not 0 <= key.learner < len(run.learners):
             raise InvalidRequestError(
                 f"run {run.run_id} has learners 0..{len(run.learners) - 1}, not {key.learner}."
             )
-        return run, run.learners[key.learner]
+        return RunLearner(run, run.learners[key.learner])
 
-    def _record(
-        self, kind: EventKind, key: AssignmentKey, worker_id: str, reason: str, *, detail: str = ""
-    ) -> None:
-        about = {"run": key.run_id, "assignment": key, "learner": key.learner, "worker": worker_id}
-        with logging_about(**about):
+    def _record(self, kind: EventKind, lease: LeaseId, reason: str, *, detail: str = "") -> None:
+        key, worker_id = lease.key, lease.worker_id
+        with logging_about(run=key.run_id, assignment=key, learner=key.learner, worker=worker_id):
             self._events.record(
                 kind,
                 detail=detail,

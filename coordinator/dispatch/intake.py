@@ -27,11 +27,11 @@ from lipt.common.weights.encodings import open_weights
 from lipt.common.weights.files import TensorSpec, non_finite, read_container
 from lipt.coordinator.compute.scan import RangeFolder
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
-from lipt.coordinator.dispatch.leases import AssignmentKey, RangeGrant
+from lipt.coordinator.dispatch.leases import LeaseId, RangeGrant
 from lipt.coordinator.instruments import LEARNER_BYTES, LEARNER_TRAIN
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.records import RunRecord
-from lipt.core.learner.pruning import is_pruned_from
+from lipt.core.learner.learner import is_pruned_from
 from lipt.core.results import frozen_names_of
 
 # A few steps of training barely change the norm of the weights.
@@ -83,11 +83,10 @@ class Intake:
         self._learner_thread.shutdown()
         self._range_thread.shutdown()
 
-    async def take_learner(
-        self, worker_id: str, key: AssignmentKey, epoch: int, result: LearnerResult
-    ) -> None:
+    async def take_learner(self, lease: LeaseId, result: LearnerResult) -> None:
         """Check and commit a result; a LearnerRejectedError counts as a failed attempt."""
-        run, already = self.dispatcher.check_commit(worker_id, key, epoch, result.blob)
+        key = lease.key
+        run, already = self.dispatcher.check_commit(lease, result.blob)
         if already:
             return
         check = partial(self._check_learner, run, key.learner, result)
@@ -99,9 +98,9 @@ class Intake:
                 with span("check learner", run_id=key.run_id, assignment_id=str(key)):
                     await loop.run_in_executor(self._learner_thread, check)
             except LearnerRejectedError as error:
-                await self.dispatcher.fail(worker_id, key, epoch, str(error))
+                await self.dispatcher.fail(lease, str(error))
                 raise
-            await self.dispatcher.commit(worker_id, key, epoch, result)
+            await self.dispatcher.commit(lease, result)
         encoding = run.config.learners.encoding.value
         self.meters.observe(LEARNER_TRAIN, result.train_seconds)
         self.meters.add(LEARNER_BYTES, "to_workers", encoding, by=result.bytes_received)
@@ -109,23 +108,21 @@ class Intake:
         num_sent = sum(blob.size_bytes for blob in sent)
         self.meters.add(LEARNER_BYTES, "from_workers", encoding, by=num_sent)
 
-    async def take_range(
-        self, worker_id: str, key: AssignmentKey, epoch: int, result: BlobName, proof: str
-    ) -> None:
+    async def take_range(self, lease: LeaseId, result: BlobName, proof: str) -> None:
         scans = self.dispatcher.scans
         in_thread = partial(asyncio.get_running_loop().run_in_executor, self._range_thread)
         # One at a time: of two commits of a range, the second finds it done.
         async with self._range_lock:
-            if scans.is_done(key):
+            if scans.is_done(lease.key):
                 return
-            grant = scans.require(worker_id, key, epoch)
-            credential = self.dispatcher.workers.scorer(worker_id)
+            grant = scans.require(lease)
+            credential = self.dispatcher.workers.scorer(lease.worker_id)
             with self.blobs.expiry.holding(result.sha256):
                 try:
                     self._require_proof(grant, credential, proof)
                     await in_thread(self._keep_range, grant, credential, result)
                 except LearnerRejectedError:
-                    scans.give_back(key, worker_id, epoch, failed=True)
+                    scans.give_back(lease, failed=True)
                     raise
             scans.finish(grant)
         # The scan's folder has its own copy now.
@@ -168,7 +165,7 @@ class Intake:
         except (WeightsError, BlobTooLargeError, SignalsError) as error:
             raise LearnerRejectedError(str(error)) from None
         folder = RangeFolder(self.scans_dir, grant.scan.scan_id)
-        folder.keep(grant.key.learner, credential, content)
+        folder.keep(grant.lease.key.learner, credential, content)
 
 
 def require_report(result: LearnerResult, num_snapshots: int) -> None:
@@ -223,7 +220,7 @@ def trained_norm(weights: Mapping[str, Tensor]) -> float:
 
 
 def _require_density(weights: Mapping[str, Tensor], density: float) -> None:
-    # Tensors that pruning may change: see lipt.core.learner.pruning.
+    # Tensors that pruning may change: see lipt.core.learner.learner.
     prunable = [item for item in weights.values() if item.is_floating_point() and item.ndim >= 2]
     total = sum(item.numel() for item in prunable)
     kept = sum(int(torch.count_nonzero(item)) for item in prunable)

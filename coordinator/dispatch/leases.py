@@ -61,24 +61,47 @@ class AssignmentKey(NamedTuple):
         return self.run_id.startswith(SCAN)
 
 
-@dataclass(frozen=True)
-class Lease:
-    """A lease's holder and end (monotonic seconds)."""
+class LeaseId(NamedTuple):
+    """A worker's lease of an assignment; the next lease of it has a higher epoch."""
 
-    worker_id: str
+    key: AssignmentKey
     epoch: int
+    worker_id: str
+
+
+class RunLearner(NamedTuple):
+    """A run and one of its learners."""
+
+    run: RunRecord
+    learner: LearnerRecord
+
+    @property
+    def key(self) -> AssignmentKey:
+        return AssignmentKey(self.run.run_id, self.learner.index)
+
+    @property
+    def lease(self) -> LeaseId:
+        """Its lease, if it is leased."""
+        return LeaseId(self.key, self.learner.epoch, self.learner.worker_id)
+
+
+@dataclass(frozen=True)
+class _Lease:
+    """A lease and its end (monotonic seconds)."""
+
+    id: LeaseId
     expires_at: float
     # Renewed after a pause of this process; its worker has not been heard since.
     spared: bool = False
 
 
-def require_lease(run: RunRecord, key: AssignmentKey, worker_id: str, epoch: int) -> None:
-    learner = run.learners[key.learner]
-    is_out = _is_out(run, learner)
-    if not is_out or learner.worker_id != worker_id or learner.epoch != epoch:
-        now = f"its epoch is {learner.epoch}" if is_out else "it is not assigned now"
+def require_lease(run: RunRecord, lease: LeaseId) -> None:
+    found = RunLearner(run, run.learners[lease.key.learner])
+    is_out = _is_out(*found)
+    if not is_out or found.lease != lease:
+        now = f"its epoch is {found.learner.epoch}" if is_out else "it is not assigned now"
         raise StaleLeaseError(
-            f"learner {key}: the lease with epoch {epoch} is over ({now}); "
+            f"learner {lease.key}: the lease with epoch {lease.epoch} is over ({now}); "
             "the result is not used. Ask for the next assignment."
         )
 
@@ -93,9 +116,9 @@ class LeaseTable:
     def __init__(self, duration_seconds: float, clock: Callable[[], float]) -> None:
         self.duration_seconds = duration_seconds
         self._clock = clock
-        self._leases: dict[AssignmentKey, Lease] = {}
+        self._leases: dict[AssignmentKey, _Lease] = {}
         # The same by worker; one has several only if an answer was lost.
-        self._held: dict[str, dict[AssignmentKey, None]] = {}
+        self._held: dict[str, dict[AssignmentKey, LeaseId]] = {}
         # Indices of queued learners by run in training, ascending.
         self._queued: dict[str, list[int]] = {}
         self._added = asyncio.Event()
@@ -108,7 +131,7 @@ class LeaseTable:
             return
         queued = self._queued.setdefault(run.run_id, [])
         for learner in learners:
-            key = AssignmentKey(run.run_id, learner.index)
+            lease = RunLearner(run, learner).lease
             place = bisect_left(queued, learner.index)
             was_queued = queued[place : place + 1] == [learner.index]
             if was_queued and learner.state is not LearnerState.QUEUED:
@@ -116,19 +139,19 @@ class LeaseTable:
             elif learner.state is LearnerState.QUEUED and not was_queued:
                 insort(queued, learner.index)
             if not _is_out(run, learner):
-                self.end(key)
-            elif not self.has(key, learner.epoch):
-                self.end(key)
-                self.renew(key, learner.worker_id, learner.epoch)
+                self.end(lease.key)
+            elif not self.has(lease):
+                self.end(lease.key)
+                self.renew(lease)
 
     def queued(self, run_id: str) -> Sequence[int]:
         return self._queued.get(run_id, ())
 
-    def renew(self, key: AssignmentKey, worker_id: str, epoch: int) -> None:
+    def renew(self, lease: LeaseId) -> None:
         if not self._leases:
             self._added.set()
-        self._leases[key] = Lease(worker_id, epoch, self._clock() + self.duration_seconds)
-        self._held.setdefault(worker_id, {})[key] = None
+        self._leases[lease.key] = _Lease(lease, self._clock() + self.duration_seconds)
+        self._held.setdefault(lease.worker_id, {})[lease.key] = lease
 
     def extend(self, key: AssignmentKey, seconds: float) -> None:
         lease = self._leases.get(key)
@@ -139,25 +162,22 @@ class LeaseTable:
         lease = self._leases.pop(key, None)
         if lease is None:
             return
-        held = self._held[lease.worker_id]
-        del held[key]
-        if not held:
-            del self._held[lease.worker_id]
+        worker_id = lease.id.worker_id
+        del self._held[worker_id][key]
+        if not self._held[worker_id]:
+            del self._held[worker_id]
 
     def end_all(self, run_id: str) -> None:
         for key in [key for key in self._leases if key.run_id == run_id]:
             self.end(key)
 
-    def find(self, key: AssignmentKey) -> Lease | None:
-        return self._leases.get(key)
+    def held_by(self, worker_id: str, *, ranges: bool = False) -> LeaseId | None:
+        held = self._held.get(worker_id, {})
+        return next((held[key] for key in held if key.is_range is ranges), None)
 
-    def held_by(self, worker_id: str, *, ranges: bool = False) -> AssignmentKey | None:
-        held = self._held.get(worker_id, ())
-        return next((key for key in held if key.is_range is ranges), None)
-
-    def has(self, key: AssignmentKey, epoch: int) -> bool:
-        lease = self._leases.get(key)
-        return lease is not None and lease.epoch == epoch
+    def has(self, lease: LeaseId) -> bool:
+        found = self._leases.get(lease.key)
+        return found is not None and found.id == lease
 
     def num_learners(self) -> int:
         return sum(not key.is_range for key in self._leases)
@@ -165,9 +185,9 @@ class LeaseTable:
     def holders(self) -> AbstractSet[str]:
         return self._held.keys()
 
-    def expired(self) -> tuple[tuple[AssignmentKey, Lease], ...]:
+    def expired(self) -> tuple[LeaseId, ...]:
         now = self._clock()
-        return tuple(item for item in self._leases.items() if item[1].expires_at <= now)
+        return tuple(lease.id for lease in self._leases.values() if lease.expires_at <= now)
 
     async def wait_until_due(self) -> float:
         """Wait until a lease may have expired or one begins; return the seconds of a pause.
@@ -198,15 +218,13 @@ class RangeGrant:
     """A range leased to a worker."""
 
     scan: Scan
-    key: AssignmentKey
-    worker_id: str
-    epoch: int
+    lease: LeaseId
     challenge: Challenge
 
     @property
     def task(self) -> ScoringTask:
         """The range's task, with what asks for a proof of the data."""
-        task, asked = self.scan.task(self.key.learner), self.challenge
+        task, asked = self.scan.task(self.lease.key.learner), self.challenge
         return replace(task, nonce=asked.nonce, proof_ids=asked.ids)
 
     def __str__(self) -> str:
@@ -224,7 +242,6 @@ class _Open:
     num_wanted: int
     # Ranges that failed on a worker: the job computes them.
     failed: set[int] = field(default_factory=set)
-    excluded: set[str] = field(default_factory=set)
     last_epoch: int = 0
 
     def set_free(self, index: int) -> None:
@@ -286,13 +303,11 @@ class Scans:
                 opened.free.remove(index)
                 opened.last_epoch += 1
                 key = AssignmentKey(opened.scan.scan_id, index)
-                self._leases.renew(key, worker.worker_id, opened.last_epoch)
+                lease = LeaseId(key, opened.last_epoch, worker.worker_id)
+                self._leases.renew(lease)
                 self._on_change()
-                return self._grant(opened, key, worker.worker_id, opened.last_epoch)
+                return RangeGrant(opened.scan, lease, opened.challenge)
         return None
-
-    def _grant(self, opened: _Open, key: AssignmentKey, worker_id: str, epoch: int) -> RangeGrant:
-        return RangeGrant(opened.scan, key, worker_id, epoch, opened.challenge)
 
     @property
     def num_wanted(self) -> int:
@@ -300,56 +315,43 @@ class Scans:
         return sum(opened.num_wanted for opened in self._open.values() if opened.free)
 
     def held_by(self, worker_id: str) -> RangeGrant | None:
-        key = self._leases.held_by(worker_id, ranges=True)
-        lease = None if key is None else self._leases.find(key)
-        if key is None or lease is None:
-            return None
-        return self._grant(self._open[key.run_id], key, worker_id, lease.epoch)
+        lease = self._leases.held_by(worker_id, ranges=True)
+        return None if lease is None else self.require(lease)
 
-    def require(self, worker_id: str, key: AssignmentKey, epoch: int) -> RangeGrant:
-        opened, lease = self._open.get(key.run_id), self._leases.find(key)
-        if opened is None or lease is None or (lease.worker_id, lease.epoch) != (worker_id, epoch):
-            why = f"the lease with epoch {epoch} is over" if opened else "it is not needed any more"
+    def require(self, lease: LeaseId) -> RangeGrant:
+        opened = self._open.get(lease.key.run_id)
+        if opened is None or not self._leases.has(lease):
+            over = f"the lease with epoch {lease.epoch} is over"
+            why = over if opened else "it is not needed any more"
             raise StaleLeaseError(
-                f"range {key}: {why}; the result is not used. Ask for the next assignment."
+                f"range {lease.key}: {why}; the result is not used. Ask for the next assignment."
             )
-        return self._grant(opened, key, worker_id, epoch)
+        return RangeGrant(opened.scan, lease, opened.challenge)
 
     def is_done(self, key: AssignmentKey) -> bool:
         opened = self._open.get(key.run_id)
         return opened is not None and key.learner in opened.done
 
-    def heartbeat(self, worker_id: str, key: AssignmentKey, epoch: int) -> bool:
+    def heartbeat(self, lease: LeaseId) -> bool:
         """Renew a lease, and return whether the worker should drop its range."""
-        if key.run_id not in self._open or self.is_done(key):
+        if lease.key.run_id not in self._open or self.is_done(lease.key):
             return True
-        self.require(worker_id, key, epoch)
-        self._leases.renew(key, worker_id, epoch)
+        self.require(lease)
+        self._leases.renew(lease)
         return False
 
     def finish(self, grant: RangeGrant) -> None:
-        opened = self._open.get(grant.key.run_id)
-        if opened is not None:
-            self._finish(opened, grant.key.learner, "workers")
+        key = grant.lease.key
+        if opened := self._open.get(key.run_id):
+            self._finish(opened, key.learner, "workers")
             self._on_change()
 
-    def give_back(
-        self,
-        key: AssignmentKey,
-        worker_id: str,
-        epoch: int,
-        *,
-        failed: bool = False,
-        declined: bool = False,
-    ) -> None:
-        """End a worker's lease of a range; after `declined` it gets no more of this scan."""
-        held = self._leases.has(key, epoch)
+    def give_back(self, lease: LeaseId, *, failed: bool = False) -> None:
+        """End a worker's lease of a range."""
+        key, held = lease.key, self._leases.has(lease)
         if held:
             self._leases.end(key)
-        opened = self._open.get(key.run_id)
-        if opened is not None:
-            if declined:
-                opened.excluded.add(worker_id)
+        if opened := self._open.get(key.run_id):
             if failed:
                 opened.failed.add(key.learner)
             if held:
@@ -360,12 +362,12 @@ class Scans:
         scan = opened.scan
         return (
             worker.has_data
-            and worker.binding.caller.may_score
-            and worker.binding.caller.scorer not in self._distrusted
-            and worker.worker_id not in opened.excluded
+            and worker.caller.may_score
+            and worker.caller.scorer not in self._distrusted
+            and scan.scan_id not in worker.declined
             and not worker.refusal_of_model(scan.whole.model)
             and worker.versions.get("lipt", "") == scan.lipt
-            and (not scan.kind or worker.kind == scan.kind)
+            and worker.kind == scan.kind
         )
 
     def _finish(self, opened: _Open, index: int, by: str) -> None:

@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from lipt.common.states import LearnerState
-from lipt.coordinator.dispatch.leases import AssignmentKey
+from lipt.coordinator.dispatch.leases import AssignmentKey, RunLearner
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, SilentEnd
 
@@ -32,17 +32,6 @@ class QueuedLearners(NamedTuple):
 
     def learners(self) -> Iterator[LearnerRecord]:
         return (self.run.learners[index] for index in self.indices)
-
-
-class Candidate(NamedTuple):
-    """A learner that may be leased now."""
-
-    run: RunRecord
-    learner: LearnerRecord
-
-    @property
-    def key(self) -> AssignmentKey:
-        return AssignmentKey(self.run.run_id, self.learner.index)
 
 
 def consecutive_ends(learner: LearnerRecord, silent: Collection[str]) -> tuple[SilentEnd, ...]:
@@ -76,19 +65,19 @@ def candidates(
     now: float,
     reserved: Collection[AssignmentKey] = (),
     silent: Collection[str] = (),
-) -> Iterator[Candidate]:
+) -> Iterator[RunLearner]:
     """Yield learners that may be leased, by age of run and index, quarantined last."""
-    trials: list[Candidate] = []
+    trials: list[RunLearner] = []
     for of_run in waiting:
         due_of_run = next_trial_at(consecutive_ends_of_run(of_run.run, silent))
         if due_of_run is not None:
             if now >= due_of_run and not _is_tried(of_run.run, reserved):
                 # Always the same one, so that the others stay untried.
                 learner = max(of_run.learners(), key=lambda each: len(each.silent_ends))
-                trials.append(Candidate(of_run.run, learner))
+                trials.append(RunLearner(of_run.run, learner))
             continue
         for learner in of_run.learners():
-            candidate = Candidate(of_run.run, learner)
+            candidate = RunLearner(of_run.run, learner)
             if reserved and candidate.key in reserved:
                 continue
             due = next_trial_at(consecutive_ends(learner, silent)) if learner.silent_ends else None
@@ -159,9 +148,7 @@ def quarantine_reason(waiting: QueuedLearners, silent: Collection[str]) -> str:
 def new_quarantine(run: RunRecord, index: int, silent: Collection[str]) -> str:
     """A clause on a learner whose latest silent end began its quarantine; else empty."""
     ends = max(
-        consecutive_ends(run.learners[index], silent),
-        consecutive_ends_of_run(run, silent),
-        key=len,
+        consecutive_ends(run.learners[index], silent), consecutive_ends_of_run(run, silent), key=len
     )
     begins = len(ends) == MAX_SILENT_ENDS
     return quarantine_reason(QueuedLearners(run, [index]), silent) if begins else ""
@@ -169,10 +156,10 @@ def new_quarantine(run: RunRecord, index: int, silent: Collection[str]) -> str:
 
 def choose_learner(
     worker: WorkerRecord,
-    candidates: Iterable[Candidate],
+    candidates: Iterable[RunLearner],
     *,
     alive: Callable[[], Collection[WorkerRecord]],
-) -> Candidate | None:
+) -> RunLearner | None:
     """The first learner for a free worker; others come first for those that it failed."""
     # One run may have thousands of them in a row.
     able: dict[str, bool] = {}

@@ -9,23 +9,14 @@ from dataclasses import dataclass, replace
 from lipt.common.errors import ForeignWorkerError, UnknownWorkerError
 from lipt.common.models.registry import is_users_own
 from lipt.common.process.devices import kind_of
-from lipt.coordinator.access.caller import (
-    NO_EVIDENCE,
-    UNBOUND,
-    Binding,
-    Evidence,
-    credential_of,
-    worker_id_of,
-)
+from lipt.coordinator.access.caller import ANYBODY, Caller, Evidence, worker_id_of
 from lipt.coordinator.state.records import RunRecord
 
 logger = logging.getLogger(__name__)
 
 # Longer than the longest poll. A worker silent for this long counts as lost.
 _ALIVE_SECONDS = 90.0
-# Forgotten after this time; a worker that returns registers again.
-_REMEMBERED_SECONDS = 3600.0
-_SWEEP_SECONDS = 60.0
+# Beyond that the longest silent one is forgotten; if it returns, it registers again.
 _MAX_WORKERS = 10_000
 
 
@@ -39,19 +30,21 @@ class WorkerRecord:
     versions: dict[str, str]
     allowed_modules: tuple[str, ...]
     heard_at: float
-    idle_reason: str = ""
-    # Runs whose learners it has declined as too large.
+    # Runs whose learners, and scans whose ranges, it has declined.
     declined: frozenset[str] = frozenset()
-    # The credentials that its calls must show.
-    binding: Binding = UNBOUND
-    # On the clock of `heard_at`.
+    # Whose credentials it showed last.
+    caller: Caller = ANYBODY
+    # Wall clock.
     joined_at: float = 0.0
     # Whether it can read the data, and so score ranges.
     has_data: bool = False
 
     @property
     def credential(self) -> str:
-        return credential_of(self.binding.caller, self.worker_id)
+        """Its owner: a certificate, a token, or else its id. No owner confirms itself."""
+        if self.caller.certificate:
+            return self.caller.name
+        return self.caller.key if self.caller.only_works else self.worker_id
 
     @property
     def kind(self) -> str:
@@ -83,10 +76,9 @@ class WorkerRecord:
 class WorkerRegistry:
     """The registered workers of one coordinator."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float], wall_clock: Callable[[], float]) -> None:
+        self._clock, self._wall_clock = clock, wall_clock
         self._workers: dict[str, WorkerRecord] = {}
-        self._swept_at = clock()
 
     def register(
         self,
@@ -96,23 +88,22 @@ class WorkerRegistry:
         device: str,
         versions: Mapping[str, str],
         allowed_modules: tuple[str, ...],
-        shown: Evidence = NO_EVIDENCE,
+        caller: Caller = ANYBODY,
         has_data: bool = False,
     ) -> WorkerRecord:
         """Register a worker; a known `instance_id` is the same worker, also after a restart."""
         worker_id = worker_id_of(instance_id)
-        now = self._clock()
-        joined_at = now
+        joined_at = self._wall_clock()
         if worker_id in self._workers:
-            self.require(worker_id, shown)
+            self.require(worker_id, Evidence(caller, instance_id))
             joined_at = self._workers[worker_id].joined_at
         else:
             logger.info("worker %s (%s) joined on %s", name, worker_id, device)
-            if has_data and not shown.caller.may_score:
+            if has_data and not caller.may_score:
                 logger.warning(
                     "worker %s has the data, and scores none of it: %s may not (lipt token create "
                     "--role worker --scores, or lipt certs worker --scores)",
-                    *(name, shown.caller.name),
+                    *(name, caller.name),
                 )
         worker = WorkerRecord(
             worker_id,
@@ -120,12 +111,13 @@ class WorkerRegistry:
             device,
             dict(sorted(versions.items())),
             allowed_modules,
-            now,
-            binding=Binding.of(shown),
+            self._clock(),
+            caller=caller,
             joined_at=joined_at,
             has_data=has_data,
         )
-        self._forget()
+        while len(self._workers) >= _MAX_WORKERS:
+            del self._workers[min(self._workers, key=lambda key: self._workers[key].heard_at)]
         self._workers[worker_id] = worker
         return worker
 
@@ -135,15 +127,14 @@ class WorkerRegistry:
         if worker is None:
             if not shown.proves(worker_id):
                 raise _unknown(worker_id)
-        elif objection := worker.binding.objection(shown):
+        elif objection := shown.objection(worker_id, worker.caller):
             raise ForeignWorkerError(
                 f"the call under worker id {worker_id} {objection}. Register, and use your own id "
                 "and secret."
             )
-        elif shown.caller != worker.binding.caller:
+        elif shown.caller != worker.caller:
             # Permissions follow from the credentials of the present call.
-            binding = replace(worker.binding, caller=shown.caller)
-            self._workers[worker_id] = replace(worker, binding=binding)
+            self._workers[worker_id] = replace(worker, caller=shown.caller)
 
     def behind(self, shown: Evidence) -> str | None:
         """The id of the worker whose secret is shown; empty without one, None if it is wrong."""
@@ -162,15 +153,8 @@ class WorkerRegistry:
         self._workers[worker_id] = worker
         return worker
 
-    def note_idle(self, worker_id: str, reason: str) -> bool:
-        """Store a worker's idle reason, and return whether it is new."""
-        worker = self._workers[worker_id]
-        if worker.idle_reason == reason:
-            return False
-        self._workers[worker_id] = replace(worker, idle_reason=reason)
-        return bool(reason)
-
     def decline(self, worker_id: str, run_id: str) -> None:
+        """Give a worker no more learners of a run, or ranges of a scan."""
         worker = self._workers.get(worker_id)
         if worker is not None:
             declined = worker.declined | {run_id}
@@ -185,7 +169,7 @@ class WorkerRegistry:
 
     def scorer(self, worker_id: str) -> str:
         """The credential of a registered worker's scores."""
-        return self.note_call(worker_id).binding.caller.scorer
+        return self.note_call(worker_id).caller.scorer
 
     def alive(self, present: Collection[str]) -> tuple[WorkerRecord, ...]:
         since = self._clock() - _ALIVE_SECONDS
@@ -197,20 +181,6 @@ class WorkerRegistry:
 
     def seconds_since_last_call(self, worker: WorkerRecord) -> float:
         return self._clock() - worker.heard_at
-
-    def seconds_since_joined(self, worker: WorkerRecord) -> float:
-        return self._clock() - worker.joined_at
-
-    def _forget(self) -> None:
-        now = self._clock()
-        if now - self._swept_at >= _SWEEP_SECONDS:
-            self._swept_at = now
-            since = now - _REMEMBERED_SECONDS
-            self._workers = {
-                key: worker for key, worker in self._workers.items() if worker.heard_at >= since
-            }
-        while len(self._workers) >= _MAX_WORKERS:
-            del self._workers[min(self._workers, key=lambda key: self._workers[key].heard_at)]
 
 
 def _unknown(worker_id: str) -> UnknownWorkerError:

@@ -30,7 +30,7 @@ from lipt.coordinator.compute.jobs.selection import MapExamples, ShowExamples
 from lipt.coordinator.compute.messages import JobOptions, OnProgress
 from lipt.coordinator.page.requests import Handler, Page, PageRequest, address_of, answer, refuse
 from lipt.coordinator.page.sessions import SESSION_SECONDS
-from lipt.coordinator.rpc.subsets import Answering
+from lipt.coordinator.rpc.trainers import Answering
 from lipt.coordinator.runs.availability import find_ready, restore
 from lipt.coordinator.state.records import SubsetRecord
 from lipt.core.diagnosis.diagnosis import Diagnosis

@@ -10,9 +10,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from io import BufferedReader
-from typing import Any
-
-import grpc.aio
 
 from lipt.common.blobs.blob import (
     BlobName,
@@ -25,13 +22,12 @@ from lipt.common.blobs.blob import (
 from lipt.common.blobs.store import BlobStore, Upload
 from lipt.common.errors import CorruptBlobError, InvalidRequestError, UnreachableError
 from lipt.common.observability.metrics import Meters
+from lipt.common.rpc.handlers import Context
 from lipt.common.rpc.messages import CHUNK_BYTES
 from lipt.coordinator.instruments import BLOB_BYTES
 from lipt.coordinator.rpc.limits import peer_of, shown_by
 from lipt.coordinator.storage import Allowance, Uploads, WorkerBlobs
 from lipt.v1 import blob_pb2, blob_pb2_grpc
-
-Context = grpc.aio.ServicerContext[Any, Any]
 
 # A vanished sender blocks other senders of the same blob for this long.
 IDLE_SECONDS = 20.0
@@ -76,9 +72,7 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
             asyncio.get_running_loop().run_in_executor(None, file.close)
 
     async def WriteBlob(
-        self,
-        request_iterator: AsyncIterator[blob_pb2.WriteBlobRequest],
-        context: Context,
+        self, request_iterator: AsyncIterator[blob_pb2.WriteBlobRequest], context: Context
     ) -> blob_pb2.WriteBlobResponse:
         """Store a blob; it is durable when this returns."""
         first = await self._next(request_iterator)

@@ -1,4 +1,4 @@
-"""Service information, the watched service state, and health probes at a separate address."""
+"""Servicers about the coordinator: tokens and callers, information, and health probes."""
 
 from __future__ import annotations
 
@@ -6,20 +6,24 @@ import asyncio
 import logging
 import math
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from lipt.common.access import Role
 from lipt.common.access.tls import split_address
 from lipt.common.config.run_config import RunConfig
 from lipt.common.config.values import run_config_to_proto
 from lipt.common.errors import ConfigError, InvalidRequestError, UnknownRunError
 from lipt.common.process.devices import versions
+from lipt.common.rpc.handlers import Context
+from lipt.common.rpc.messages import enum_to_proto, enum_value
+from lipt.coordinator.access.caller import Caller, current_caller
+from lipt.coordinator.access.tokens import Tokens
 from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
@@ -32,12 +36,11 @@ from lipt.coordinator.rpc.messages import (
     timestamp,
 )
 from lipt.coordinator.runs.store import RunStore
+from lipt.v1 import access_pb2, access_pb2_grpc, info_pb2_grpc, run_pb2
 from lipt.v1 import info_pb2 as pb
-from lipt.v1 import info_pb2_grpc, run_pb2
 
 logger = logging.getLogger(__name__)
 
-Context = grpc.aio.ServicerContext[Any, Any]
 
 _DEFAULT_INTERVAL_SECONDS = 1.0
 _DEFAULT_NUM_RUNS = 20
@@ -45,6 +48,66 @@ _MIN_INTERVAL_SECONDS, _MAX_INTERVAL_SECONDS = 0.2, 60.0
 _MAX_NUM_RUNS = 200
 _MAX_WORKERS = 500
 _SIGN_OF_LIFE_SECONDS = 5.0
+
+
+# A link that signs a browser in as a caller, and its expiry (wall clock).
+PageLink = Callable[[Caller], tuple[str, float]]
+
+
+@dataclass(eq=False)
+class AccessService(access_pb2_grpc.AccessServiceServicer):
+    """Tokens for admins, and the identity of a caller."""
+
+    tokens: Tokens
+    link: PageLink
+
+    async def CreateToken(
+        self, request: access_pb2.CreateTokenRequest, context: Context
+    ) -> access_pb2.CreateTokenResponse:
+        try:
+            role = Role(enum_value(access_pb2.Role.DESCRIPTOR, request.role))
+        except ValueError:
+            raise InvalidRequestError(
+                f"a token needs one of the roles {', '.join(Role)}. Set `role` to one of them."
+            ) from None
+        record, secret = await self.tokens.create(
+            role,
+            name=request.name,
+            days=request.days,
+            created_by=current_caller().name,
+            scores=request.scores,
+        )
+        return access_pb2.CreateTokenResponse(
+            token=message_of(access_pb2.Token, record), secret=secret
+        )
+
+    async def ListTokens(
+        self, request: access_pb2.ListTokensRequest, context: Context
+    ) -> access_pb2.ListTokensResponse:
+        return access_pb2.ListTokensResponse(
+            tokens=[message_of(access_pb2.Token, one) for one in self.tokens.listed()]
+        )
+
+    async def RevokeToken(
+        self, request: access_pb2.RevokeTokenRequest, context: Context
+    ) -> access_pb2.RevokeTokenResponse:
+        record = await self.tokens.revoke(request.token_id)
+        return access_pb2.RevokeTokenResponse(token=message_of(access_pb2.Token, record))
+
+    async def WhoAmI(
+        self, request: access_pb2.WhoAmIRequest, context: Context
+    ) -> access_pb2.WhoAmIResponse:
+        caller = current_caller()
+        roles = [
+            enum_to_proto(access_pb2.Role.DESCRIPTOR, role) for role in Role if role in caller.roles
+        ]
+        return access_pb2.WhoAmIResponse(name=caller.name, roles=roles)
+
+    async def OpenPage(
+        self, request: access_pb2.OpenPageRequest, context: Context
+    ) -> access_pb2.OpenPageResponse:
+        url, expires_at = self.link(current_caller())
+        return access_pb2.OpenPageResponse(url=url, expires_at=timestamp(expires_at))
 
 
 @dataclass(eq=False)
@@ -137,16 +200,15 @@ class InfoService(info_pb2_grpc.InfoServiceServicer):
     def _worker(self, worker: WorkerRecord) -> pb.WorkerInfo:
         held = self.dispatcher.leases.held_by(worker.worker_id)
         scored = self.dispatcher.scans.held_by(worker.worker_id)
-        learner = f"{self.store.find(held.run_id).name}/{held.learner}" if held else ""
-        joined_at = self.wall_clock() - self.dispatcher.workers.seconds_since_joined(worker)
+        key = held.key if held else None
+        learner = f"{self.store.find(key.run_id).name}/{key.learner}" if key else ""
         return message_of(
             pb.WorkerInfo,
             worker,
             assignment=str(scored) if scored else learner,
             seconds_since_last_call=self.dispatcher.seconds_since_last_call(worker),
             idle_reason=self.dispatcher.idle_reason(worker),
-            joined_at=joined_at,
-            certificate_expires_at=worker.binding.caller.expires_at,
+            certificate_expires_at=worker.caller.expires_at,
         )
 
 
@@ -160,7 +222,6 @@ def _essence(answer: pb.WatchServiceResponse) -> bytes:
     )
     for worker in kept.workers:
         worker.ClearField("seconds_since_last_call")
-        worker.ClearField("joined_at")
     for computation in kept.computations:
         computation.ClearField("seconds")
     return kept.SerializeToString(deterministic=True)
@@ -172,48 +233,26 @@ LIVENESS, READINESS = "liveness", ""
 _MOST_PROBES = 64
 
 
-class Probes(health_pb2_grpc.HealthServicer):
+class Probes(health.aio.HealthServicer):
     """Answers `Check`, but not `Watch`, whose streams would need limits."""
 
-    def __init__(self) -> None:
-        self.address = ""
-        self._ready = False
-
-    @contextmanager
-    def ready(self) -> Iterator[None]:
-        """Be ready during the block."""
-        self._ready = True
-        try:
-            yield
-        finally:
-            self._ready = False
-
-    async def Check(
-        self, request: health_pb2.HealthCheckRequest, context: Context
-    ) -> health_pb2.HealthCheckResponse:
-        if request.service not in {LIVENESS, READINESS}:
-            await context.abort(
-                grpc.StatusCode.NOT_FOUND,
-                f"there is no health of {request.service!r}: ask for {LIVENESS!r}, or for "
-                f"{READINESS!r}, which is readiness.",
-            )
-        serves = request.service == LIVENESS or self._ready
-        answer = health_pb2.HealthCheckResponse
-        return answer(status=answer.SERVING if serves else answer.NOT_SERVING)
+    Watch = health_pb2_grpc.HealthServicer.Watch
 
 
 @asynccontextmanager
 async def answering_probes(listen: str | None) -> AsyncIterator[Probes]:
     """Answer probes at an address until the block ends; without one, do nothing."""
-    probes = Probes()
+    probes, states = Probes(), health_pb2.HealthCheckResponse
+    await probes.set(LIVENESS, states.SERVING)
+    await probes.set(READINESS, states.NOT_SERVING)
     if listen is None:
         yield probes
         return
     server = grpc.aio.server(options=connection_options(_MOST_PROBES))
     health_pb2_grpc.add_HealthServicer_to_server(probes, server)
-    probes.address = bind(server, listen, None, flag="--health-listen")
+    address = bind(server, listen, None, flag="--health-listen")
     await server.start()
-    logger.info("health on %s", probes.address)
+    logger.info("health on %s", address)
     try:
         yield probes
     finally:

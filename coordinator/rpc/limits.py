@@ -34,7 +34,7 @@ from lipt.coordinator.access.caller import (
     require_role,
 )
 from lipt.coordinator.access.tokens import OWN_USER, Identify, Shown
-from lipt.coordinator.instruments import CANCELLED, PEER_REFUSALS, RPC, RPC_IN_FLIGHT, RPC_LONG
+from lipt.coordinator.instruments import PEER_REFUSALS, RPC, RPC_IN_FLIGHT, RPC_LONG
 from lipt.coordinator.settings import LimitSettings
 
 logger = logging.getLogger(__name__)
@@ -129,10 +129,7 @@ class PeerLimits:
             what = f"this peer registers workers more than {most} times a minute"
             raise _too_many(what, "per_peer.registrations_per_minute", waits)
         calls_until, waits = used(
-            peer.calls_until,
-            now,
-            per_second=limits.calls_per_second,
-            burst_seconds=_BURST_SECONDS,
+            peer.calls_until, now, per_second=limits.calls_per_second, burst_seconds=_BURST_SECONDS
         )
         if waits > _MAX_WAIT_SECONDS:
             rate = limits.calls_per_second
@@ -172,6 +169,8 @@ def _too_many(problem: str, setting: str, seconds: float = _RETRY_SECONDS) -> To
 # One waits for work, the other for a file.
 _LONG = frozenset({"/lipt.v1.WorkerService/AcquireAssignment", "/lipt.v1.BlobService/WriteBlob"})
 _REGISTER = "/lipt.v1.WorkerService/Register"
+# Also the code of a call whose client has disconnected.
+CANCELLED = grpc.StatusCode.CANCELLED.name
 _NOT_REFUSED = frozenset({grpc.StatusCode.OK.name, CANCELLED})
 
 

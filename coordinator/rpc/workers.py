@@ -6,38 +6,30 @@ import asyncio
 import logging
 import math
 from collections.abc import Coroutine
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
-
-import grpc.aio
 
 from lipt.common.blobs.blob import blob_from_proto, blob_to_proto
 from lipt.common.config.values import dump
-from lipt.common.errors import (
-    IncompatibleProtocolError,
-    InvalidRequestError,
-    StaleLeaseError,
-)
+from lipt.common.errors import IncompatibleProtocolError, InvalidRequestError
 from lipt.common.observability.logs import log_about
 from lipt.common.observability.tracing import TRACEPARENT
+from lipt.common.rpc.handlers import Context
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, enum_value, fill_message
 from lipt.common.states import LearnerPhase
-from lipt.coordinator.access.caller import require_unguessable
+from lipt.coordinator.access.caller import current_caller, require_unguessable
 from lipt.coordinator.dispatch.dispatcher import Demand, Dispatcher
 from lipt.coordinator.dispatch.intake import Intake
-from lipt.coordinator.dispatch.leases import AssignmentKey, RangeGrant
+from lipt.coordinator.dispatch.leases import AssignmentKey, LeaseId, RangeGrant, RunLearner
 from lipt.coordinator.rpc.limits import shown_by
 from lipt.coordinator.rpc.messages import protocol_version
 from lipt.coordinator.runs.store import LearnerProgress
 from lipt.coordinator.runs.transitions import LearnerResult
-from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from lipt.v1 import worker_pb2 as pb
 from lipt.v1 import worker_pb2_grpc
 
 logger = logging.getLogger(__name__)
 
-Context = grpc.aio.ServicerContext[Any, Any]
 ResultT = TypeVar("ResultT")
 
 _MAX_WAIT_SECONDS = 60.0
@@ -60,14 +52,13 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
                 "Install the same lipt on both."
             )
         require_unguessable(request.instance_id)
-        shown = replace(shown_by(context), secret=request.instance_id)
         worker = self.dispatcher.workers.register(
             request.instance_id,
             name=request.name,
             device=request.device,
             versions=request.versions,
             allowed_modules=tuple(request.allowed_modules),
-            shown=shown,
+            caller=current_caller(),
             has_data=request.has_data,
         )
         return pb.RegisterResponse(worker_id=worker.worker_id, protocol=protocol_version())
@@ -78,29 +69,24 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         self._require_worker(request.worker_id, context)
         wait_seconds = _wait_seconds(request.wait_seconds)
         granted = await unless(
-            self.stopping,
-            self.dispatcher.next_work(request.worker_id, wait_seconds=wait_seconds),
+            self.stopping, self.dispatcher.next_work(request.worker_id, wait_seconds=wait_seconds)
         )
         if granted is None:
             worker = self.dispatcher.workers.note_call(request.worker_id)
             return pb.AcquireAssignmentResponse(idle_reason=self.dispatcher.idle_reason(worker))
+        self._log_about(granted.lease)
         if isinstance(granted, RangeGrant):
-            self._log_about(request.worker_id, granted.key)
             return pb.AcquireAssignmentResponse(assignment=self._range(granted))
-        run, learner = granted
-        self._log_about(request.worker_id, AssignmentKey(run.run_id, learner.index))
-        if run.traceparent:
-            context.set_trailing_metadata(((TRACEPARENT, run.traceparent),))
-        return pb.AcquireAssignmentResponse(assignment=self._assignment(run, learner))
+        if granted.run.traceparent:
+            context.set_trailing_metadata(((TRACEPARENT, granted.run.traceparent),))
+        return pb.AcquireAssignmentResponse(assignment=self._assignment(granted))
 
     async def Heartbeat(
         self, request: pb.HeartbeatRequest, context: Context
     ) -> pb.HeartbeatResponse:
-        key, progress = self._leased(request, context), request.progress
+        lease, progress = self._leased(request, context), request.progress
         stop = self.dispatcher.heartbeat(
-            request.worker_id,
-            key,
-            request.epoch,
+            lease,
             LearnerProgress(
                 phase=_phase(progress.phase),
                 step=progress.step,
@@ -112,11 +98,10 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     async def CommitResult(
         self, request: pb.CommitResultRequest, context: Context
     ) -> pb.CommitResultResponse:
-        key = self._leased(request, context)
-        if key.is_range:
-            result_blob = blob_from_proto(request.result)
-            held = (request.worker_id, key, request.epoch)
-            await self.intake.take_range(*held, result_blob, request.data_proof)
+        lease = self._leased(request, context)
+        if lease.key.is_range:
+            range_blob = blob_from_proto(request.result)
+            await self.intake.take_range(lease, range_blob, request.data_proof)
             return pb.CommitResultResponse()
         report = request.report
         result = LearnerResult(
@@ -126,23 +111,20 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             bytes_received=report.bytes_received,
             snapshots=tuple(map(blob_from_proto, request.snapshots)),
         )
-        await self.intake.take_learner(request.worker_id, key, request.epoch, result)
+        await self.intake.take_learner(lease, result)
         return pb.CommitResultResponse()
 
     async def ReleaseAssignment(
         self, request: pb.ReleaseAssignmentRequest, context: Context
     ) -> pb.ReleaseAssignmentResponse:
-        key = self._leased(request, context)
-        held = (request.worker_id, key, request.epoch)
-        if key.is_range:
-            self._take_back(*held, request)
-        elif request.over_limits:
+        lease = self._leased(request, context)
+        if request.over_limits:
             too_large = request.error[:1000] or "it is over its limits"
-            await self.dispatcher.give_back(*held, too_large=too_large)
+            await self.dispatcher.give_back(lease, too_large=too_large)
         elif request.error:
-            await self.dispatcher.fail(*held, request.error[:1000])
+            await self.dispatcher.fail(lease, request.error[:1000])
         else:
-            await self.dispatcher.give_back(*held)
+            await self.dispatcher.give_back(lease)
         return pb.ReleaseAssignmentResponse()
 
     async def GetDemand(
@@ -158,35 +140,25 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         )
         return pb.GetDemandResponse(**asdict(found or dispatcher.demand()))
 
-    def _take_back(
-        self, worker_id: str, key: AssignmentKey, epoch: int, request: pb.ReleaseAssignmentRequest
-    ) -> None:
-        scans = self.dispatcher.scans
-        with suppress(StaleLeaseError):
-            grant = scans.require(worker_id, key, epoch)
-            if request.error:
-                name = self.dispatcher.workers.name(worker_id)
-                logger.warning("worker %s gave %s back: %s", name, grant, request.error[:1000])
-            failed = bool(request.error) and not request.over_limits
-            scans.give_back(key, worker_id, epoch, failed=failed, declined=request.over_limits)
-
     def _require_worker(self, worker_id: str, context: Context) -> None:
         self.dispatcher.workers.require(worker_id, shown_by(context))
 
-    def _leased(self, request: Any, context: Context) -> AssignmentKey:
-        """The assignment that a call is about."""
+    def _leased(self, request: Any, context: Context) -> LeaseId:
+        """The lease that a call is about."""
         self._require_worker(request.worker_id, context)
         key = AssignmentKey.parse(request.assignment_id)
-        self._log_about(request.worker_id, key)
-        return key
+        lease = LeaseId(key, request.epoch, request.worker_id)
+        self._log_about(lease)
+        return lease
 
-    def _log_about(self, worker_id: str, key: AssignmentKey) -> None:
-        log_about(run=key.run_id, assignment=key, learner=key.learner, worker=worker_id)
+    def _log_about(self, lease: LeaseId) -> None:
+        key = lease.key
+        log_about(run=key.run_id, assignment=key, learner=key.learner, worker=lease.worker_id)
 
     def _range(self, grant: RangeGrant) -> pb.Assignment:
         return pb.Assignment(
-            assignment_id=str(grant.key),
-            lease=self._lease(grant.epoch),
+            assignment_id=str(grant.lease.key),
+            lease=self._lease(grant.lease.epoch),
             initial_weights=blob_to_proto(grant.scan.weights),
             scoring=fill_message(pb.ScoringTask(), dump(grant.task)),
         )
@@ -194,16 +166,15 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     def _lease(self, epoch: int) -> pb.Lease:
         seconds = self.dispatcher.leases.duration_seconds
         return pb.Lease(
-            epoch=epoch,
-            duration_seconds=seconds,
-            heartbeat_seconds=seconds / _HEARTBEATS_PER_LEASE,
+            epoch=epoch, duration_seconds=seconds, heartbeat_seconds=seconds / _HEARTBEATS_PER_LEASE
         )
 
-    def _assignment(self, run: RunRecord, learner: LearnerRecord) -> pb.Assignment:
+    def _assignment(self, granted: RunLearner) -> pb.Assignment:
+        run, learner = granted
         if run.initial_weights is None:
             raise ValueError(f"run {run.run_id} hands out learners before its weights exist")
         return pb.Assignment(
-            assignment_id=str(AssignmentKey(run.run_id, learner.index)),
+            assignment_id=str(granted.key),
             run_id=run.run_id,
             learner_index=learner.index,
             lease=self._lease(learner.epoch),

@@ -40,14 +40,12 @@ def find_named(store: RunStore, name: str) -> RunRecord:
     return store.find(name) if newest is None else store.record(newest.run_id)
 
 
-def find_ready(
-    store: RunStore, name: str, data: DataDescription | None = None, *, or_else: str = ""
-) -> RunRecord:
-    """The named run with theta_p, of this data if given; `or_else` ends the error's remedy."""
+def find_ready(store: RunStore, name: str, data: DataDescription | None = None) -> RunRecord:
+    """The named run with theta_p, of this data if given."""
     run = find_named(store, name)
     if run.state is not RunState.READY:
         raise not_ready(store, run)
-    if data is not None and (reason := hold_reason(run, data, or_else=or_else)):
+    if data is not None and (reason := hold_reason(run, data)):
         raise OtherDataError(reason)
     return run
 
@@ -69,14 +67,14 @@ def how_far(run: RunRecord, activity: str) -> str:
     return f"run {run.name} is {run.state}{where}. Follow it with: lipt run watch {run.name}"
 
 
-def hold_reason(run: RunRecord | RunSummary, data: DataDescription, *, or_else: str = "") -> str:
-    """Why a run is held, and the remedy (then `or_else`); empty if its data is served."""
+def hold_reason(run: RunRecord | RunSummary, data: DataDescription) -> str:
+    """Why a run is held, and the remedy; empty if its data is served."""
     found = data.fingerprint
     if found != run.fingerprint:
         own = f"{run.fingerprint} ({run.source})" if run.source else run.fingerprint
         return (
             f"run {run.name} was made on data with fingerprint {own}, this coordinator now serves "
-            f"{data.source} with {found}. Start the coordinator with the run's own data{or_else}."
+            f"{data.source} with {found}. Start the coordinator with the run's own data."
         )
     if run.inputs is None or spec_of(run.inputs) == data.inputs:
         return ""
@@ -84,7 +82,7 @@ def hold_reason(run: RunRecord | RunSummary, data: DataDescription, *, or_else: 
     remedy = "with the --image-size that the run began with" if images else "as the run began"
     return (
         f"run {run.name} looks at {spec_of(run.inputs)}, and this coordinator has {data.source} as "
-        f"{data.inputs}. Start the coordinator {remedy}{or_else}."
+        f"{data.inputs}. Start the coordinator {remedy}."
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from lipt.common.backoff import Backoff
 from lipt.common.errors import LiptError, OtherDataError, RunFailedError, StateError
 from lipt.common.observability.logs import EventKind, Events, log_about, logging_about
+from lipt.common.observability.metrics import Meters
 from lipt.common.observability.tracing import attached, span
 from lipt.common.states import RunState
 from lipt.coordinator.compute.jobs.pretraining import (
@@ -26,6 +27,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
 )
 from lipt.coordinator.compute.messages import Job, JobOptions, OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
+from lipt.coordinator.instruments import STAGES
 from lipt.coordinator.runs.availability import record_held
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.runs.transitions import (
@@ -65,6 +67,7 @@ class RunDriver:
     # Clock of `training_started_at`.
     deadline_clock: Callable[[], float]
     events: Events = field(default_factory=Events)
+    meters: Meters = field(default_factory=Meters)
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
 
     def __post_init__(self) -> None:
@@ -191,14 +194,14 @@ class RunDriver:
             seconds = took
 
         options = JobOptions(run.run_id, fingerprint=run.fingerprint, on_part=take, took=note)
-        report = self._report(run.run_id)
+        report = partial(self.store.set_activity, run.run_id)
         made = await self._patiently(
             run.run_id, lambda: self.compute.run(job, report, options), stage="stage"
         )
         return made, seconds
 
     async def _restored(self, run: RunRecord) -> None:
-        report = self._report(run.run_id)
+        report = partial(self.store.set_activity, run.run_id)
         await self._patiently(run.run_id, lambda: self.restore(run, report), stage="stage")
 
     def _look_after(self, run: RunRecord) -> None:
@@ -224,9 +227,6 @@ class RunDriver:
 
     def _ended(self, run: RunRecord, state: RunState, message: str) -> RunRecord:
         return run.changed(state=state, message=message, ended_at=self.wall_clock())
-
-    def _report(self, run_id: str) -> OnProgress:
-        return partial(self.store.set_activity, run_id)
 
     async def _initialize(self, run: RunRecord) -> None:
         made, seconds = await self._computed(run, InitializeWeights(run.config))
@@ -285,7 +285,7 @@ class RunDriver:
                 run.run_id, lambda now: without_results(now, lost).changed(state=RunState.TRAINING)
             )
             return
-        await self._finish(
+        ready = await self._finish(
             run,
             RunState.READY,
             seconds,
@@ -297,13 +297,16 @@ class RunDriver:
             soup=made.record,
             pretrained_weights=made.weights,
         )
+        if ready.state is RunState.READY:
+            for name, took in ready.costs.model_dump().items():
+                self.meters.observe(STAGES, took, name.removesuffix("_seconds"))
 
     async def _finish(
         self, run: RunRecord, following: RunState, seconds: float, **made: Any
-    ) -> None:
+    ) -> RunRecord:
         """Write a stage's results and seconds, and the next state, in one transaction."""
         cost = {_STAGES[run.state][1]: seconds}
-        await self._advance(
+        return await self._advance(
             run.run_id,
             lambda now: now.changed(state=following, costs=now.costs.changed(**cost), **made),
         )

@@ -46,7 +46,7 @@ from lipt.common.text import format_bytes
 from lipt.common.weights.checkpoints import read_checkpoint
 from lipt.common.weights.files import TensorSpec, non_finite, specs_of
 from lipt.coordinator.compute.context import DataDescription
-from lipt.coordinator.settings import LimitSettings, compute_memory_bytes, compute_threads
+from lipt.coordinator.settings import LimitSettings, compute_memory_bytes
 from lipt.core.evaluation import num_evaluated_together
 from lipt.core.sharding import num_validation_examples, require_shards_fit
 from lipt.core.training import num_initialization_steps
@@ -227,7 +227,7 @@ def ceilings(limits: LimitSettings, machine: Machine, *, free_disk_bytes: int) -
         "worker_threads": limits.worker_threads,
         "worker_memory": limits.worker_memory,
         "worker_images": limits.worker_images,
-        "compute_threads": compute_threads(limits, machine),
+        "compute_threads": limits.compute_threads or machine.max_threads,
         "compute_memory": compute_memory_bytes(limits, machine),
         "compute_images": limits.compute_images,
         "max_blob_bytes": limits.max_blob_bytes,

@@ -53,8 +53,8 @@ class RunRequests:
         held_out = num_validation_examples(self.data.class_counts, config.validation)
         asked = {field.name for field, _ in overrides.learners.ListFields()}
         num_train = self.data.num_examples - held_out
-        fitted = fit_defaults(config.learners, num_train, fixed=asked)
-        config = config.model_copy(update={"learners": fitted.learners})
+        learners, fitted = fit_defaults(config.learners, num_train, fixed=asked)
+        config = config.model_copy(update={"learners": learners})
         require_shards_fit(num_train, config.learners)
         given = config.initialization.weights_sha256
         # Until the record names them, they are an upload that may expire.
@@ -77,7 +77,7 @@ class RunRequests:
                         fingerprint=self.data.fingerprint,
                         num_classes=self.data.target.num_outputs,
                         other_target=self.data.other_target,
-                        lowered_defaults=fitted.changes,
+                        lowered_defaults=fitted,
                         initialization_note=note,
                         traceparent=traceparent,
                     )

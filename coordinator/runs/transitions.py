@@ -144,21 +144,11 @@ def done(learner: LearnerRecord, result: LearnerResult) -> LearnerRecord:
     )
 
 
-class Verdict(Enum):
-    """The outcome for a new result."""
-
-    TAKE = auto()
-    # No other worker has confirmed or contradicted it.
-    HOLD = auto()
-    # Another worker on this kind of device submitted different files.
-    DISAGREE = auto()
-
-
 @dataclass(frozen=True)
 class Verification:
-    """The verdict, its reason, and the suspected workers (both, if two disagree)."""
+    """Whether a result is taken, why, and the suspected workers (both, if two disagree)."""
 
-    verdict: Verdict
+    taken: bool
     reason: str = ""
     suspects: tuple[str, ...] = ()
 
@@ -171,10 +161,10 @@ def verify(
     same = [held for held in others if held.files == newest.files]
     wrong = [held for held in others if held.files != newest.files]
     if redundancy == 1 or (same and not wrong):
-        return Verification(Verdict.TAKE)
+        return Verification(taken=True)
     if same:
         return Verification(
-            Verdict.TAKE,
+            True,
             f"workers {same[0].worker_name} and {newest.worker_name} agree on it, and "
             f"{_handed_in(wrong)}: look at {_names(wrong)}",
             tuple(held.worker_name for held in wrong),
@@ -182,13 +172,13 @@ def verify(
     rivals = [held for held in others if held.kind == newest.kind]
     if not rivals:
         return Verification(
-            Verdict.HOLD,
+            False,
             f"worker {newest.worker_name} has handed it in; it waits for another worker to hand "
             "in the same",
         )
     both = (*rivals, newest)
     return Verification(
-        Verdict.DISAGREE,
+        False,
         f"{_handed_in(both)}, on the same kind of device ({newest.kind}): none is taken until "
         "another worker agrees with one of them",
         tuple(held.worker_name for held in both),
@@ -208,14 +198,14 @@ def with_result(
         snapshots=result.snapshots,
     )
     verified = verify(learner.unconfirmed, held, redundancy=redundancy)
-    if verified.verdict is Verdict.TAKE:
+    if verified.taken:
         taken = done(learner, result)
         return (with_failure(taken, verified.reason) if verified.reason else taken), verified
     # Requeued, for another worker to confirm.
     kept = learner.changed(
         state=LearnerState.QUEUED, unconfirmed=(*learner.unconfirmed, held), message=verified.reason
     )
-    if verified.verdict is Verdict.DISAGREE:
+    if verified.suspects:
         # The first dispute is no failed attempt: a third worker settles it.
         counts = bool(verified.suspects[2:])
         kept = with_failure(kept, verified.reason, max_attempts=max_attempts if counts else None)

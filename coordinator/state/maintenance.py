@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import glob
 import os
 import re
@@ -473,17 +472,9 @@ def _copy_blobs(directory: Path, partial: Path) -> BackedUp:
     return BackedUp(num_runs, num_blobs, num_bytes)
 
 
-# Linux's request for a copy that shares its blocks until one of the files is written to.
-_CLONE = 0x40049409
-
-
 def _copy(original: Path, copy: Path) -> None:
     make_private_file(copy)
-    try:
-        with original.open("rb") as source, copy.open("r+b") as target:
-            fcntl.ioctl(target, _CLONE, source.fileno())
-    except OSError:  # another file system, or one without such copies
-        shutil.copyfile(original, copy)
+    shutil.copyfile(original, copy)
     sync(copy)
     if BlobName.of_file(copy).sha256 != original.name:
         raise StateError(

@@ -233,7 +233,6 @@ def diagnosis_of(
     kind: TargetKind = TargetKind.CLASS,
     proxy: Facts,
     redundancy: Facts,
-    seconds: Mapping[str, float],
 ) -> Diagnosis:
     """Combine the findings; strata replace classes for other targets."""
     errors, duplicates, outliers = findings.label_errors, findings.duplicates, findings.outliers
@@ -263,7 +262,6 @@ def diagnosis_of(
         "outliers": {"count": len(far_out), "ranked": far_out[:_MOST_OUTLIERS].tolist()},
         "redundancy": dict(redundancy),
         "learnability": asdict(findings.learnability),
-        "seconds": dict(seconds),
     }
     columns = {
         "given_label": labels_N.to(torch.int32),
@@ -323,18 +321,8 @@ def confusions(joint_CC: Tensor, counts_C: Tensor) -> list[Facts]:
 
 
 def imbalance(counts: Sequence[int]) -> Facts:
-    """Compare the sizes of non-empty classes; ties go to the lowest label.
-
-    effective_classes is the exponential of the classes' entropy (Hill 1973, "Diversity and
-    Evenness"): 10 for ten equal classes, near 1 if one dominates.
-    """
+    """Compare the sizes of non-empty classes; ties go to the lowest label."""
     present = [label for label, count in enumerate(counts) if count]
     smallest = min(present, key=lambda label: counts[label])
     largest = max(present, key=lambda label: counts[label])
-    shares = [counts[label] / sum(counts) for label in present]
-    return {
-        "ratio": counts[largest] / counts[smallest],
-        "smallest": smallest,
-        "largest": largest,
-        "effective_classes": math.exp(-sum(share * math.log(share) for share in shares)),
-    }
+    return {"ratio": counts[largest] / counts[smallest], "smallest": smallest, "largest": largest}

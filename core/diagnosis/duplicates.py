@@ -8,9 +8,7 @@ Only pairs whose thumbnails (8 x 8 cells, centred and of unit length) have a cos
 compared. Two cheaper bounds exclude most other pairs, and never a match: for unit vectors u and v,
 split by an orthogonal projection P into Pu and the rest Ru, <u, v> is at most <Pu, Pv> + |Ru| |Rv|.
 Principal components of the thumbnails bound their cosine for all pairs. 64 low frequencies of each
-channel bound the pixels' correlation for near pairs, and exclude 19 of 20 of digits. Features do
-not show duplicates: of 10,000 different images of cifar10-jpeg, 13,773 pairs reach a cosine of 0.8
-on patches.
+channel bound the pixels' correlation for near pairs, and exclude 19 of 20 of digits.
 
 Shapes: N examples, U different ones, S numbers of a sketch, M of a bound, B examples of a block, K
 kept pictures, P pairs or pixels of a thumbnail, C channels.
@@ -22,6 +20,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -50,7 +49,7 @@ _FREQUENCIES = 8
 # Far above float32's rounding of a sum of squares of a unit vector.
 _ROUNDING = 1e-4
 
-# From rows of a block of later ids, and earlier ids: which of these pairs may match; P bool.
+# From rows of a block of later ids, and earlier ids: which of these pairs match; P bool.
 PairFilter = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -129,6 +128,20 @@ class Pictures:
 
         return may_match
 
+    def matcher(self, later_B: Tensor) -> PairFilter:
+        """Finds the pairs that match, of a block of later examples and earlier ones."""
+        may_match = self.bound(later_B)
+
+        def matches(rows_P: Tensor, standing_P: Tensor) -> Tensor:
+            found_P = torch.zeros(len(rows_P), dtype=torch.bool)
+            for pairs in row_blocks(len(rows_P), 1, _PAIRS):
+                found_P[pairs] = may_match(rows_P[pairs], standing_P[pairs])
+            likely_Q = torch.nonzero(found_P).flatten()
+            found_P[likely_Q] = self.alike(standing_P[likely_Q], later_B[rows_P[likely_Q]])
+            return found_P
+
+        return matches
+
 
 @dataclass(frozen=True)
 class Matches(KeptValue):
@@ -172,19 +185,19 @@ def _kept(first_U: Tensor, pictures: Pictures, on_progress: Callable[[int, int],
         ids_B, sketches_BS = first_U[block], sketches_US[block]
         kept_B = kept_U[block]
         own_B = kept_B.clone()
-        may_match = pictures.bound(ids_B)
+        matches = pictures.matcher(ids_B)
         for tile in row_blocks(num_kept, 1, _TILE):
             near_BK = sketches_BS @ sketches_KS[tile].T >= pictures.near - _ROUNDING
             row_P, column_P = torch.nonzero(near_BK, as_tuple=True)
             numbers_P = numbers_K[tile][column_P]
-            is_alike_P = _alike(pictures, may_match, ids_B, row_P, first_U[numbers_P])
+            is_alike_P = matches(row_P, first_U[numbers_P])
             # The first kept match: own numbers are larger than any of these.
             kept_B.scatter_reduce_(0, row_P[is_alike_P], numbers_P[is_alike_P], "amin")
         # Examples of the block without an earlier match: all with all, then one by one.
         open_B = kept_B == own_B
         near_BB = (sketches_BS @ sketches_BS.T >= pictures.near - _ROUNDING).tril_(-1)
         later_P, earlier_P = torch.nonzero(near_BB & open_B[:, None] & open_B, as_tuple=True)
-        is_alike_P = _alike(pictures, may_match, ids_B, later_P, ids_B[earlier_P])
+        is_alike_P = matches(later_P, ids_B[earlier_P])
         later_P, earlier_P = later_P[is_alike_P], earlier_P[is_alike_P]
         for row in sorted(set(earlier_P.tolist())):
             if kept_B[row] == own_B[row]:
@@ -198,22 +211,6 @@ def _kept(first_U: Tensor, pictures: Pictures, on_progress: Callable[[int, int],
         num_kept += count
         on_progress(block.stop, num_different)
     return kept_U
-
-
-def _alike(
-    pictures: Pictures,
-    may_match: PairFilter,
-    ids_B: Tensor,
-    rows_P: Tensor,
-    standing_P: Tensor,
-) -> Tensor:
-    """Which pairs match, of the block's examples at some rows and earlier ones; P bool."""
-    is_alike_P = torch.zeros(len(rows_P), dtype=torch.bool)
-    for pairs in row_blocks(len(rows_P), 1, _PAIRS):
-        is_alike_P[pairs] = may_match(rows_P[pairs], standing_P[pairs])
-    likely_Q = torch.nonzero(is_alike_P).flatten()
-    is_alike_P[likely_Q] = pictures.alike(standing_P[likely_Q], ids_B[rows_P[likely_Q]])
-    return is_alike_P
 
 
 @dataclass(frozen=True)
@@ -272,32 +269,24 @@ def are_pictures(inputs: InputSpec) -> bool:
 
 def aligned_correlation(left_BCHW: Tensor, right_BCHW: Tensor) -> Tensor:
     """Correlation of picture pairs at the best of nine shifts; B float32 in [-1, 1]."""
-    inner_BP = _inner(_averaged(left_BCHW.float(), _SIDE)).flatten(start_dim=1)
+    [inner_BP] = _moved(left_BCHW, 0)
     best_B = torch.full((len(inner_BP),), -1.0)
-    for moved in _moved(right_BCHW):
-        best_B = torch.maximum(best_B, (inner_BP * moved.flatten(start_dim=1)).sum(dim=-1))
+    for moved_BP in _moved(right_BCHW, _SHIFT):
+        best_B = torch.maximum(best_B, (inner_BP * moved_BP).sum(dim=-1))
     return best_B
 
 
-def _inner(pixels_BCHW: Tensor) -> Tensor:
-    """All pixels but the border, centred and of unit length."""
-    height, width = pixels_BCHW.shape[2:]
-    inner = pixels_BCHW[:, :, _SHIFT : height - _SHIFT, _SHIFT : width - _SHIFT]
-    return _unit(inner).view(inner.shape)
-
-
-def _moved(images_BCHW: Tensor) -> Iterator[Tensor]:
-    """`_inner` of the images at each of the nine shifts."""
+def _moved(images_BCHW: Tensor, shift: int) -> Iterator[Tensor]:
+    """All pixels but the border, moved by up to `shift`, centred and of unit length; B x P."""
     pixels_BCHW = _averaged(images_BCHW.float(), _SIDE)
     height, width = (side - 2 * _SHIFT for side in pixels_BCHW.shape[2:])
-    for top in range(2 * _SHIFT + 1):
-        for start in range(2 * _SHIFT + 1):
-            moved = pixels_BCHW[:, :, top : top + height, start : start + width]
-            yield _unit(moved).view(moved.shape)
+    starts = range(_SHIFT - shift, _SHIFT + shift + 1)
+    for top, start in product(starts, starts):
+        yield _unit(pixels_BCHW[:, :, top : top + height, start : start + width])
 
 
 def _low_frequencies(images_BCHW: Tensor, shift: int) -> Tensor:
-    """Low frequencies of `_inner` at all shifts, and the lengths of the rest; S x B x M float32.
+    """Low frequencies of `_moved` pixels, and the lengths of the rest; S x B x M float32.
 
     They are linear in the pixels, so no shifted image is formed. Float64 keeps the difference of
     sums exact.

@@ -25,9 +25,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from lipt.common.errors import SignalsError
 from lipt.common.signals import row_blocks
-from lipt.common.targets.kinds import TargetKind
 from lipt.core.signals.signals import Signals, probabilities_of
 
 # Keeps quality defined if float32 underflows.
@@ -83,15 +81,10 @@ class LabelErrors:
 
 
 def find_label_errors(signals: Signals) -> LabelErrors:
-    """Find the labels that look wrong; SignalsError without errors, or for other targets.
+    """Find the labels that look wrong among classes.
 
     A second head suggests the classes, both give the quality, and the first alone the noise.
     """
-    if signals.kind is not TargetKind.CLASS:
-        raise SignalsError(
-            f"label errors cannot be looked for in {signals.kind.words} data: which label an "
-            "example should have follows from classes. Look at the largest residuals instead."
-        )
     first = _find(signals.errors_NC, signals.labels_N)
     if signals.second_errors_NC is None:
         return first
@@ -102,11 +95,6 @@ def find_label_errors(signals: Signals) -> LabelErrors:
 
 def _find(errors_NC: Tensor, labels_N: Tensor) -> LabelErrors:
     num_examples, num_classes = errors_NC.shape
-    if not num_examples or not num_classes:
-        raise SignalsError(
-            f"label errors cannot be looked for: the signals have errors of {num_examples} "
-            f"examples in {num_classes} classes. Compute them with a head first."
-        )
     counts_C = labels_N.bincount(minlength=num_classes)
     own_N, other_N, best_N = (torch.empty(num_examples, device=labels_N.device) for _ in range(3))
     suggested_N = torch.empty_like(labels_N)

@@ -10,7 +10,7 @@ Source: Cubuk et al. 2020, "RandAugment" (arXiv:1909.13719).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -169,6 +169,11 @@ def randaugment(
         return images_BCHW
     draws = draw_operations(len(images_BCHW), num_ops=num_ops, generator=generator)
     signed = torch.tensor([operation.signed for operation in OPERATIONS.values()])
+    steps = [
+        (operation, sign * operation.level(magnitude, *images_BCHW.shape[-2:]))
+        for operation in OPERATIONS.values()
+        for sign in (1.0, -1.0)
+    ]
     # The images stay sorted by their last group until the end; place_B maps them back. Two buffers
     # alternate: a new one per round would cost more (in page faults) than the copy.
     place_B = torch.arange(len(images_BCHW))
@@ -179,33 +184,24 @@ def randaugment(
         place_B = place_B[order_B]
         torch.index_select(images_BCHW, 0, order_B.to(images_BCHW.device), out=sorted_BCHW)
         counts = torch.bincount(group_B, minlength=2 * len(OPERATIONS)).tolist()
-        _apply_in_place(torch.split(sorted_BCHW, counts), magnitude)
+        groups = torch.split(sorted_BCHW, counts)
+        for (operation, level), group_BCHW in zip(steps, groups, strict=True):
+            if len(group_BCHW) > 0:
+                group_BCHW.copy_(operation.apply(group_BCHW, level))
         images_BCHW, sorted_BCHW, spare_BCHW = sorted_BCHW, spare_BCHW, sorted_BCHW
     return torch.index_select(
         images_BCHW, 0, place_B.argsort().to(images_BCHW.device), out=sorted_BCHW
     )
 
 
-def _apply_in_place(groups: Sequence[Tensor], magnitude: int) -> None:
-    height, width = groups[0].shape[-2:]
-    pairs = zip(groups[::2], groups[1::2], strict=True)
-    for operation, pair in zip(OPERATIONS.values(), pairs, strict=True):
-        level = operation.level(magnitude, height, width)
-        for group_BCHW, sign in zip(pair, (1.0, -1.0), strict=True):
-            if len(group_BCHW) > 0:
-                group_BCHW.copy_(operation.apply(group_BCHW, sign * level))
-
-
 def augment(stored: Stored, config: AugmentationConfig, generator: torch.Generator) -> Stored:
-    """Augment a batch of images; other examples are unchanged."""
-    return augment_images(stored, config, generator) if isinstance(stored, Tensor) else stored
+    """Augment images by the run's method; other examples are unchanged.
 
-
-def augment_images(
-    images_BCHW: Tensor, config: AugmentationConfig, generator: torch.Generator
-) -> Tensor:
-    """Augment uint8 images by the run's method; DataError if not uint8 of 1 or 3 channels."""
-    dtype, shape = images_BCHW.dtype, images_BCHW.shape
+    DataError if images are not uint8 of 1 or 3 channels.
+    """
+    if not isinstance(stored, Tensor):
+        return stored
+    dtype, shape = stored.dtype, stored.shape
     if dtype != torch.uint8 or len(shape) != 4 or shape[1] not in {1, 3}:
         raise DataError(
             f"images are {dtype} of shape {tuple(shape)}, but augmentation takes torch.uint8 of "
@@ -214,8 +210,8 @@ def augment_images(
     match config.method:
         case AugmentationMethod.RANDAUGMENT:
             strength = {"num_ops": config.num_ops, "magnitude": config.magnitude}
-            return randaugment(images_BCHW, **strength, generator=generator)
+            return randaugment(stored, **strength, generator=generator)
         case AugmentationMethod.CROP_FLIP:
-            return crop_flip(images_BCHW, generator=generator)
+            return crop_flip(stored, generator=generator)
         case AugmentationMethod.NONE:
-            return images_BCHW
+            return stored

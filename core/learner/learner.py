@@ -6,14 +6,17 @@ threads are pinned, global generators are restored, and every draw comes from th
 A *step* is one pass over the shard's M minibatches (the authors' code calls K selection epochs).
 With M = 1 (the paper's CIFAR-10 setting) it is one minibatch.
 
-Shapes: N examples of the shard, B of a minibatch, C classes.
-Source: LiPT (Ro et al. 2023), section 3.3.
+A trained learner is pruned once, to a density: the share of weights KEPT. All tensors share one
+threshold (global pruning), and exactly the density's number of weights is kept.
+
+Shapes: N examples of the shard, B of a minibatch, C classes, T values of all tensors.
+Source: LiPT (Ro et al. 2023), section 3.3 and Appendix D.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
@@ -22,20 +25,19 @@ from time import perf_counter
 import torch
 from torch import Tensor, nn
 
-from lipt.common.config.run_config import AugmentationMethod, Precision
+from lipt.common.config.run_config import AugmentationMethod, Precision, PruningMethod
 from lipt.common.config.tasks import LearnerTask
 from lipt.common.data.parallel import prefetched
 from lipt.common.data.shard import EncodedImages, Shard
 from lipt.common.determinism import derive_generator, derive_seed, pinned_kernels, seeded_generators
-from lipt.common.errors import ConfigError, DataError, DivergedError, LearnerStoppedError
-from lipt.common.inputs.model_input import Stored, num_stored, pinned, rows_of, stored_on
+from lipt.common.errors import ConfigError, DivergedError, LearnerStoppedError
+from lipt.common.inputs.model_input import Stored, pinned, rows_of, stored_on
 from lipt.common.inputs.specs import spec_of
 from lipt.common.models import build_model, lay_out, memory_format
 from lipt.common.models.head import freeze, frozen_names
 from lipt.common.observability.tracing import span
 from lipt.common.weights.files import Weights, check_specs, copy_to_cpu, non_finite, specs_of
 from lipt.core.learner.augmentation import augment
-from lipt.core.learner.pruning import prunable_parameters, prune
 from lipt.core.results import DIVERGED
 from lipt.core.training import ForwardPass, Sgd
 
@@ -75,11 +77,11 @@ def train_learner(
     each minibatch.
 
     Raises:
-        DataError, WeightsError: the shard or the initial weights are not the task's.
+        DataError: an image of the shard, as `open_shard` checked it, cannot be decoded.
+        WeightsError: the initial weights are not the task's.
         DivergedError: the loss or the weights are not finite.
         LearnerStoppedError: `should_stop` returned true.
     """
-    _check_shard(task, shard)
     model = build_model(
         task.model,
         num_classes=task.num_classes,
@@ -252,27 +254,6 @@ def _diverged(task: LearnerTask, what: str) -> DivergedError:
     )
 
 
-def _check_shard(task: LearnerTask, shard: Shard) -> None:
-    targets_N, learners = shard.targets_N, task.learners
-    found = shard.examples
-    num_found = len(found) if isinstance(found, EncodedImages) else num_stored(found)
-    if not len(targets_N) == num_found == learners.num_minibatches * learners.batch_size:
-        raise DataError(
-            f"the shard has {num_found} examples and {len(targets_N)} targets, but the learner "
-            f"trains on {learners.num_minibatches} minibatches of {learners.batch_size} examples. "
-            "Have the shard made again with the run's configuration."
-        )
-    if task.other_target is not None:
-        return
-    lowest, highest = int(targets_N.min()), int(targets_N.max())
-    if lowest < 0 or highest >= task.num_classes:
-        raise DataError(
-            f"the shard's labels are {lowest}..{highest}, but the model has the "
-            f"{task.num_classes} classes 0..{task.num_classes - 1}. "
-            "Have the shard made again from the run's data set."
-        )
-
-
 def _pruned(
     model: nn.Module,
     task: LearnerTask,
@@ -282,9 +263,9 @@ def _pruned(
     frozen: frozenset[str],
 ) -> Weights:
     parameters = prunable_parameters(model, frozen)
-    num_steps = task.learners.num_steps
-
-    def gradients() -> Weights:
+    num_steps, slopes = task.learners.num_steps, Weights()
+    _require_finite(task, model.state_dict(), "weights", num_steps)
+    if parameters and task.pruning_method is PruningMethod.SNIP:
         # For the shard's first minibatch; batch-norm statistics are kept.
         buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
         size = task.learners.batch_size
@@ -293,17 +274,14 @@ def _pruned(
         parts = torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)
         for name, buffer in model.named_buffers():
             buffer.copy_(buffers[name])
-        found = {name: part.cpu() for name, part in zip(parameters, parts, strict=True)}
-        _require_finite(task, found, "gradient", num_steps)
-        return found
-
-    _require_finite(task, model.state_dict(), "weights", num_steps)
+        slopes = {name: part.cpu() for name, part in zip(parameters, parts, strict=True)}
+        _require_finite(task, slopes, "gradient", num_steps)
     if parameters:
         pruned = prune(
             task.pruning_method,
             {name: parameter.detach().cpu() for name, parameter in parameters.items()},
             task.density,
-            gradients=gradients,
+            slopes=slopes,
             generator=derive_generator(task.seed, "learner-pruning"),
         )
         with torch.no_grad():
@@ -321,3 +299,81 @@ def _trained(model: nn.Module, frozen: frozenset[str]) -> Weights:
 def _require_finite(task: LearnerTask, tensors: Weights, what: str, step: int) -> None:
     if non_finite(tensors):
         raise _diverged(task, f"{what} not finite after step {step}")
+
+
+def prunable_parameters(model: nn.Module, frozen: Collection[str] = ()) -> dict[str, nn.Parameter]:
+    """Weights of convolutions and linear layers, in the model's order, except frozen ones."""
+    return {
+        name: parameter
+        for name, parameter in model.named_parameters()
+        if parameter.is_floating_point() and parameter.ndim >= 2 and name not in frozen
+    }
+
+
+def prune(
+    method: PruningMethod,
+    weights: Mapping[str, Tensor],
+    density: float,
+    *,
+    slopes: Mapping[str, Tensor],
+    generator: torch.Generator,
+) -> dict[str, Tensor]:
+    """Zero the weights with the globally lowest scores; ConfigError unless 0 < density <= 1.
+
+    slopes: gradients of a minibatch's loss, for SNIP alone.
+    """
+    match method:
+        case PruningMethod.MAGNITUDE:
+            # The learners' default: the weights closest to zero are zeroed.
+            scores = {name: weight.abs() for name, weight in weights.items()}
+        case PruningMethod.SNIP:
+            # Connection sensitivity |g w| (Lee et al. 2019, arXiv:1810.02340) of the trained
+            # learner. Dividing by the sum, as in the paper, changes no order.
+            scores = {name: (slopes[name] * weight).abs() for name, weight in weights.items()}
+        case PruningMethod.RANDOM:
+            # A permutation has no ties; float32 draws would have some among millions of weights.
+            size = sum(weight.numel() for weight in weights.values())
+            scores = _shaped(torch.randperm(size, generator=generator), weights)
+        case PruningMethod.NONE:
+            return {name: weight.clone() for name, weight in weights.items()}
+    masks = masks_of_largest(scores, density)
+    # A product would turn negative weights into -0.0, which would be sent as a value.
+    return {
+        name: weight.where(masks[name], torch.zeros_like(weight))
+        for name, weight in weights.items()
+    }
+
+
+def masks_of_largest(scores: Mapping[str, Tensor], density: float) -> dict[str, Tensor]:
+    """Mark the round(density * total) largest scores over all tensors, the first of equals."""
+    if not 0.0 < density <= 1.0:
+        raise ConfigError(
+            f"density {density} is outside (0, 1]: it is the share of weights that pruning KEEPS. "
+            "The paper draws it from 0.85 to 0.95; set 1 to keep all of them."
+        )
+    if not scores:
+        return {}
+    flat_T = torch.cat([score.flatten() for score in scores.values()])
+    return _shaped(_largest(flat_T, round(density * len(flat_T))), scores)
+
+
+def _shaped(flat_T: Tensor, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    parts = torch.split(flat_T, [tensor.numel() for tensor in like.values()])
+    return {name: part.view(like[name].shape) for name, part in zip(like, parts, strict=True)}
+
+
+def _largest(scores_T: Tensor, count: int) -> Tensor:
+    if count in {0, len(scores_T)}:
+        return torch.full_like(scores_T, count > 0, dtype=torch.bool)
+    threshold = scores_T.kthvalue(len(scores_T) - count + 1).values
+    kept_T = scores_T > threshold
+    num_ties = count - int(kept_T.sum())
+    kept_T[(scores_T == threshold).nonzero().flatten()[:num_ties]] = True
+    return kept_T
+
+
+def is_pruned_from(result: Weights, state: Weights) -> bool:
+    """Whether every value of a result is zero or equals that of a state with the same tensors."""
+    return all(
+        bool(((values == state[name]) | (values == 0)).all()) for name, values in result.items()
+    )

@@ -38,14 +38,12 @@ from lipt.common.signals import row_blocks
 from lipt.common.signals.passes import require_finite_rows
 from lipt.common.weights.checkpoints import hub_file, hub_folder, read_torch_file
 from lipt.common.weights.files import Weights
-from lipt.core.evaluation import batch_norm_inputs, load_with_statistics
-from lipt.core.signals.stored import STORAGE_LIMITS
+from lipt.core.evaluation import OpenWeights, batch_norm_inputs, load_with_statistics
+from lipt.core.signals.signals import STORAGE_LIMITS
 
 # For all models of a bank together: a ridge head's time grows with its square.
 MAX_WIDTH = 4096
 _POOLED_SIDE = 2
-
-Loader = Callable[[], Weights]
 
 
 @torch.inference_mode()
@@ -79,7 +77,7 @@ def pooled_features(model: nn.Module, inputs_B: Inputs) -> Tensor:
 
 def model_bank(
     model: nn.Module,
-    loaders: Sequence[Loader],
+    loaders: Sequence[OpenWeights],
     inputs: InputFormat,
     device: torch.device,
     *,

@@ -131,9 +131,17 @@ def proximity(vectors: Vectors) -> Proximity:
     errors = None if vectors.errors_NC is None else centred(vectors.errors_NC)
     scales_N, norms = features.squares_N, None
     if vectors.errors_NC is not None and errors is not None:
-        norms = _norms(
-            squared_norms(Vectors(vectors.errors_NC)),
-            squared_norms(Vectors(vectors.features_ND)) + vectors.bias,
+        error_squares_N = squared_norms(Vectors(vectors.errors_NC))
+        feature_squares_N = squared_norms(Vectors(vectors.features_ND)) + vectors.bias
+        # In float64, minus their medians, so that their differences keep their digits.
+        u_N = error_squares_N - error_squares_N.median()
+        v_N = feature_squares_N - feature_squares_N.median()
+        ones_N = torch.ones_like(u_N)
+        norms = (
+            (error_squares_N / 2).float(),
+            (feature_squares_N / 2).float(),
+            torch.stack([u_N * v_N, ones_N, -u_N, -v_N], dim=1).float(),
+            torch.stack([ones_N, u_N * v_N, v_N, u_N], dim=1).float(),
         )
         scales_N = features.squares_N * norms[0]
         scales_N += errors.squares_N * norms[1]
@@ -176,21 +184,6 @@ def weighted(
     if similarity.weights_N is None:
         return similarities_nm
     return similarities_nm * similarity.weights_N[rows, None]
-
-
-def _norms(
-    error_squares_N: Tensor, feature_squares_N: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Norms from float64, minus their medians, so that their differences keep their digits."""
-    u_N = error_squares_N - error_squares_N.median()
-    v_N = feature_squares_N - feature_squares_N.median()
-    ones_N = torch.ones_like(u_N)
-    return (
-        (error_squares_N / 2).float(),
-        (feature_squares_N / 2).float(),
-        torch.stack([u_N * v_N, ones_N, -u_N, -v_N], dim=1).float(),
-        torch.stack([ones_N, u_N * v_N, v_N, u_N], dim=1).float(),
-    )
 
 
 _NUM_SAMPLED = 16

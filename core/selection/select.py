@@ -1,4 +1,7 @@
-"""Select: a strategy, signals and a budget become a subset.
+"""Select: the strategies by name, and the subset that one chooses by signals and a budget.
+
+`strategy` registers a user's own strategy when its module is imported. All processes of the service
+import the modules that entry points of the group `lipt.strategy` name.
 
 Shapes: N examples, C classes, D features, K budget.
 """
@@ -8,19 +11,90 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from importlib.metadata import entry_points
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from lipt.common.determinism import derive_seed
-from lipt.common.errors import SignalsError
+from lipt.common.errors import SignalsError, UnknownNameError
 from lipt.common.signals import row_blocks
 from lipt.common.signals.passes import require_finite_rows
 from lipt.common.subsets import require_budget
+from lipt.common.text import did_you_mean
 from lipt.core.selection.selection import Selection, class_shares
+from lipt.core.selection.strategies import (
+    auto,
+    crest,
+    facility_location,
+    glister,
+    gradmatch,
+    greedy,
+    latent_classes,
+    learners,
+    random_draws,
+    scores,
+    zcore,
+)
 from lipt.core.selection.strategy import Need, Strategy
 from lipt.core.signals.signals import Signals
+
+_BUILT_IN = (
+    # the default
+    auto.auto,
+    # baselines
+    *(random_draws.uniform, random_draws.uniform_per_class),
+    # scores of one model
+    *(scores.el2n, scores.grand, scores.entropy, scores.margin, scores.least_confidence),
+    # gradient matching, or descent of the validation loss
+    *(facility_location.adacore, facility_location.craig),
+    *(crest.crest, gradmatch.gradmatch, glister.glister),
+    # coverage of the data
+    *(facility_location.facility_location, facility_location.subzerocore),
+    *(greedy.graph_cut, greedy.log_det, greedy.kcenter),
+    *(greedy.herding, scores.cal, scores.moderate, random_draws.ccs),
+    # random coverage of the features
+    *(random_draws.stratified, zcore.zcore, greedy.milo),
+    # training dynamics of the learners
+    *(learners.forgetting, learners.aum, learners.dual, learners.disagreement),
+    # the user's own features
+    *(latent_classes.sas, latent_classes.clipcov, latent_classes.clip_score),
+)
+STRATEGIES: dict[str, Strategy] = {strategy.name: strategy for strategy in _BUILT_IN}
+# Names of strategies elsewhere that are not alike.
+_OTHER_NAMES = {"random": "uniform", "balanced": "uniform_per_class", "coreset": "kcenter"}
+
+
+def strategy(**about: Any) -> Callable[[Callable[..., Selection]], Strategy]:
+    """Register the decorated function as a strategy, by its name.
+
+    Args:
+        about: the fields of `Strategy` besides the function; `summary` at least.
+
+    Raises:
+        ValueError: a strategy of this package has that name.
+    """
+
+    def register(function: Callable[..., Selection]) -> Strategy:
+        found = Strategy(function, **about)
+        if STRATEGIES.get(found.name) in _BUILT_IN:
+            raise ValueError(f"there is a strategy {found.name!r} already. Rename the function.")
+        STRATEGIES[found.name] = found
+        return found
+
+    return register
+
+
+def find_strategy(name: str) -> Strategy:
+    """The strategy of that name; UnknownNameError with all names if there is none."""
+    if name not in STRATEGIES:
+        meant = _OTHER_NAMES.get(name)
+        hint = f" Did you mean {meant}?" if meant else did_you_mean(name, STRATEGIES)
+        raise UnknownNameError(
+            f"there is no strategy {name!r}.{hint} Choose one of: {', '.join(STRATEGIES)}."
+        )
+    return STRATEGIES[name]
 
 
 def select(
@@ -30,25 +104,27 @@ def select(
     *,
     balanced: bool,
     seed: int,
-    options: Mapping[str, Any],
+    options: Mapping[str, str] | None = None,
 ) -> Selection:
     """Choose exactly `budget` examples, or fewer with a reason; rows ascending, on the CPU.
 
-    Balanced, a strategy sees one class at a time, unless it balances by itself. BudgetError if the
-    budget is outside 1..N. SignalsError if signals are missing, or not finite.
+    Balanced, a strategy sees one class at a time, unless it balances by itself. Options are texts.
+    BudgetError if the budget is outside 1..N, StrategyOptionError for wrong options, SignalsError
+    if signals are missing, or not finite.
     """
     require_budget(budget, len(signals))
-    for need in sorted(strategy.needs_for(options)):
+    values = strategy.parse_options(options or {})
+    for need in sorted(strategy.needs_for(values)):
         for model in (signals, *signals.others):
-            for name, values in _values(model, need).items():
-                if values is None or not values.numel():
+            for name, tensor in _values(model, need).items():
+                if tensor is None or not tensor.numel():
                     raise SignalsError(
                         f"strategy {strategy.name!r} needs {name}. {_REMEDIES.get(need, _REMEDY)}"
                     )
-                _require_finite(values, name)
+                _require_finite(tensor, name)
     if strategy.prepare is not None:
-        signals = _call(strategy.prepare, signals, seed=seed, **options)
-    choose: Callable[..., Selection] = partial(_choose, strategy, balanced=balanced, **options)
+        signals = _call(strategy.prepare, signals, seed=seed, **values)
+    choose: Callable[..., Selection] = partial(_choose, strategy, balanced=balanced, **values)
     if balanced and not strategy.balances_itself:
         parts = list(_choose_per_class(choose, signals, budget, seed))
     else:
@@ -147,3 +223,11 @@ def _values(signals: Signals, need: Need) -> Mapping[str, Tensor | None]:
             return {f"the learners' {word}": getattr(dynamics, words[word]) for word in words}
         case Need.DYNAMICS:
             return {"the learners' view of the examples": None}
+
+
+def _import_registered() -> None:
+    for entry in entry_points(group="lipt.strategy"):
+        entry.load()
+
+
+_import_registered()

@@ -13,8 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lipt.common.errors import BudgetError
-
 
 @dataclass(frozen=True)
 class Selection:
@@ -67,9 +65,8 @@ def class_quotas(counts_C: Sequence[int], budget: int) -> tuple[int, ...]:
     """Share a budget equally among classes, none above its size (water-filling).
 
     Other classes share what a small class cannot give. The rest of equal shares goes to the largest
-    classes, ties to the lowest. BudgetError for a budget outside 0..sum(counts_C).
+    classes, ties to the lowest.
     """
-    _require_enough(counts_C, budget)
     quotas = [0] * len(counts_C)
     left = budget
     while left:
@@ -95,8 +92,7 @@ def class_shares(labels_N: Tensor, budget: int) -> Iterator[tuple[int, Tensor, i
 
 
 def proportional_quotas(counts_G: Sequence[int], budget: int) -> tuple[int, ...]:
-    """Share a budget by group size, rest to the largest remainders; errors as `class_quotas`."""
-    _require_enough(counts_G, budget)
+    """Share a budget by group size, the rest to the largest remainders."""
     total = max(1, sum(counts_G))
     shares = [divmod(budget * count, total) for count in counts_G]
     quotas = [whole for whole, _ in shares]
@@ -114,11 +110,3 @@ def effective_counts(
     spared = min(1.0, (sum(counts_C) - budget) / wrong) if wrong else 0.0
     pairs = zip(wrong_C, counts_C, strict=True)
     return tuple(math.ceil((1 - spared * share) * count) for share, count in pairs)
-
-
-def _require_enough(counts: Sequence[int], budget: int) -> None:
-    if not 0 <= budget <= sum(counts):
-        raise BudgetError(
-            f"budget {budget} cannot be shared among {sum(counts)} examples. "
-            f"Choose one in 0..{sum(counts)}."
-        )

@@ -10,7 +10,7 @@ Shapes: N examples, n and m of them, B of a block, C classes, D features.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -131,7 +131,9 @@ def squared_norms(vectors: Vectors) -> Tensor:
     """|e_i|^2 (|h_i|^2 + 1); N float64."""
     on_cpu = vectors.device.type == "cpu"
     squares = []
-    for _, block in _blocks(vectors, 16, CACHED_BYTES // 2 if on_cpu else BLOCK_BYTES):
+    block_bytes = CACHED_BYTES // 2 if on_cpu else BLOCK_BYTES
+    for rows in row_blocks(len(vectors), 16 * vectors.width, block_bytes):
+        block = vectors[rows]
         squares_B = block.features_ND.double().square().sum(dim=-1)
         if block.errors_NC is not None:
             squares_B.add_(block.bias).mul_(block.errors_NC.double().square().sum(dim=-1))
@@ -146,7 +148,8 @@ def weighted_sum(
     num_classes, num_features = vectors[:0].outer_NC.shape[1], vectors.features_ND.shape[1]
     zeros = partial(torch.zeros, dtype=torch.float64, device=vectors.device)
     weight_CD, bias_C = zeros(num_classes, num_features), zeros(num_classes)
-    for rows, block in _blocks(vectors, 8, block_bytes):
+    for rows in row_blocks(len(vectors), 8 * vectors.width, block_bytes):
+        block = vectors[rows]
         errors_BC = block.outer_NC.double()
         if weights_N is not None:
             errors_BC = errors_BC * weights_N[rows, None]
@@ -159,20 +162,14 @@ def alignments(vectors: Vectors, gradient: LayerGradient, *, block_bytes: int) -
     """<v_i, gradient>, in the gradient's precision; N."""
     dtype = gradient.weight_CD.dtype
     aligned_N = gradient.bias_C.new_empty(len(vectors))
-    for rows, block in _blocks(vectors, dtype.itemsize, block_bytes):
+    for rows in row_blocks(len(vectors), dtype.itemsize * vectors.width, block_bytes):
+        block = vectors[rows]
         products_BC = block.features_ND.to(dtype) @ gradient.weight_CD.T
         products_BC += gradient.bias_C
         if block.errors_NC is not None:
             products_BC *= block.errors_NC
         torch.sum(products_BC, dim=-1, out=aligned_N[rows])
     return aligned_N
-
-
-def _blocks(
-    vectors: Vectors, value_bytes: int, block_bytes: int
-) -> Iterator[tuple[slice, Vectors]]:
-    for rows in row_blocks(len(vectors), value_bytes * vectors.width, block_bytes):
-        yield rows, vectors[rows]
 
 
 def _inner(left: Tensor, right: Tensor) -> Tensor:

@@ -21,15 +21,14 @@ from torch.func import functional_call, grad, vmap
 from torch.utils._pytree import tree_map
 
 from lipt.common.data import Dataset
-from lipt.common.data.sources.index import allocate_tensor
+from lipt.common.data.sources.storage import allocate_tensor
 from lipt.common.determinism import pinned_kernels
 from lipt.common.inputs.specs import Inputs, arguments_of, logits_of
 from lipt.common.models import find_head
 from lipt.common.models.head import evaluation_mode
 from lipt.common.signals.passes import Batches, pass_over, require_finite_rows
 from lipt.common.targets.values import SingleLabel, Target
-from lipt.core.signals.signals import Signals
-from lipt.core.signals.stored import STORAGE_LIMITS
+from lipt.core.signals.signals import STORAGE_LIMITS, Signals
 
 
 def compute_signals(model: nn.Module, batches: Batches, *, scratch: Path | None = None) -> Signals:

@@ -19,20 +19,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lipt.common.determinism import pinned_kernels
-from lipt.common.inputs.model_input import Stored, num_stored
+from lipt.common.inputs.model_input import Stored
 from lipt.common.inputs.specs import Inputs, call_model
 from lipt.common.models.head import evaluation_mode
 from lipt.common.signals import row_blocks
 from lipt.common.signals.passes import Batches, Read, require_finite_rows, results_on_cpu
 from lipt.common.weights.files import KeptValue, Weights
-from lipt.core.evaluation import batch_norm_inputs, load_with_statistics
+from lipt.core.evaluation import OpenWeights, batch_norm_inputs, load_with_statistics
 
 # Bytes of examples kept in memory while all states process them.
 _BLOCK_BYTES = 512 * 1024**2
 # Minimum number of learners for a variance.
 _NUM_TO_DISAGREE = 2
-
-Loader = Callable[[], Weights]
 
 
 @dataclass(frozen=True)
@@ -59,9 +57,6 @@ class Dynamics(KeptValue):
     @property
     def counted_NL(self) -> Tensor:
         return counted_learners(self.own_learner_N, self.error_norms_NL.shape[1])
-
-    def __len__(self) -> int:
-        return len(self.disagreement_N)
 
     def take(self, positions_K: Tensor) -> Dynamics:
         return Dynamics(**{name: values[positions_K] for name, values in vars(self).items()})
@@ -113,13 +108,13 @@ def _mean(parts: Iterator[tuple[Tensor, Tensor]]) -> Tensor:
 
 @dataclass(frozen=True)
 class States:
-    """Loaders of theta* and of each learner's states in the order of training, equally many."""
+    """theta* and each learner's states in the order of training, equally many."""
 
-    initial: Loader
-    learners: tuple[tuple[Loader, ...], ...]
+    initial: OpenWeights
+    learners: tuple[tuple[OpenWeights, ...], ...]
 
-    def __iter__(self) -> Iterator[tuple[slice, int, Loader, str]]:
-        """Each state's learners (all for theta*), moment, loader, and description."""
+    def __iter__(self) -> Iterator[tuple[slice, int, OpenWeights, str]]:
+        """Each state's learners (all for theta*), moment, weights, and description."""
         yield slice(None), 0, self.initial, "outputs with the initial weights"
         for learner, loaders in enumerate(self.learners):
             for moment, load in enumerate(loaders, start=1):
@@ -142,8 +137,7 @@ def compute_dynamics(
     ones; None uses the states' own. Progress counts pairs of example and state.
     """
     num_examples, num_learners = len(batches), len(states.learners)
-    num_states = len(states.learners[0])
-    shape_NLT = (num_examples, num_learners, 1 + num_states)
+    shape_NLT = (num_examples, num_learners, 1 + len(states.learners[0]))
     dynamics = Dynamics(
         probabilities_NLT=torch.empty(shape_NLT),
         margins_NLT=torch.empty(shape_NLT),
@@ -151,8 +145,11 @@ def compute_dynamics(
         disagreement_N=torch.empty(num_examples),
         own_learner_N=own_learner_N,
     )
-    num_views = num_examples * (1 + num_learners * num_states)
-    viewer = _StateRunner(model, batches, batch_norm_examples_M, frozen, num_views)
+    estimate_on = None
+    if batch_norm_examples_M is not None:
+        of_run = (batch_norm_examples_M, batches.inputs, batches.device)
+        estimate_on = partial(batch_norm_inputs, *of_run, batch_size=batches.size)
+    runner = _StateRunner(model, states, batches, dynamics, estimate_on, frozen)
     # An example, and two float64 numbers per class: the mean, and its update.
     row_bytes = batches.dataset.inputs.num_bytes + 16 * len(batches.dataset.class_names)
     with evaluation_mode(model), pinned_kernels():
@@ -160,28 +157,8 @@ def compute_dynamics(
         rows = list(row_blocks(num_examples, 1, batches.size))
         for block in row_blocks(len(rows), row_bytes * batches.size, _BLOCK_BYTES):
             with batches.reading(rows[block]) as reads:
-                _fill_in(dynamics, viewer, states, list(reads))
+                runner.run(list(reads))
     return dynamics
-
-
-def _fill_in(dynamics: Dynamics, viewer: _StateRunner, states: States, block: list[Read]) -> None:
-    variances = [_Variance() for _ in block]
-    counted_NL = counted_learners(
-        dynamics.own_learner_N, len(states.learners), num_needed=_NUM_TO_DISAGREE
-    )
-    for learners, moment, load, words in states:
-        viewer.load_state(load, words)
-        is_last = moment == len(states.learners[0])
-        counted_N = counted_NL[:, learners.start or 0] if is_last else None
-        figures = viewer.figures(block, variances, counted_N)
-        for rows, (finite_B, own_B, margins_B, norms_B) in results_on_cpu(figures):
-            require_finite_rows(finite_B, viewer.batches.ids_N[rows], words)
-            dynamics.probabilities_NLT[rows, learners, moment] = own_B[:, None]
-            dynamics.margins_NLT[rows, learners, moment] = margins_B[:, None]
-            if is_last:
-                dynamics.error_norms_NL[rows, learners] = norms_B[:, None]
-    for read, variance in zip(block, variances, strict=True):
-        dynamics.disagreement_N[read.rows] = variance.unbiased_B().float().cpu()
 
 
 def margins_of(logits_NC: Tensor, labels_N: Tensor) -> Tensor:
@@ -195,55 +172,60 @@ def margins_of(logits_NC: Tensor, labels_N: Tensor) -> Tensor:
 
 @dataclass
 class _StateRunner:
-    """A model that loads one state after another."""
-
     model: nn.Module
+    states: States
     batches: Batches
-    batch_norm_examples_M: Stored | None
+    dynamics: Dynamics
+    estimate_on: Callable[[], Iterator[Inputs]] | None
     frozen: frozenset[str]
-    num_views: int
     num_viewed: int = 0
     # By the state's description, reused by the next block.
     statistics: dict[str, Weights] = field(default_factory=dict)
 
-    def load_state(self, load: Loader, words: str) -> None:
-        examples_M = self.batch_norm_examples_M
-        inputs = None if examples_M is None else partial(self._batch_norm_inputs, examples_M)
-        known = self.statistics.get(words)
-        self.statistics[words] = load_with_statistics(
-            self.model, load(), known, inputs, self.frozen
+    def run(self, block: list[Read]) -> None:
+        """Fill in the rows of some batches."""
+        dynamics, learners = self.dynamics, self.states.learners
+        variances = [_Variance() for _ in block]
+        counted_NL = counted_learners(
+            dynamics.own_learner_N, len(learners), num_needed=_NUM_TO_DISAGREE
         )
+        for which, moment, load, words in self.states:
+            self.statistics[words] = load_with_statistics(
+                self.model, load(), self.statistics.get(words), self.estimate_on, self.frozen
+            )
+            is_last = moment == len(learners[0])
+            counted_N = counted_NL[:, which.start or 0] if is_last else None
+            figures = self._figures(block, variances, counted_N)
+            for rows, (finite_B, own_B, margins_B, norms_B) in results_on_cpu(figures):
+                require_finite_rows(finite_B, self.batches.ids_N[rows], words)
+                dynamics.probabilities_NLT[rows, which, moment] = own_B[:, None]
+                dynamics.margins_NLT[rows, which, moment] = margins_B[:, None]
+                if is_last:
+                    dynamics.error_norms_NL[rows, which] = norms_B[:, None]
+        for read, variance in zip(block, variances, strict=True):
+            dynamics.disagreement_N[read.rows] = variance.unbiased_B().float().cpu()
 
-    def _batch_norm_inputs(self, examples_M: Stored) -> Iterator[Inputs]:
-        inputs, device, size = self.batches.inputs, self.batches.device, self.batches.size
-        for inputs_B in batch_norm_inputs(examples_M, inputs, device, batch_size=size):
-            self.batches.on_progress(self.num_viewed, self.num_views)
-            yield inputs_B
-
-    def figures(
+    def _figures(
         self, block: list[Read], variances: list[_Variance], counted_N: Tensor | None
     ) -> Iterator[tuple[slice, tuple[Tensor, ...]]]:
         """Each batch's finiteness, own probabilities, margins, error norms; adds to variances."""
         dataset, ids_N, device = self.batches.dataset, self.batches.ids_N, self.batches.device
         for read, variance in zip(block, variances, strict=True):
             labels_B = dataset.labels_N[ids_N[read.rows]].to(device)
-            logits_BC = self._logits(read.examples_B)
+            with torch.inference_mode():
+                logits_BC = call_model(self.model, self.batches.inputs_of(read.examples_B)).double()
             softmax_BC = logits_BC.softmax(dim=-1)
             own_B = softmax_BC.gather(1, labels_B[:, None]).squeeze(1)
             errors_BC = softmax_BC - functional.one_hot(labels_B, logits_BC.shape[-1])
             norms_B = torch.linalg.vector_norm(errors_BC, dim=-1)
             if counted_N is not None:
                 variance.add(softmax_BC, counted_N[read.rows].to(device))
+            self.num_viewed += len(labels_B)
+            num_states = 1 + sum(map(len, self.states.learners))
+            self.batches.on_progress(self.num_viewed, len(self.batches) * num_states)
             figures = (own_B, margins_of(logits_BC, labels_B), norms_B)
             finite_B = logits_BC.isfinite().all(dim=-1)
             yield read.rows, (finite_B, *(figure.float() for figure in figures))
-
-    @torch.inference_mode()
-    def _logits(self, examples_B: Stored) -> Tensor:
-        logits_BC = call_model(self.model, self.batches.inputs_of(examples_B))
-        self.num_viewed += num_stored(examples_B)
-        self.batches.on_progress(self.num_viewed, self.num_views)
-        return logits_BC.double()
 
 
 _ZERO = torch.zeros(())

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
-from time import monotonic
 
 from lipt.common.data.parallel import map_rows
 from lipt.common.determinism import derive_generator, pinned_kernels
@@ -42,13 +39,9 @@ def matches_of(workspace: Workspace, cpu_threads: int) -> Matches:
 
     def compute() -> Matches:
         looking, num_examples = workspace.progress("looking at all examples"), len(dataset)
-
-        def digest(row: int) -> bytes:
-            return hashlib.sha256(dataset.raw_bytes(row)).digest()
-
         if not isinstance(dataset.inputs, ImageSpec):
-            rows = map_rows(digest, range(num_examples), num_threads=1, progress=looking)
-            return find_matches(list(rows), None)
+            rows = map_rows(dataset.raw_bytes, range(num_examples), num_threads=1, progress=looking)
+            return find_matches([hashlib.sha256(row).digest() for row in rows], None)
         pictures = Pictures.of(dataset.images, num_examples, on_progress=looking)
         return find_matches(
             pictures.digests,
@@ -68,47 +61,34 @@ def diagnose(workspace: Workspace, sources: Sources, proxy: Proxy) -> Diagnosis:
             f"the proxy {proxy} cannot diagnose: its head has learned from the "
             "labels in question. Choose auto or ridge:..., such as ridge:patches."
         )
-    config, dataset, seconds = sources.config, workspace.dataset, dict[str, float]()
+    config, dataset = sources.config, workspace.dataset
     num_classes, generator = len(dataset.class_names), partial(derive_generator, config.seed)
-
-    @contextmanager
-    def timed(part: str) -> Iterator[None]:
-        started = monotonic()
-        yield
-        seconds[part] = monotonic() - started
-
-    with timed("signals"):
-        signals = proxied_signals(workspace, sources, proxy)
+    signals = proxied_signals(workspace, sources, proxy)
     labels_N, features_ND, facts = signals.labels_N, signals.features_ND, signals.facts or {}
     with pinned_kernels(config.evaluation_threads):
-        with timed("label_errors"):
-            if signals.kind is TargetKind.CLASS:
-                errors = find_label_errors(signals)
-            else:
-                errors = fit_of_targets(signals, num_classes)
-        with timed("duplicates"):
-            copies = matches_of(workspace, config.evaluation_threads)
-            duplicates = find_duplicates(labels_N, errors.quality_N, copies)
-        with timed("outliers"):
-            outliers = find_outliers(features_ND, generator=generator("diagnosis: outliers"))
-        with timed("redundancy"):
-            redundant = redundancy(
-                features_ND,
-                labels_N,
-                num_classes,
-                generator=generator("diagnosis: redundancy"),
-                on_progress=workspace.progress("measuring redundancy"),
-            )
-        with timed("learnability"):
-            curve = learning_curve(
-                features_ND,
-                labels_N,
-                num_classes,
-                float(facts["accuracy"]),
-                wanted=HeadTargets.of(dataset),
-                generator=generator("diagnosis: learning curve"),
-                on_progress=workspace.progress("measuring a learning curve"),
-            )
+        if signals.kind is TargetKind.CLASS:
+            errors = find_label_errors(signals)
+        else:
+            errors = fit_of_targets(signals, num_classes)
+        copies = matches_of(workspace, config.evaluation_threads)
+        duplicates = find_duplicates(labels_N, errors.quality_N, copies)
+        outliers = find_outliers(features_ND, generator=generator("diagnosis: outliers"))
+        redundant = redundancy(
+            features_ND,
+            labels_N,
+            num_classes,
+            generator=generator("diagnosis: redundancy"),
+            on_progress=workspace.progress("measuring redundancy"),
+        )
+        curve = learning_curve(
+            features_ND,
+            labels_N,
+            num_classes,
+            float(facts["accuracy"]),
+            wanted=HeadTargets.of(dataset),
+            generator=generator("diagnosis: learning curve"),
+            on_progress=workspace.progress("measuring a learning curve"),
+        )
     every_N = dataset.rows.labels_N
     findings = Findings(errors, duplicates, outliers, curve)
     return diagnosis_of(
@@ -118,5 +98,4 @@ def diagnose(workspace: Workspace, sources: Sources, proxy: Proxy) -> Diagnosis:
         kind=signals.kind,
         proxy=facts,
         redundancy=redundant,
-        seconds=seconds,
     )

@@ -29,7 +29,8 @@ from lipt.common.inputs.specs import ColumnsSpec, ImageSpec, InputFormat
 from lipt.common.signals import row_blocks
 from lipt.core.diagnosis.duplicates import are_pictures
 from lipt.core.diagnosis.label_errors import find_label_errors, label_confidence
-from lipt.core.proxies.features import Extractor, Loader, concatenated_features, model_bank
+from lipt.core.evaluation import OpenWeights
+from lipt.core.proxies.features import Extractor, concatenated_features, model_bank
 from lipt.core.proxies.proxy import (
     MAX_SAMPLE,
     FeatureKind,
@@ -50,8 +51,7 @@ from lipt.core.proxies.ridge import (
 )
 from lipt.core.proxies.untrained import column_values, draw_filters, is_projected, patch_features
 from lipt.core.signals.compute import errors_of
-from lipt.core.signals.signals import Signals, required, unlabelled
-from lipt.core.signals.stored import STORAGE_LIMITS
+from lipt.core.signals.signals import STORAGE_LIMITS, Signals, required, unlabelled
 from lipt.core.stages.question import Sources
 from lipt.core.stages.warm_up import own_learners
 from lipt.core.workspace import Key, Workspace
@@ -440,7 +440,7 @@ class _Features:
         return of_others
 
     def _bank(
-        self, model: nn.Module, loaders: Sequence[Loader], batch_norm_examples_M: Stored | None
+        self, model: nn.Module, loaders: Sequence[OpenWeights], batch_norm_examples_M: Stored | None
     ) -> Extractor:
         config, workspace = self.sources.config, self.workspace
         inputs: InputFormat | None = self.sources.inputs

@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum, StrEnum
-from typing import Self
+from enum import Enum
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
@@ -27,9 +26,16 @@ from lipt.common.subsets import resolve_budget
 from lipt.common.targets.kinds import TargetKind, kinds_in_words
 from lipt.core.proxies.proxy import SOUP, FeatureKind, Proxy
 from lipt.core.results import Outcome, Trajectories
-from lipt.core.selection.options import LIPT, PRETRAINING, WarmUp
-from lipt.core.selection.registry import STRATEGIES, find_strategy
-from lipt.core.selection.strategy import MODEL_NEEDS, Balance, Need, Strategy
+from lipt.core.selection.select import STRATEGIES, find_strategy
+from lipt.core.selection.strategy import (
+    LIPT,
+    MODEL_NEEDS,
+    PRETRAINING,
+    Balance,
+    Need,
+    Strategy,
+    WarmUp,
+)
 
 # Needs that a model's forward pass or a proxy provides.
 PROXY_NEEDS = MODEL_NEEDS - {Need.GRADIENT_NORMS}
@@ -38,20 +44,6 @@ _NEEDS_WITHOUT_LABELS = frozenset({Need.FEATURES, Need.DUPLICATES})
 TRAINED_FEATURES = (FeatureKind.SOUP, FeatureKind.INITIAL, FeatureKind.LEARNERS)
 # An option: compare examples by features, or by gradients, which contain errors.
 _SPACE, _FEATURES = "space", "features"
-
-
-class Labels(StrEnum):
-    """Whether labels may enter a choice."""
-
-    GIVEN = "given"
-    NONE = "none"
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Parse a request's `labels`, `given` if empty; InvalidRequestError if unknown."""
-        if text and text not in set(cls):
-            raise InvalidRequestError(f"labels = {text!r}: choose one of {', '.join(cls)}.")
-        return cls(text or cls.GIVEN)
 
 
 @dataclass(frozen=True)
@@ -84,6 +76,7 @@ class Question(Sources):
     preset: the source of the options, for the record.
     proxy: computes the signals; None for the weights with their own head.
     backbone: identity of the operator's network, if the proxy may use it.
+    unlabelled: whether labels may not enter the choice.
     num_merged: learners offered to the soup, if `weights` are theta_p.
     teacher: the proxy whose head gives soft labels, if requested.
     """
@@ -97,14 +90,9 @@ class Question(Sources):
     preset: str | None = None
     proxy: str | None = None
     backbone: str | None = None
-    labels: Labels | None = None
+    unlabelled: bool = False
     num_merged: int = 0
     teacher: str | None = None
-
-    @property
-    def proxy_name(self) -> str | None:
-        """The proxy; None if neither a head nor a soup is used."""
-        return self.proxy or (str(SOUP) if self.labels is None else None)
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -121,7 +109,7 @@ class SubsetQuery:
     previous: digest of the trainer's current subset, or empty.
     preset: one of the strategy's, for options that are not given; empty for the defaults.
     proxy: computes the signals; the strategy's default if empty.
-    labels: `none` if they may not enter the choice.
+    labels: `none` if they may not enter the choice; `given`, or empty, if they may.
     soft_labels: whether a ridge head's probabilities are added as training targets.
     """
 
@@ -138,6 +126,13 @@ class SubsetQuery:
     proxy: str = ""
     labels: str = ""
     soft_labels: bool = False
+
+    @property
+    def unlabelled(self) -> bool:
+        """Whether labels may not enter the choice; InvalidRequestError for another text."""
+        if self.labels not in {"", "given", "none"}:
+            raise InvalidRequestError(f"labels = {self.labels!r}: choose one of given, none.")
+        return self.labels == "none"
 
     def budget_of(self, num_examples: int) -> int:
         """The number of requested examples."""
@@ -163,10 +158,10 @@ def question_of(
     """The question of a query about a run; LiptError, with a remedy, if it has no answer."""
     strategy = find_strategy(query.strategy)
     given = query.options_of(strategy, num_examples)
-    labels, warm_up = Labels.parse(query.labels), WarmUp.among(given)
+    unlabelled, warm_up = query.unlabelled, WarmUp.among(given)
     if warm_up is not None:
         _require_warm_up(warm_up, strategy.needs_of(given), run, query, max_warm_up_epochs)
-    if labels is Labels.NONE:
+    if unlabelled:
         images = isinstance(run.inputs, ImageFormat)
         given, proxy = without_labels(strategy, given, query, images=images)
         balanced = False
@@ -177,7 +172,7 @@ def question_of(
         balanced = strategy.resolve_balance(wanted if query.balanced is None else query.balanced)
     teacher = None
     if query.soft_labels:
-        _require_soft_labels(labels, kind)
+        _require_soft_labels(query, kind)
         teacher = proxy.teacher
     needs = strategy.needs_of(given)
     if not needs & PROXY_NEEDS:
@@ -201,7 +196,7 @@ def question_of(
         trajectories=_trajectories(run, weights, strategy.name, needs, signal_proxy),
         proxy=None if proxy.is_own_head else str(proxy),
         backbone=backbone if signal_proxy.may_use(FeatureKind.BACKBONE) else None,
-        labels=None if labels is Labels.GIVEN else labels,
+        unlabelled=unlabelled,
         num_merged=len(run.learners) if weights == run.pretrained_weights else 0,
         initial=weights if warm_up is not None else initial_for(signal_proxy, run),
         teacher=None if teacher is None else str(teacher),
@@ -285,22 +280,18 @@ def require_kind(strategy: Strategy, options: Mapping[str, str], kind: TargetKin
     )
 
 
-def _asks_for_warm_up(options: Mapping[str, str]) -> bool:
-    return options.get(PRETRAINING, LIPT) != LIPT
-
-
 def _canonical(strategy: Strategy, options: Mapping[str, str]) -> dict[str, str]:
     """The options with the warm-up's canonical text; StrategyOptionError if it is invalid."""
     given = dict(options)
-    if _asks_for_warm_up(given):
+    if given.get(PRETRAINING) == LIPT:
+        del given[PRETRAINING]
+    elif PRETRAINING in given:
         if not strategy.can_be_warmed_up:
             raise StrategyOptionError(
                 f"strategy {strategy.name!r} looks at no model that a warm-up could train: leave "
                 f"{PRETRAINING!r} out. {_choose(lambda other: other.can_be_warmed_up)}"
             )
         given[PRETRAINING] = strategy.parse_options({PRETRAINING: given[PRETRAINING]})[PRETRAINING]
-    if not _asks_for_warm_up(given):
-        given.pop(PRETRAINING, None)
     return given
 
 
@@ -312,7 +303,7 @@ def _require_warm_up(
     asked, own_features = f"{PRETRAINING}={warm_up}", query.features is not None
     proxied = bool(query.proxy) and not Proxy.parse(query.proxy).is_own_head
     for other, is_given, why in (
-        ("labels=none", query.labels == Labels.NONE, "a warm-up trains on all labels"),
+        ("labels=none", query.unlabelled, "a warm-up trains on all labels"),
         ("weights", query.weights is not None, "select on the warm-up's model, or on yours"),
         (f"the proxy {query.proxy}", proxied, "a warm-up's model has its own head, soup"),
     ):
@@ -348,8 +339,8 @@ def _require_warm_up(
         )
 
 
-def _require_soft_labels(labels: Labels, kind: TargetKind) -> None:
-    if labels is Labels.NONE:
+def _require_soft_labels(query: SubsetQuery, kind: TargetKind) -> None:
+    if query.unlabelled:
         raise InvalidRequestError(
             "soft labels are made of labels, which this request leaves out. Ask for one of the two."
         )
@@ -380,9 +371,9 @@ def training_for(query: SubsetQuery, num_examples: int) -> Training:
     strategy = find_strategy(query.strategy)
     given = query.options_of(strategy, num_examples)
     needs = strategy.needs_of(given)
-    if _asks_for_warm_up(given):
+    if PRETRAINING in given:
         return Training.INITIAL_WEIGHTS
-    if Labels.parse(query.labels) is Labels.NONE:
+    if query.unlabelled:
         return Training.NOTHING
     if Need.DYNAMICS in needs:
         return Training.LEARNERS

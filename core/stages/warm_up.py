@@ -21,14 +21,13 @@ from lipt.common.inputs.specs import InputFormat
 from lipt.common.models.head import freeze
 from lipt.common.weights.files import Weights
 from lipt.core.results import Trajectories
-from lipt.core.selection.options import WarmUp
-from lipt.core.selection.strategy import Need
+from lipt.core.selection.strategy import Need, WarmUp
 from lipt.core.sharding import draw_shards
 from lipt.core.signals.compute import compute_signals, default_chunk_size, full_gradient_norms
 from lipt.core.signals.dynamics import Dynamics, States, compute_dynamics
 from lipt.core.signals.signals import Signals, labels_only
 from lipt.core.stages.question import PROXY_NEEDS, Question
-from lipt.core.training import WarmUpState, num_warm_up_steps, warm_up
+from lipt.core.training import WarmUpState, num_steps_of, warm_up
 from lipt.core.workspace import Key, Workspace
 
 # Signals of a run's model with some weights, on the workspace's device, over all examples.
@@ -107,7 +106,7 @@ def dynamics_of(
         states = States(
             initial=partial(workspace.read_weights, trajectories.initial_weights, model),
             learners=tuple(
-                tuple(partial(read, name) for name in learner.states)
+                tuple(partial(read, name) for name in learner.snapshots or (learner.result,))
                 for learner in trajectories.learners
             ),
         )
@@ -184,7 +183,7 @@ def _warm_up(
 ) -> tuple[WarmUpState, float]:
     config, train_ids = question.config, workspace.split(question.config).train_ids
     begun = workspace.find(key)
-    if begun is not None and begun.step >= num_warm_up_steps(wanted.epochs, len(train_ids)):
+    if begun is not None and begun.step >= num_steps_of(wanted.epochs, len(train_ids)):
         return begun, 0.0
     if index == 0:
         model = workspace.loaded_model(config, question.weights)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from docs.make.markdown import code, table
 from lipt.common.targets.kinds import TargetKind
-from lipt.core.selection.registry import STRATEGIES
+from lipt.core.selection.select import STRATEGIES
 from lipt.core.selection.strategy import Balance, Strategy
 from lipt.core.stages.question import works_without_labels
 

@@ -31,7 +31,7 @@ from lipt.coordinator.compute.jobs.selection import Selected, SelectSubset
 from lipt.coordinator.compute.messages import JobOptions, OnProgress, Progressed
 from lipt.coordinator.compute.process import Resident
 from lipt.coordinator.compute.queue import Computation, ComputeQueue
-from lipt.coordinator.dispatch.leases import AssignmentKey
+from lipt.coordinator.dispatch.leases import LeaseId, RunLearner
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, SoupRecord
@@ -199,15 +199,14 @@ class FakeWorker:
             name, name=name, device="cpu", versions={}, allowed_modules=("tests.tiny",)
         ).worker_id
 
-    async def take(self) -> tuple[AssignmentKey, int]:
+    async def take(self) -> LeaseId:
         while True:
             granted = await self._dispatcher.next_work(self.worker_id, wait_seconds=60.0)
-            if isinstance(granted, tuple):
-                run, learner = granted
-                return AssignmentKey(run.run_id, learner.index), learner.epoch
+            if isinstance(granted, RunLearner):
+                return granted.lease
 
-    async def hand_in(self, taken: tuple[AssignmentKey, int]) -> None:
-        await self._dispatcher.commit(self.worker_id, *taken, self.RESULT)
+    async def hand_in(self, taken: LeaseId) -> None:
+        await self._dispatcher.commit(taken, self.RESULT)
 
 
 async def until(app: App, name: str, reached: Callable[[RunRecord], bool]) -> RunRecord:

@@ -241,7 +241,7 @@ async def test_health_probes_need_no_certificate_under_mtls(
 
         # The data is still being opened.
         assert await heard() == [SERVING, NOT_SERVING]
-        with pytest.raises(grpc.aio.AioRpcError, match="ask for 'liveness'") as unknown:
+        with pytest.raises(grpc.aio.AioRpcError) as unknown:
             await health.Check(health_pb2.HealthCheckRequest(service="lipt.v1.RunService"))
         assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
         with pytest.raises(grpc.aio.AioRpcError) as watched:

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from lipt.common.config.run_config import RunConfig
 from lipt.common.config.values import validate
-from lipt.common.errors import ConfigError
 from lipt.common.inputs.model_input import images_in
 from lipt.common.inputs.specs import ImageFormat, ImageSpec
 from lipt.common.models import build_model
@@ -16,7 +15,6 @@ from lipt.common.models.head import frozen_names
 from lipt.common.targets.values import SingleLabel
 from lipt.core.evaluation import (
     Evaluator,
-    Evaluators,
     OpenWeights,
     batch_size_for,
     num_evaluated_together,
@@ -39,8 +37,8 @@ def images(*values: tuple[int, int, int]) -> Tensor:
 
 
 def accuracy(model: nn.Module, shown: Tensor, labels_N: Tensor, batch_size: int = 128) -> float:
-    evaluator = Evaluator(model, PIXEL, "cpu", shown, SingleLabel(3), labels_N, None, batch_size)
-    return evaluator(model.state_dict()).accuracy
+    evaluator = Evaluator([model], PIXEL, "cpu", shown, SingleLabel(3), labels_N, None, batch_size)
+    return evaluator.score(model.state_dict()).accuracy
 
 
 def test_counts_the_largest_logits() -> None:
@@ -48,8 +46,6 @@ def test_counts_the_largest_logits() -> None:
     shown = images((9, 1, 1), (1, 9, 1), (1, 1, 9), (0, 0, 1))
     labels = torch.tensor([0, 1, 2, 0])
     assert accuracy(Channels(), shown, labels) == 0.75
-    with pytest.raises(ConfigError, match=r"over 0 examples.*validation\.fraction"):
-        accuracy(Channels(), images()[:0], torch.empty(0).long())
 
 
 def make_evaluator(*, reestimate: bool, batch_size: int = 128) -> Evaluator:
@@ -60,7 +56,7 @@ def make_evaluator(*, reestimate: bool, batch_size: int = 128) -> Evaluator:
     shown[:, 0] += 120
     model = nn.Sequential(nn.BatchNorm2d(3, affine=False), Channels())
     return Evaluator(
-        model=model,
+        [model],
         inputs=PIXEL,
         device="cpu",
         examples_N=shown,
@@ -72,7 +68,7 @@ def make_evaluator(*, reestimate: bool, batch_size: int = 128) -> Evaluator:
 
 
 def stale(evaluator: Evaluator) -> dict[str, Tensor]:
-    weights = {name: value.clone() for name, value in evaluator.model.state_dict().items()}
+    weights = {name: value.clone() for name, value in evaluator.models[0].state_dict().items()}
     weights["0.running_mean"].fill_(0.9)
     return weights
 
@@ -80,24 +76,24 @@ def stale(evaluator: Evaluator) -> dict[str, Tensor]:
 def test_reestimated_statistics_are_those_of_the_accuracy() -> None:
     evaluator = make_evaluator(reestimate=True)
     weights = stale(evaluator)
-    scored = evaluator(weights)
+    scored = evaluator.score(weights)
     assert scored.statistics.keys() == {"0.running_mean", "0.running_var", "0.num_batches_tracked"}
     mean = images_in(evaluator.examples_N).float().mean(dim=(0, 2, 3)) / 255
     torch.testing.assert_close(scored.statistics["0.running_mean"], mean)
     assert weights["0.running_mean"].tolist() == pytest.approx([0.9] * 3)
     # Evaluated as they are, the statistics weights score the same.
     plain = make_evaluator(reestimate=False)
-    assert plain(weights | scored.statistics).accuracy == scored.accuracy
+    assert plain.score(weights | scored.statistics).accuracy == scored.accuracy
 
 
 def test_batch_norm_reestimation_is_optional_and_skips_a_batch_of_one() -> None:
     fresh, plain = make_evaluator(reestimate=True), make_evaluator(reestimate=False)
-    scored = plain(stale(plain))
+    scored = plain.score(stale(plain))
     assert scored.statistics == {}
     assert scored.accuracy < 0.5
-    assert fresh(stale(fresh)).accuracy > 0.8
+    assert fresh.score(stale(fresh)).accuracy > 0.8
     # 129 images in batches of 128 are taken as 65 + 64; one value has no variance.
-    scored = make_evaluator(reestimate=True)(stale(make_evaluator(reestimate=True)))
+    scored = fresh.score(stale(fresh))
     assert scored.statistics["0.num_batches_tracked"].item() == 2
     assert scored.statistics["0.running_var"].isfinite().all()
 
@@ -130,7 +126,7 @@ def split_of(labels: list[int], batch_size: int) -> tuple[Evaluator, Shown]:
     model = Shown()
     shown = images(*[(9, 1, 1)] * len(labels))
     targets_N = torch.tensor(labels)
-    evaluator = Evaluator(model, PIXEL, "cpu", shown, SingleLabel(3), targets_N, None, batch_size)
+    evaluator = Evaluator([model], PIXEL, "cpu", shown, SingleLabel(3), targets_N, None, batch_size)
     return evaluator, model
 
 
@@ -138,10 +134,10 @@ def test_evaluation_stops_once_a_minimum_is_unreachable() -> None:
     # Right: 2 of the first two, 0 of the next two, 2 of the last two.
     evaluator, model = split_of([0, 0, 1, 1, 0, 0], batch_size=2)
     # After four examples two are right, and at most 4 of 6 in the end: that is not above 2/3.
-    assert evaluator(scaled(1.0), 4 / 6).accuracy == -math.inf
+    assert evaluator.score(scaled(1.0), 4 / 6).accuracy == -math.inf
     assert model.sizes == [2, 2]
-    scored = evaluator(scaled(1.0), 3 / 6)
-    assert scored.accuracy == evaluator(scaled(1.0)).accuracy == 4 / 6
+    scored = evaluator.score(scaled(1.0), 3 / 6)
+    assert scored.accuracy == evaluator.score(scaled(1.0)).accuracy == 4 / 6
 
 
 def test_features_are_shared_if_only_the_head_differs() -> None:
@@ -155,9 +151,9 @@ def test_features_are_shared_if_only_the_head_differs() -> None:
     model.register_forward_pre_hook(lambda _, given: calls.append(len(given[0])))
     frozen = frozen_names(model, ["all-but-head"])
     sharing = Evaluator(
-        model, image, "cpu", shown, SingleLabel(3), labels, shown, batch_size=32, frozen=frozen
+        [model], image, "cpu", shown, SingleLabel(3), labels, shown, batch_size=32, frozen=frozen
     )
-    plain = Evaluator(model, image, "cpu", shown, SingleLabel(3), labels, None, batch_size=32)
+    plain = Evaluator([model], image, "cpu", shown, SingleLabel(3), labels, None, batch_size=32)
     start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     for _ in range(3):
         weights = {
@@ -165,10 +161,10 @@ def test_features_are_shared_if_only_the_head_differs() -> None:
             for name, tensor in start.items()
         }
         calls.clear()
-        shared = sharing(weights)
+        shared = sharing.score(weights)
         assert shared.statistics == {}
         assert len(calls) in (0, 3)
-        assert shared.accuracy == plain(weights).accuracy
+        assert shared.accuracy == plain.score(weights).accuracy
     assert len(calls) == 3  # the plain one's
 
 
@@ -232,9 +228,9 @@ DATASET = made_up_dataset(120)
 EVERY = torch.arange(120)
 
 
-def evaluators(number: int) -> Evaluators:
-    first = Evaluator(
-        model=made_up_network(),
+def evaluator_of(number: int) -> Evaluator:
+    return Evaluator(
+        [made_up_network() for _ in range(number)],
         inputs=IMAGE,
         device="cpu",
         examples_N=DATASET.examples(EVERY),
@@ -243,7 +239,6 @@ def evaluators(number: int) -> Evaluators:
         batch_norm_examples_M=DATASET.examples(EVERY[:64]),
         batch_size=32,
     )
-    return Evaluators(first, [made_up_network() for _ in range(number)])
 
 
 def learners(number: int) -> list[OpenWeights]:
@@ -253,7 +248,7 @@ def learners(number: int) -> list[OpenWeights]:
 
 
 def soup_of(num_evaluators: int) -> Soup:
-    scored = evaluators(num_evaluators)
+    scored = evaluator_of(num_evaluators)
     return greedy_soup(learners(4), scored, num_alphas=5, on_progress=lambda *_: None)
 
 
@@ -272,7 +267,7 @@ def test_each_thread_computes_alone() -> None:
         return weights
 
     before = torch.get_num_threads()
-    list(evaluators(2)([opened] * 4, -math.inf))
+    list(evaluator_of(2)([opened] * 4, -math.inf))
     assert seen == [1] * 4
     assert torch.get_num_threads() == before
 

@@ -116,8 +116,7 @@ def test_densities_are_uniform() -> None:
     assert ((quarters - 500).abs() < 78).all()
 
 
-def fitted(num_train: int, **asked: Any) -> tuple[int, int, int, int]:
-    found = fit_defaults(LearnersConfig(**asked), num_train, fixed=asked).learners
+def sizes_of(found: LearnersConfig) -> tuple[int, int, int, int]:
     return found.num_learners, found.num_minibatches, found.batch_size, found.min_learners
 
 
@@ -140,19 +139,17 @@ def fitted(num_train: int, **asked: Any) -> tuple[int, int, int, int]:
     ],
 )
 def test_defaults_shrink_to_a_small_data_set(
-    num_train: int, asked: dict[str, int], expected: tuple[int, int, int, int]
+    num_train: int, asked: dict[str, Any], expected: tuple[int, int, int, int]
 ) -> None:
-    assert fitted(num_train, **asked) == expected
+    learners, _ = fit_defaults(LearnersConfig(**asked), num_train, fixed=asked)
+    assert sizes_of(learners) == expected
 
 
 def test_explicitly_set_minibatches_shrink_last() -> None:
     operators = LearnersConfig(num_minibatches=4, min_learners=5)
-    found = fit_defaults(operators, 50, fixed=()).learners
-    sizes = (found.num_learners, found.num_minibatches, found.batch_size, found.min_learners)
-    assert sizes == (1, 3, 16, 1)
-    whole = fit_defaults(LearnersConfig(), 2560, fixed=())
-    assert (whole.learners, whole.changes) == (LearnersConfig(), "")
-    assert fit_defaults(LearnersConfig(), 1597, fixed=()).changes == (
+    assert sizes_of(fit_defaults(operators, 50, fixed=())[0]) == (1, 3, 16, 1)
+    assert fit_defaults(LearnersConfig(), 2560, fixed=()) == (LearnersConfig(), "")
+    assert fit_defaults(LearnersConfig(), 1597, fixed=())[1] == (
         "10 learners x 1 minibatches x 256 examples = 2560 are more than the 1597 of the training "
         "split, so defaults were lowered to fit: learners.batch_size 159 in place of 256"
     )

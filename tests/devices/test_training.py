@@ -16,9 +16,9 @@ from lipt.common.data.shard import Shard
 from lipt.common.models import build_model, lay_out
 from lipt.common.targets.values import SingleLabel
 from lipt.common.weights.files import Weights
-from lipt.core.evaluation import Evaluator, Evaluators
+from lipt.core.evaluation import Evaluator
 from lipt.core.learner.learner import LearnerResult, compute_mode, train_learner
-from lipt.core.selection.registry import STRATEGIES
+from lipt.core.selection.select import STRATEGIES
 from lipt.core.selection.strategy import Strategy
 from lipt.core.signals.signals import moved
 from lipt.core.soup import Soup, greedy_soup, uniform_soup
@@ -142,7 +142,7 @@ def weights_of(seed: int) -> Weights:
 
 def evaluator(device: torch.device) -> Evaluator:
     return Evaluator(
-        model=made_up_network().to(device),
+        [made_up_network().to(device)],
         inputs=IMAGE,
         device=device,
         examples_N=EXAMPLES.examples(EVERY),
@@ -155,11 +155,9 @@ def evaluator(device: torch.device) -> Evaluator:
 
 def soup(device: torch.device, *, greedy: bool) -> Soup:
     learners = [lambda seed=seed: weights_of(seed) for seed in range(4)]
-    evaluate = evaluator(device)
-    evaluators = Evaluators(evaluate, [evaluate.model])
     if greedy:
-        return greedy_soup(learners, evaluators, num_alphas=4, on_progress=lambda *_: None)
-    return uniform_soup(learners, evaluators, on_progress=lambda *_: None)
+        return greedy_soup(learners, evaluator(device), num_alphas=4, on_progress=lambda *_: None)
+    return uniform_soup(learners, evaluator(device), on_progress=lambda *_: None)
 
 
 @pytest.mark.parametrize("greedy", [True, False], ids=["greedy", "uniform"])
@@ -174,7 +172,7 @@ def test_a_soup_equals_the_cpu_s(device: torch.device, *, greedy: bool) -> None:
 
 def test_batch_norm_statistics_equal_the_cpu_s(device: torch.device) -> None:
     weights = weights_of(2)
-    found, expected = (evaluator(where)(weights).statistics for where in (device, CPU))
+    found, expected = (evaluator(where).score(weights).statistics for where in (device, CPU))
     assert found
     close(found, expected)
 

@@ -17,7 +17,7 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.observability.metrics import EVERYWHERE
 from lipt.coordinator.instruments import COORDINATOR
 from lipt.coordinator.settings import CoordinatorSettings
-from lipt.core.selection.registry import STRATEGIES
+from lipt.core.selection.select import STRATEGIES
 from lipt.core.selection.selection import Selection, unweighted
 from lipt.core.selection.strategy import Strategy
 from lipt.core.signals.signals import Signals

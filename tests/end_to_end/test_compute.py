@@ -136,7 +136,7 @@ source = "digits"
 image_size = 32
 [compute]
 scoring_range = 128
-scoring_workers = "{who}"
+scoring_workers = {shared}
 verified_share = 0.5
 """
 RUN = {
@@ -147,8 +147,8 @@ RUN = {
 }
 
 
-def serve(cluster: Cluster, who: str = "same", listen: str = "127.0.0.1:0") -> LoggedProcess:
-    flags = cluster.config(CONFIG.format(who=who))
+def serve(cluster: Cluster, shared: str = "true", listen: str = "127.0.0.1:0") -> LoggedProcess:
+    flags = cluster.config(CONFIG.format(shared=shared))
     source = ("--data", "digits", "--listen", listen)
     return cluster.start_coordinator(*source, *flags)
 
@@ -167,14 +167,14 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A state directory with a ready run, and the digest of a subset made without other workers."""
     directory = tmp_path_factory.mktemp("alone")
     with Cluster(directory) as cluster:
-        coordinator = serve(cluster, "none")
+        coordinator = serve(cluster, "false")
         cluster.start_worker("one")
         with cluster.client() as client:
             client.wait(client.start_run(dict(RUN)).run_id)
         coordinator.stop()
         kept = directory / "kept"
         shutil.copytree(cluster.state, kept)
-        serve(cluster, "none")
+        serve(cluster, "false")
         return kept, subset_digest(cluster)
 
 

@@ -182,7 +182,7 @@ def main() -> None:
     scores = iter(range(10**9))
 
     def evaluate(weights: Mapping[str, Tensor]) -> Scored:
-        evaluator(weights)
+        evaluator.score(weights)
         return Scored(next(scores) / 1e9, {})  # each mixture is the best so far
 
     def opened() -> Mapping[str, torch.Tensor]:
@@ -192,7 +192,7 @@ def main() -> None:
         """No progress bar."""
 
     evaluator = Evaluator(
-        model=Held(learner()),
+        [Held(learner())],
         inputs=ImageFormat(1, 1, 1, mean=(0.0,), std=(1.0,)),
         device="cpu",
         examples_N=torch.zeros(1, 1, 1, 1, dtype=torch.uint8),
@@ -200,7 +200,7 @@ def main() -> None:
         targets_N=torch.zeros(1, dtype=torch.int64),
         batch_norm_examples_M=None,
     )
-    evaluator(opened())
+    evaluator.score(opened())
     gc.collect()
     reset_peak()
     before = resident_bytes()

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipt.common.determinism import pinned_kernels
-from tests.golden.digests import digest
+from tests.golden.record import digest
 
 _PROBE_DIGITS = 8
 

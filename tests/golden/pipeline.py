@@ -35,9 +35,8 @@ from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import RunView, StrategyView
 from tests.embedded.workers import worker_thread
 from tests.golden import datasets
-from tests.golden.digests import digest
 from tests.golden.machine import pattern
-from tests.golden.record import Stage
+from tests.golden.record import Stage, digest
 from tests.session import Session
 
 Model = str | Callable[..., nn.Module]

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from tests.golden import record
-from tests.golden.digests import digest
 from tests.golden.machine import machine_key
 from tests.golden.pipeline import CIFAR10, NAMES, parts
 from tests.golden.record import (
     FILE,
+    digest,
     load,
     save,
 )

@@ -36,7 +36,7 @@ from lipt.common.planning import PROCESS_BYTES
 from lipt.common.weights.encodings import encode_weights
 from lipt.common.weights.files import copy_to_cpu
 from lipt.coordinator.compute.context import DataDescription
-from lipt.core.selection.registry import find_strategy
+from lipt.core.selection.select import find_strategy
 from lipt.core.sharding import draw_shards, split_validation
 from lipt.core.stages.question import Question, SubsetQuery
 from lipt.plan import Estimate, Stage, count_subset, estimate, lines_of

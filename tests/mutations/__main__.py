@@ -11,7 +11,8 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 # One thread for each process, also in the libraries that read this when they are imported.
@@ -22,13 +23,10 @@ from tests.mutations.mutants import (
     Outcome,
     StaleError,
     Verdict,
-    digest,
-    is_expected,
     judge,
     mutated_files,
     read_mutants,
 )
-from tests.mutations.results import Results
 from tests.mutations.scratch import ROOT, Scratch, Trial
 
 _TABLES = Path(__file__).parent / "rows"
@@ -45,7 +43,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--stale", action="store_true", help="only compare the rows with the code")
     parser.add_argument("--jobs", type=int, default=1, help="mutants that are tested at a time")
     parser.add_argument("--pytest", default="", help="more options for pytest, in one text")
-    parser.add_argument("--output", type=Path, help="results as JSON; another run resumes there")
     options = parser.parse_args(arguments)
     mutants = [
         mutant
@@ -57,18 +54,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.stale:
         return int(len(fitting) < len(mutants))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    results = Results(options.output)
     with tempfile.TemporaryDirectory(prefix="lipt-mutations-") as folder:
         more = shlex.split(options.pytest)
         scratches = [Scratch(Path(folder, str(number)), more) for number in range(options.jobs)]
         for scratch in scratches:
             scratch.fill()
-        Runner(scratches, results).run(fitting)
-    for line in results.summary(fitting):
-        _print_line(line)
+        runner = Runner(scratches)
+        runner.run(fitting)
+    wrong = _print_summary(fitting, runner.verdicts)
     _print_line(f"{len(mutants) - len(fitting)} stale rows")
-    expected = [is_expected(mutant, results.verdict(mutant)) for mutant in fitting]
-    return int(not all(expected) or len(fitting) < len(mutants))
+    return int(wrong or len(fitting) < len(mutants))
 
 
 def _texts(mutant: Mutant) -> list[str]:
@@ -84,55 +79,59 @@ def _fits(mutant: Mutant) -> bool:
     return True
 
 
+def _print_summary(mutants: Sequence[Mutant], verdicts: Mapping[str, Verdict]) -> bool:
+    """Names the mutants that were not caught; whether a verdict is not the expected one."""
+    wrong, counts = False, dict[str, Counter[str]]()
+    for mutant in mutants:
+        verdict = verdicts[mutant.name]
+        counts.setdefault(mutant.group, Counter())[verdict.value] += 1
+        expected = verdict is (Verdict.SURVIVED if mutant.survives else Verdict.CAUGHT)
+        wrong |= not expected
+        if not expected or mutant.survives:
+            known = f" ({mutant.survives})" if mutant.survives else ""
+            _print_line(f"{verdict:9} {mutant.name}{known}")
+    for group, counted in counts.items():
+        parts = ", ".join(f"{number} {verdict}" for verdict, number in sorted(counted.items()))
+        _print_line(f"{group}: {counted.total()} mutants: {parts}")
+    return wrong
+
+
 class Runner:
     """Runs tests with and without mutations, in as many scratch copies at a time as there are."""
 
-    def __init__(self, scratches: Sequence[Scratch], results: Results) -> None:
+    def __init__(self, scratches: Sequence[Scratch]) -> None:
         self._free = list(scratches)
-        self._tree, self._options = scratches[0].tree, scratches[0].options
-        self._results = results
-        self._under_way: list[tuple[Scratch, Trial, Mutant | tuple[str, ...], str]] = []
+        self._under_way: list[tuple[Scratch, Trial, Mutant | tuple[str, ...]]] = []
+        self._unmutated: dict[tuple[str, ...], Trial] = {}
+        self.verdicts: dict[str, Verdict] = {}
 
     def run(self, mutants: Sequence[Mutant]) -> None:
         """Run each set of tests once without mutations, then every mutant."""
-        modules: dict[tuple[str, ...], set[str]] = {}
-        for mutant in mutants:
-            modules.setdefault(mutant.tests, set()).update(edit.file for edit in mutant.edits)
-        # Before a mutant is written into the tree.
-        keys = [
-            digest(self._tree, [*mutant.tests, *self._options], mutant.edits) for mutant in mutants
-        ]
         try:
-            for tests, changed in modules.items():
-                key = digest(self._tree, [*tests, *self._options, *sorted(changed)])
-                if not self._results.has_tests(tests, key):
-                    self._start(tests, tests, key, _UNMUTATED_LIMIT_S)
+            for tests in dict.fromkeys(mutant.tests for mutant in mutants):
+                self._start(tests, tests, _UNMUTATED_LIMIT_S)
             self._finish()
-            for mutant, key in zip(mutants, keys, strict=True):
-                if not self._results.has_mutant(mutant, key):
-                    self._try(mutant, key)
+            for mutant in mutants:
+                trial = self._unmutated[mutant.tests]
+                if trial.outcome is Outcome.PASSED:
+                    limit_s = max(_LEAST_LIMIT_S, _LIMIT_FACTOR * trial.seconds)
+                    self._start(mutant, mutant.tests, limit_s)
+                else:
+                    self._report(mutant, Verdict.BROKEN)
             self._finish()
         finally:
-            for _, trial, _, _ in self._under_way:
+            for _, trial, _ in self._under_way:
                 trial.kill()
 
-    def _try(self, mutant: Mutant, key: str) -> None:
-        outcome, seconds = self._results.unmutated(mutant.tests)
-        if outcome is Outcome.PASSED:
-            limit_s = max(_LEAST_LIMIT_S, _LIMIT_FACTOR * seconds)
-            self._start(mutant, mutant.tests, key, limit_s)
-        else:
-            self._report(mutant, key, Verdict.BROKEN)
-
     def _start(
-        self, subject: Mutant | tuple[str, ...], tests: tuple[str, ...], key: str, limit_s: float
+        self, subject: Mutant | tuple[str, ...], tests: tuple[str, ...], limit_s: float
     ) -> None:
         while not self._free:
             self._wait()
         scratch = self._free.pop()
         if isinstance(subject, Mutant):
             scratch.mutate(mutated_files(subject, scratch.tree))
-        self._under_way.append((scratch, scratch.start(tests, limit_s=limit_s), subject, key))
+        self._under_way.append((scratch, scratch.start(tests, limit_s=limit_s), subject))
 
     def _finish(self) -> None:
         while self._under_way:
@@ -141,25 +140,24 @@ class Runner:
     def _wait(self) -> None:
         for entry in [entry for entry in self._under_way if entry[1].poll()]:
             self._under_way.remove(entry)
-            scratch, trial, subject, key = entry
+            scratch, trial, subject = entry
             scratch.restore()
             self._free.append(scratch)
             if isinstance(subject, Mutant):
-                outcome, _ = self._results.unmutated(subject.tests)
+                outcome = self._unmutated[subject.tests].outcome
                 verdict = judge(outcome, trial.outcome, hangs=subject.hangs)
-                self._report(subject, key, verdict, seconds=trial.seconds, failed=trial.failed)
+                self._report(subject, verdict, seconds=trial.seconds, failed=trial.failed)
                 continue
-            found = {"outcome": trial.outcome, "seconds": trial.seconds, "failed": trial.failed}
-            self._results.put_tests(subject, key, **found)
+            self._unmutated[subject] = trial
             _print_line(f"{trial.outcome:9} {trial.seconds:6.1f} s  {' '.join(subject)}")
             if trial.outcome is not Outcome.PASSED:
                 _print_line(scratch.log.read_text("utf-8", errors="replace"))
         time.sleep(0.02)
 
     def _report(
-        self, mutant: Mutant, key: str, verdict: Verdict, *, seconds: float = 0.0, failed: str = ""
+        self, mutant: Mutant, verdict: Verdict, *, seconds: float = 0.0, failed: str = ""
     ) -> None:
-        self._results.put_mutant(mutant, key, verdict, seconds=seconds, failed=failed)
+        self.verdicts[mutant.name] = verdict
         _print_line(f"{verdict:9} {seconds:6.1f} s  {mutant.name}  {failed}")
 
 

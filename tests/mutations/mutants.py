@@ -1,8 +1,7 @@
 """Mutants: the rows of the table, the text that each replaces, and the verdict on it."""
 
-import hashlib
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -111,17 +110,3 @@ def judge(unmutated: Outcome, mutated: Outcome, *, hangs: bool) -> Verdict:
     if mutated is Outcome.TIMEOUT:
         return Verdict.CAUGHT if hangs else Verdict.TIMEOUT
     return Verdict.CAUGHT if mutated is Outcome.FAILED else Verdict.SURVIVED
-
-
-def is_expected(mutant: Mutant, verdict: Verdict) -> bool:
-    return verdict is (Verdict.SURVIVED if mutant.survives else Verdict.CAUGHT)
-
-
-def digest(root: Path, tests: Sequence[str], edits: Iterable[Edit] = ()) -> str:
-    """Identifies edits, the files they change and the tests: a result with it is kept."""
-    hashed = hashlib.sha256(repr((tuple(tests), tuple(edits))).encode())
-    named = [test.partition("::")[0] for test in tests] + sorted({edit.file for edit in edits})
-    for path in map(root.joinpath, named):
-        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            hashed.update(file.read_bytes() if file.is_file() else b"")
-    return hashed.hexdigest()[:16]

@@ -51,7 +51,7 @@ class Scratch:
     """One copy of the tree; runs one set of tests at a time."""
 
     def __init__(self, folder: Path, options: Sequence[str] = ()) -> None:
-        self.options = options
+        self._options = options
         self.tree = folder / "tree"
         self.temporary = folder / "tmp"
         self.log = folder / "log"
@@ -119,7 +119,7 @@ class Scratch:
         hypothesis.settings.load_profile("mutations")
         report = _Report()
         arguments = [*_OPTIONS, *_WARNINGS, f"--basetemp={self.temporary / 'pytest'}"]
-        code = int(pytest.main([*arguments, *self.options, *tests], plugins=[report]))
+        code = int(pytest.main([*arguments, *self._options, *tests], plugins=[report]))
         if elsewhere := _imported_elsewhere(self.tree):
             self._report.write_text("\n".join(elsewhere), "utf-8")
             return _WRONG_IMPORT

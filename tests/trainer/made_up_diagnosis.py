@@ -61,7 +61,7 @@ def made_up_findings() -> dict[str, Any]:
             "threshold": 0.97,
             "groups": [[3, 4, 5], [0, 2]],
         },
-        "imbalance": {"ratio": 1.0, "smallest": 0, "largest": 0, "effective_classes": 2.0},
+        "imbalance": {"ratio": 1.0, "smallest": 0, "largest": 0},
         "outliers": {"count": 1, "ranked": [7]},
         "redundancy": {
             "share_for_90": 0.5,
@@ -75,7 +75,6 @@ def made_up_findings() -> dict[str, Any]:
             "suggested_fraction": 0.5,
             "reason": "twice as many add 12.5 points",
         },
-        "seconds": {"features": 1.5, "head": 0.5},
     }
 
 

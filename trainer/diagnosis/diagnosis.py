@@ -122,8 +122,8 @@ class Diagnosis:
         """Show the worst labels in a notebook; `data` is the diagnosed data in any form."""
         import torch  # noqa: PLC0415 - pictures need it
 
+        from lipt.common.data import open_data  # noqa: PLC0415
         from lipt.common.images.formats import data_url  # noqa: PLC0415 - torch
-        from lipt.trainer.subsets.data import open_data  # noqa: PLC0415
 
         issues, names, dataset = self.label_issues()[:number], self.class_names, open_data(data)
         images = dataset.images(torch.tensor([issue.id for issue in issues]))

@@ -113,7 +113,6 @@ class Findings(_Value):
     outliers: Outliers
     redundancy: Redundancy
     learnability: Learnability
-    seconds: Mapping[str, Finite]
     target_kind: TargetKind = TargetKind.CLASS
     worst_fitting: tuple[Count, ...] = ()
 

@@ -25,7 +25,7 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lipt.common.data import Dataset, input_format
-from lipt.common.data.sources.image_files import FILE_NAME
+from lipt.common.data.sources.files import FILE_NAME
 from lipt.common.determinism import derive_generator, derive_seed, pinned_kernels, seeded_generators
 from lipt.common.errors import ConfigError
 from lipt.common.images.formats import crop_flip, mild_augmentation

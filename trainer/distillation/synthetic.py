@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.data import Dataset
-from lipt.common.data.sources.image_files import (
+from lipt.common.data.sources.files import (
     CLASS_NAMES,
     FILE_NAME,
     IMAGES,

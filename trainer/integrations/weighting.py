@@ -19,7 +19,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from lipt.trainer.resampling.samplers import RankSampler, SubsetSampler
-from lipt.trainer.subsets.weighted import UnweightedWarning, soft_targets
+from lipt.trainer.subsets.data import UnweightedWarning, soft_targets
 
 logger = logging.getLogger(__name__)
 

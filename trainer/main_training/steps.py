@@ -25,11 +25,11 @@ from lipt.common.inputs.model_input import Stored, pinned, rows_of, stored_on
 from lipt.common.inputs.specs import ColumnsSpec
 from lipt.common.models import build_model, lay_out, memory_format
 from lipt.common.models.head import evaluation_mode
-from lipt.core.learner.augmentation import augment_images
+from lipt.core.learner.augmentation import augment
 from lipt.core.training import ForwardPass, Sgd
 from lipt.trainer.main_training.recipe import Recipe
+from lipt.trainer.subsets.data import example_losses, normalized_weights
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.subsets.weighted import example_losses, normalized_weights
 
 # Largest examples kept on the device; on an accelerator, as a share of its free memory.
 _MAX_CPU_BYTES = 4 * 1024**3
@@ -206,7 +206,7 @@ def augmented(recipe: Recipe, step: int, examples_B: Stored) -> Stored:
         num_ops=recipe.randaugment_ops,
         magnitude=recipe.randaugment_magnitude,
     )
-    return augment_images(shifted_B, config, generator)
+    return augment(shifted_B, config, generator)
 
 
 def place_model(

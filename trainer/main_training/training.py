@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lipt.common.data import Dataset
+from lipt.common.data import Dataset, open_data
 from lipt.common.determinism import (
     derive_generator,
     derive_seed,
@@ -47,7 +47,6 @@ from lipt.trainer.main_training.records import (
 from lipt.trainer.main_training.steps import Examples, Steps, accuracy, comparable, place_model
 from lipt.trainer.resampling.repeated_random import RepeatedRandom
 from lipt.trainer.resampling.reselection import Reselection
-from lipt.trainer.subsets.data import open_data
 from lipt.trainer.subsets.subset import Subset
 
 # Source of a subset before each epoch; `num_epochs` is set beforehand.

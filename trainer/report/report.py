@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from lipt.common import errors
 from lipt.common.data import Dataset
-from lipt.common.data.sources.image_files import imagefolder_rows
+from lipt.common.data.sources.files import imagefolder_rows
 from lipt.common.images.formats import data_url
 from lipt.common.imports import import_extra
 from lipt.common.inputs.specs import ImageSpec

@@ -20,8 +20,8 @@ from lipt.common.errors import ConfigError
 from lipt.common.subsets import resolve_budget
 from lipt.trainer.arguments import checked
 from lipt.trainer.resampling.repeated_random import Cycles
+from lipt.trainer.subsets.data import normalized_weights
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.subsets.weighted import normalized_weights
 
 # Policy for examples that do not divide evenly among the ranks.
 Uneven = Literal["keep", "drop", "repeat"]

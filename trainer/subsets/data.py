@@ -1,38 +1,63 @@
-"""Data of a subset: the accepted forms, and a check that a subset was selected from it.
-
-    a table or texts                as `lipt.common.data.sources.frames` reads them
-    (X, y)                          arrays, tensors, lists; also in dictionaries, by name
-    datasets.Dataset                Hugging Face's; its image, else all columns but the label
-    a map-style data set            unchanged; torchvision's without its transforms
+"""Data of a subset: the check that it was selected from it, its weights in training, its export.
 
 A data set of `lipt.common.data` has its fingerprint. For others, the check computes the
-coordinator's: of labels and encoded bytes (`datasets.Dataset`, ImageFolder's `samples`), or of
-labels and pixels. An image folder can have both.
+coordinator's: of labels and the bytes of image files, or of labels and pixels. Torchvision's
+ImageFolder can have both.
+
+The exported folder appears atomically; equal subsets of equal data give equal bytes. `subset.json`
+in it loads as the subset. In its tar shards (WebDataset) each example has the members ID.cls (class
+number), ID.jpg or another image suffix, and ID.json: {"id": row number in the data, "weight": the
+strategy's}. ID is the row number in twelve digits. Multi-label and regression examples have a
+"target" in ID.json instead of ID.cls. A line of classes.txt is a class's name.
+
+Source: Aizman, Maltby & Breuel 2019, "High Performance I/O For Large Scale Deep Learning"
+(arXiv:2001.01858).
+
+Shapes: K examples of the subset, B of a batch, C classes.
 """
 
 from __future__ import annotations
 
-import copy
+import io
+import json
+import tarfile
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils import data as torch_data
 
+from lipt.common.data import Dataset
+from lipt.common.data.loading import MEMORY_BUDGET_BYTES, open_data
+from lipt.common.data.parallel import Progress, map_rows
+from lipt.common.data.sources import frames
+from lipt.common.data.sources.rows import EncodedRows, PixelRows, fingerprint, numbered_classes
+from lipt.common.data.sources.user_data import NUMBER, bytes_of_first
+from lipt.common.data.sources.webdataset import CLASSES
 from lipt.common.errors import ConfigError, DataError, LiptError, SubsetError
-from lipt.common.imports import modules_of
-
-if TYPE_CHECKING:
-    from lipt.common.data import Dataset
-
-_TRANSFORMS = ("transform", "target_transform", "transforms")
-_LABELS = ("label", "labels", "fine_label", "target", "class")
+from lipt.common.images.formats import FORMATS, to_image
+from lipt.trainer.files import new_folder
 
 # Errors of reading a data set of an unexpected form.
 _UNREADABLE = (LiptError, OSError, TypeError, ValueError, LookupError, AttributeError)
+
+# The keys of an example's weight and soft label, where examples are dictionaries.
+WEIGHT, SOFT_LABEL = "weight", "soft_label"
+
+# Suffixes of formats whose name is not their suffix.
+_SUFFIXES = {"JPEG": "jpg", "MPO": "jpg", "TIFF": "tif"}
+EXAMPLES_PER_SHARD = 10_000
+# Concurrent reads from a disk or a network.
+_NUM_READERS = 8
 
 ExampleT_co = TypeVar("ExampleT_co", covariant=True)
 
@@ -50,185 +75,21 @@ def row_numbers(indices_N: NDArray[np.int64]) -> array[int]:
     return array("q", indices_N.tobytes())
 
 
-class Pairs:
-    """Rows of (example, label) from two columns; text labels are numbered alphabetically."""
-
-    def __init__(self, examples: Any, labels: Any) -> None:
-        columns = examples if isinstance(examples, Mapping) else {"": examples}
-        self._examples = {name: _array(values) for name, values in columns.items()}
-        self._named = isinstance(examples, Mapping)
-        values = _array(labels)
-        if not all(map(has_rows, self._examples.values())):
-            raise DataError("X has no rows. Give an array, a list or a tensor with one per label.")
-        num_examples, num_labels = len(next(iter(self._examples.values()))), len(values)
-        if num_examples != num_labels:
-            raise DataError(
-                f"there are {num_examples} examples and {num_labels} labels. Give one label for "
-                "each example: (X, y) of one length."
-            )
-        # Whole numbers of an array are measurements, those of a tensor or list may be tokens.
-        plain = self._examples.get("") if not self._named else None
-        if isinstance(plain, np.ndarray) and plain.ndim == 2 and plain.dtype.kind in "biu":
-            self._examples[""] = plain.astype(np.float32)
-        if isinstance(next(iter(values), None), str):
-            names, numbers = np.unique(np.asarray(values).astype(str), return_inverse=True)
-            self.classes = tuple(names.tolist())
-            values = numbers.reshape(-1)
-        self.targets = values
-
-    def __len__(self) -> int:
-        return len(self.targets)
-
-    def __getitem__(self, row: int) -> tuple[Any, Any]:
-        label = self.targets[row]
-        if self._named:
-            return {name: column[row] for name, column in self._examples.items()}, label
-        example = self._examples[""][row]
-        # Readers take an array's last dimension for the channels.
-        if isinstance(example, np.ndarray) and example.ndim == 3:
-            first, last = example.shape[0] in (1, 3), example.shape[-1] in (1, 3)
-            example = example.transpose(1, 2, 0) if first and not last else example
-        return example, label
-
-
-class TablePairs:
-    """Rows of (example, label) from a Hugging Face `datasets.Dataset`; attributes as in `Pairs`."""
-
-    def __init__(self, table: Any) -> None:
-        features = table.features
-        kinds = {name: type(features[name]).__name__ for name in features}
-        classes = [name for name in features if kinds[name] == "ClassLabel"]
-        named = [name for name in _LABELS if name in features]
-        labels = [name for name in named if name in classes] or classes or named
-        if not labels:
-            raise DataError(
-                f"the table has the columns {', '.join(features)}, and none of them is called "
-                "label or holds class labels. Rename the column with the labels to label."
-            )
-        label = labels[0]
-        images = [name for name in features if kinds[name] == "Image"]
-        self._columns = images[:1] or [name for name in features if name != label]
-        self._table = table
-        self.targets = _array(table.select_columns([label]).with_format("arrow")[:][label])
-        if names := getattr(features[label], "names", None):
-            self.classes = tuple(names)
-
-    def __len__(self) -> int:
-        return len(self.targets)
-
-    def __getitem__(self, row: int) -> tuple[Any, Any]:
-        example = self._table[row]
-        values = {name: example[name] for name in self._columns}
-        return next(iter(values.values())) if len(values) == 1 else values, self.targets[row]
-
-
-def open_data(
-    data: Any,
-    *,
-    target: str | None = None,
-    image_size: int | None = None,
-    allow_modules: Sequence[str] = (),
-) -> Dataset:
-    """Open data by its name or in any form; a `Dataset` unchanged. As `lipt.open_dataset`."""
-    from lipt.common.data import Dataset, dataset_of, open_dataset  # noqa: PLC0415 - torch
-    from lipt.common.data.loading import name_with_target  # noqa: PLC0415
-    from lipt.common.data.sources.frames import is_table  # noqa: PLC0415
-
-    if isinstance(data, str | Path):
-        name = str(data) if target is None else name_with_target(str(data), target)
-        modules = (*allow_modules, *modules_of(name))
-        return open_dataset(name, image_size=image_size, allowed_modules=modules)
-    if isinstance(data, Dataset):
-        if target is not None:
-            raise ConfigError(
-                f"target={target!r} was given together with {data.source}, which is open already. "
-                "Give it where the data is opened."
-            )
-        return data
-    rows = map_style(data)
-    if target == "number" and not is_table(rows):
-        rows, target = as_numbers(rows), None
-    return dataset_of(rows, target=target, image_size=image_size)
-
-
-def map_style(data: Any) -> Any:
-    """Return rows of (example, label), without random transforms; a table or texts unchanged."""
-    from lipt.common.data.sources.frames import is_pair, is_table  # noqa: PLC0415 - torch
-
-    plain = without_transforms(data)
-    if is_table(plain):
-        return plain
-    if is_pair(plain):
-        return Pairs(*plain)
-    return TablePairs(plain) if is_hugging_face(plain) else plain
-
-
-def rows_of(data: Any, manifest: Mapping[str, Any]) -> Any:
-    """Return a subset's data as rows: a table is opened, (X, y) becomes pairs."""
-    from lipt.common.data.sources import frames  # noqa: PLC0415 - torch
-
+def rows_for(subset: Any, data: Any, *, check: bool) -> Any:
+    """Return a subset's data as rows, checked: a table is opened, (X, y) becomes pairs."""
+    rows, by_row = data, isinstance(data, list) or frames.is_hugging_face(data)
     if frames.is_pair(data) and (frames.are_texts(data[0]) or not frames.is_table(data)):
-        return Pairs(*data)
-    has_rows = isinstance(data, list) or is_hugging_face(data)
-    if frames.is_pair(data) or (frames.is_frame(data) and not has_rows):
-        return open_data(data, target=_target_of(manifest))
-    return data
+        rows = frames.Pairs(*data)
+    elif frames.is_pair(data) or (frames.is_frame(data) and not by_row):
+        rows = open_data(data, target=_target_of(subset))
+    require_same_data(rows, subset, check=check)
+    return rows
 
 
-def _target_of(manifest: Mapping[str, Any]) -> str | None:
+def _target_of(subset: Any) -> str | None:
     """The name of the subset's label column, if any."""
-    described = manifest.get("data")
-    found = described.get("target") if isinstance(described, Mapping) else None
+    found = subset.recorded("data", "target")
     return found if isinstance(found, str) else None
-
-
-def as_numbers(rows: Any) -> Any:
-    """Return a copy of a data set whose targets are numbers, whole ones included."""
-    found = copy.copy(rows)
-    try:
-        found.target = "number"
-    except AttributeError:
-        raise ConfigError(
-            f"target='number' cannot be set on a {type(rows).__name__}. Give (X, y), or a data set "
-            'with the attribute target = "number".'
-        ) from None
-    return found
-
-
-def has_rows(data: Any) -> bool:
-    """Whether data has a length: classes and single numbers have the method alone."""
-    try:
-        len(data)
-    except TypeError:
-        return False
-    return True
-
-
-def is_hugging_face(data: Any) -> bool:
-    """Whether data is a Hugging Face `datasets.Dataset`; its package need not be installed."""
-    return hasattr(data, "features") and hasattr(data, "with_format") and hasattr(data, "__len__")
-
-
-def without_transforms(dataset: Any) -> Any:
-    """Return a data set without torchvision transforms, as a shallow copy if it has any."""
-    given = [name for name in _TRANSFORMS if getattr(dataset, name, None) is not None]
-    if not given:
-        return dataset
-    plain = copy.copy(dataset)
-    for name in given:
-        try:
-            setattr(plain, name, None)
-        except AttributeError:  # a property, unlike torchvision's attribute
-            return dataset
-    return plain
-
-
-def _array(values: Any) -> Any:
-    if not hasattr(values, "to_numpy"):
-        return values
-    found = values.to_numpy()
-    # Tables give read-only views, and torch warns about them.
-    return found if found.flags.writeable else found.copy()
 
 
 def require_same_data(dataset: Any, subset: Any, *, check: bool) -> None:
@@ -236,13 +97,12 @@ def require_same_data(dataset: Any, subset: Any, *, check: bool) -> None:
 
     Compares lengths, and with `check` fingerprints, of 64 rows or all; see `Subset.apply`.
     """
-    if not has_rows(dataset):
+    if not frames.has_rows(dataset):
         raise SubsetError(
             f"a {type(dataset).__name__} has no rows. Give the data that the subset was chosen "
             "from."
         )
-    data, num_rows = subset.manifest.get("data"), len(dataset)
-    chosen_from = data.get("num_examples") if isinstance(data, Mapping) else None
+    chosen_from, num_rows = subset.recorded("data", "num_examples"), len(dataset)
     if isinstance(chosen_from, int) and num_rows != chosen_from:
         raise SubsetError(
             f"the subset was chosen from {chosen_from} examples and this data set has {num_rows}. "
@@ -256,15 +116,15 @@ def require_same_data(dataset: Any, subset: Any, *, check: bool) -> None:
     if not check:
         return
     expected, kind, found, problem = subset.fingerprint, type(dataset).__name__, list[str](), ""
-    for candidate in _candidates(dataset, _target_of(subset.manifest)):
+    for candidate in _candidates(dataset, _target_of(subset)):
         try:
-            fingerprint = candidate()
+            computed = candidate()
         except _UNREADABLE as error:
             problem = problem or str(error).rstrip(".") or type(error).__name__
             continue
-        if fingerprint == expected:
+        if computed == expected:
             return
-        found.append(fingerprint)
+        found.append(computed)
     why = f"that of this {kind} cannot be computed ({problem})"
     if found:
         why = f"this {kind} has {' or '.join(dict.fromkeys(found))}"
@@ -278,75 +138,253 @@ def _candidates(dataset: Any, target: str | None) -> Iterator[Callable[[], str]]
     """Yield functions that compute the fingerprint, the most likely first."""
     if hasattr(dataset, "source_rows"):
         yield lambda: dataset.fingerprint
-    elif is_hugging_face(dataset):
-        yield partial(_of_table, dataset)
-        # As pixels, if the program reads the table; then as rows of tensors.
-        yield lambda: _of_pairs(map_style(dataset), target)
-        yield partial(_of_pairs, dataset, target)
-    else:
-        samples = getattr(dataset, "samples", None)
-        first = samples[0] if isinstance(samples, list) and samples else None
-        if isinstance(first, tuple) and len(first) == 2 and isinstance(first[0], str):
-            yield partial(_of_files, dataset)
-        plain = without_transforms(dataset)
-        yield partial(_of_pairs, plain, target)
-        if isinstance(plain, Pairs):
-            yield lambda: _of_pairs(as_numbers(plain), target)
-        if plain is not dataset:
-            # The user's data set may not work without its transform.
-            yield partial(_of_pairs, dataset, target)
+        return
+    samples = getattr(dataset, "samples", None)
+    first = samples[0] if isinstance(samples, list) and samples else None
+    if isinstance(first, tuple) and len(first) == 2 and isinstance(first[0], str):
+        yield partial(_of_files, dataset)
+    plain = frames.without_transforms(dataset)
+    yield partial(_of_rows, plain, target)
+    if isinstance(plain, frames.Pairs):
+        yield partial(_of_rows, plain, NUMBER)
+    if plain is not dataset:
+        # The user's data set may not work without its transform.
+        yield partial(_of_rows, dataset, target)
 
 
-def _of_pairs(dataset: Any, target: str | None) -> str:
-    from lipt.common.data.loading import MEMORY_BUDGET_BYTES  # noqa: PLC0415 - torch
-    from lipt.common.data.sources.frames import is_table, rows_in_memory  # noqa: PLC0415
-    from lipt.common.data.sources.user_data import bytes_of_first  # noqa: PLC0415
-
+def _of_rows(dataset: Any, target: str | None) -> str:
     # Images are read one by one, tensors all at once.
-    size_of_row = 0 if is_table(dataset) else bytes_of_first("reading it", dataset)
-    if len(dataset) * size_of_row > MEMORY_BUDGET_BYTES:
-        raise SubsetError("its tensors are too large to be looked through")
-    rows = rows_in_memory("reading it", dataset, target=target if is_table(dataset) else None)
+    if not frames.is_table(dataset):
+        size_of_row = bytes_of_first("reading it", frames.map_style(dataset, target))
+        if len(dataset) * size_of_row > MEMORY_BUDGET_BYTES:
+            raise SubsetError("its tensors are too large to be looked through")
+    rows = frames.rows_in_memory("reading it", dataset, target=target)
     rows.complete_labels()
     return rows.fingerprint()
 
 
 def _of_files(dataset: Any) -> str:
     samples: list[tuple[str, int]] = dataset.samples
-    labels = [label for _, label in samples]
-    names = getattr(dataset, "classes", None)
-    return _of_bytes(labels, names, lambda row: Path(samples[row][0]).read_bytes())
+    labels_N = torch.tensor([label for _, label in samples], dtype=torch.int64)
+    names = getattr(dataset, "classes", None) or numbered_classes(labels_N, "reading it")
+    return fingerprint(labels_N, len(names), lambda row: Path(samples[row][0]).read_bytes())
 
 
-def _of_table(table: Any) -> str:
-    """Compute the fingerprint from a `datasets.Dataset`'s storage, without decoding."""
-    from lipt.common.data.sources.table_files import IMAGE_COLUMNS, LABEL_COLUMNS  # noqa: PLC0415 - torch
+def example_losses(
+    logits_BC: Tensor,
+    labels_B: Tensor,
+    soft_labels_BC: Tensor | None = None,
+    alpha: float = 0.0,
+    *,
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """Return each example's unweighted cross-entropy, float32; `alpha` as in `SoftTargetLoss`."""
+    targets = labels_B
+    if soft_labels_BC is not None:
+        targets = soft_targets(labels_B, soft_labels_BC, alpha)
+    return functional.cross_entropy(
+        logits_BC.float(), targets, reduction="none", label_smoothing=label_smoothing
+    )
 
-    features = table.features
-    images = [name for name in IMAGE_COLUMNS if name in features]
-    labels = [name for name in LABEL_COLUMNS if name in features]
-    if not images or not labels:
-        raise SubsetError(
-            f"it has the columns {', '.join(features)}, none called image or none called label"
+
+def soft_targets(labels_B: Tensor, soft_labels_BC: Tensor, alpha: float) -> Tensor:
+    """Return (1 - alpha) onehot + alpha soft label; B x C float32."""
+    hard_BC = functional.one_hot(labels_B, soft_labels_BC.shape[1])
+    return torch.lerp(hard_BC.float(), soft_labels_BC.float(), alpha)
+
+
+def normalized_weights(weights_N: Tensor) -> Tensor:
+    """Scale a subset's weights to mean 1, float32; all ones where they sum to 0."""
+    mean = weights_N.double().mean()
+    return (weights_N / mean).float() if mean > 0 else weights_N.new_ones(len(weights_N))
+
+
+class WeightedSubsetLoss(nn.Module):
+    """A loss that multiplies each example by its weight in the subset.
+
+        loss_of = WeightedSubsetLoss()
+        for images, labels, weights in DataLoader(subset.dataset(data), batch_size=64):
+            loss = loss_of(model(images), labels, weights)
+
+    `criterion` returns one loss per example; None for `nn.CrossEntropyLoss(reduction="none")`.
+    """
+
+    def __init__(self, criterion: Callable[[Tensor, Tensor], Tensor] | None = None) -> None:
+        super().__init__()
+        self._criterion = criterion or example_losses
+
+    def forward(self, outputs: Tensor, targets: Tensor, weights_B: Tensor) -> Tensor:
+        """Return the mean of loss times weight, 0-d; ConfigError unless one loss per example."""
+        losses_B = self._criterion(outputs, targets)
+        if losses_B.shape != weights_B.shape:
+            raise ConfigError(
+                f"the criterion gave losses of shape {list(losses_B.shape)} for weights of shape "
+                f"{list(weights_B.shape)}. Let it give one loss for each example: "
+                'reduction="none", and a mean over what an example has several of.'
+            )
+        return (losses_B * weights_B).mean()
+
+
+class SoftTargetLoss(nn.Module):
+    """Cross-entropy with targets between an example's label and its soft label.
+
+        loss_of = SoftTargetLoss(subset.recommended_alpha)
+        for images, labels, weights, soft_labels in DataLoader(subset.dataset(data)):
+            loss = loss_of(model(images), labels, weights, soft_labels)
+
+    `alpha` is the soft label's share of the target; ConfigError outside [0, 1].
+    """
+
+    def __init__(self, alpha: float = 0.5) -> None:
+        super().__init__()
+        if not 0 <= alpha <= 1:
+            raise ConfigError(f"alpha {alpha} is outside [0, 1]. Try subset.recommended_alpha.")
+        self.alpha = alpha
+
+    def forward(
+        self, logits_BC: Tensor, labels_B: Tensor, weights_B: Tensor, soft_labels_BC: Tensor
+    ) -> Tensor:
+        """Return the mean over the batch of each example's loss times its weight, 0-d."""
+        losses_B = example_losses(logits_BC, labels_B, soft_labels_BC, self.alpha)
+        return (losses_B * weights_B).mean()
+
+
+class UnweightedWarning(UserWarning):
+    """A weighted subset's examples are used without their weights."""
+
+
+class WeightedData(torch_data.Dataset[Any]):
+    """Selected examples, each with its weight and soft label last, or under their own keys."""
+
+    def __init__(self, rows: MapStyle[Any], subset: Any) -> None:
+        self._rows, self._indices = rows, row_numbers(subset.indices)
+        self._columns = {WEIGHT: normalized_weights(torch.from_numpy(subset.weights.copy()))}
+        if subset.soft_labels is not None:
+            self._columns[SOFT_LABEL] = torch.from_numpy(subset.soft_labels.astype(np.float32))
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def __getitem__(self, place: int) -> Any:
+        row = self._rows[self._indices[place]]
+        more = {key: column[place] for key, column in self._columns.items()}
+        if isinstance(row, Mapping):
+            return {**row, **more}
+        return (*(row if isinstance(row, tuple | list) else (row,)), *more.values())
+
+
+class WeightedCollate:
+    """Adds weights and soft labels to the batches of your own collate function.
+
+        loader = DataLoader(subset.dataset(data), collate_fn=WeightedCollate(pad))
+
+    They come last in a batch's tuple, or under "weight" and "soft_label" in a dictionary. The
+    DataLoader's default collate needs no such wrapper. `collate` batches the data's own examples.
+    """
+
+    def __init__(self, collate: Callable[[list[Any]], Any] = torch_data.default_collate) -> None:
+        self._collate = collate
+
+    def __call__(self, examples: Sequence[Any]) -> Any:
+        """Return a batch with its B weights, and B x C soft labels if any."""
+        if isinstance(examples[0], Mapping):
+            plain = [dict(example) for example in examples]
+            keys = [key for key in (WEIGHT, SOFT_LABEL) if key in plain[0]]
+            more = {key: torch.stack([example.pop(key) for example in plain]) for key in keys}
+            batch = self._collate(plain)
+            batch.update(more)
+            return batch
+        # A weight is one number, a soft label a row of numbers.
+        last = 2 if examples[0][-1].ndim else 1
+        batch = self._collate([tuple(example[:-last]) for example in examples])
+        columns = zip(*(example[-last:] for example in examples), strict=True)
+        return (*batch, *map(torch.stack, columns))
+
+
+class ChosenImage(NamedTuple):
+    """One example; `content` is an image file, `target` a class number or a list of numbers."""
+
+    row: int
+    weight: float
+    target: Any
+    content: bytes
+    suffix: str
+
+
+def export_shards(
+    subset: Any, dataset: Dataset, folder: Path, on_progress: Progress | None
+) -> list[Path]:
+    """Write a `Subset`'s images as shards; see `Subset.to_webdataset`."""
+    if not len(subset.indices):
+        raise SubsetError("the subset is empty, so there is nothing to write. Get another.")
+    require_same_data(dataset, subset, check=True)
+    starts = range(0, len(subset.indices), EXAMPLES_PER_SHARD)
+    names = [f"shard-{number:06d}.tar" for number, _ in enumerate(starts)]
+    with new_folder(folder) as unfinished:
+        images = _chosen_images(subset, dataset, on_progress)
+        for name in names:
+            _write_tar(unfinished / name, islice(images, EXAMPLES_PER_SHARD))
+        if dataset.rows.targets is None:
+            # Line breaks in a name become spaces, so that line numbers stay class numbers.
+            lines = (" ".join(name.splitlines()) + "\n" for name in dataset.class_names)
+            # Folder names that are not UTF-8 are escaped.
+            content = "".join(lines).encode(errors="backslashreplace")
+            (unfinished / CLASSES).write_bytes(content)
+        subset.save(unfinished / "subset.json")
+    return [folder / name for name in names]
+
+
+def _chosen_images(
+    subset: Any, dataset: Dataset, on_progress: Progress | None
+) -> Iterator[ChosenImage]:
+    rows = dataset.source_rows
+    if isinstance(rows, EncodedRows):
+        read, num_threads = partial(_file_of, rows), _NUM_READERS
+    elif isinstance(rows, PixelRows):
+        read, num_threads = partial(_png_of, rows), 1
+    else:
+        raise DataError(
+            f"{dataset.source} holds no images, but {dataset.inputs}, and only images are written "
+            "out. Take subset.apply(data), or the rows by subset.indices."
         )
-    storage = table.with_format("arrow")
-
-    def raw(row: int) -> bytes:
-        image = storage[row][images[0]][0].as_py()
-        content = image.get("bytes") if isinstance(image, dict) else None
-        if not isinstance(content, bytes):
-            raise SubsetError(f"its column {images[0]} does not hold the images' bytes")
-        return content
-
-    names = getattr(features[labels[0]], "names", None)
-    return _of_bytes(storage[:][labels[0]].to_numpy(), names, raw)
+    numbers = row_numbers(subset.indices)
+    files = map_rows(read, numbers, num_threads=num_threads, progress=on_progress)
+    targets = dataset.targets_N
+    for row, weight, file in zip(numbers, subset.weights, files, strict=True):
+        yield ChosenImage(row, float(weight), targets[row].tolist(), *file)
 
 
-def _of_bytes(labels: Any, names: Any, raw: Callable[[int], bytes]) -> str:
-    import torch  # noqa: PLC0415 - slow
+def _file_of(rows: EncodedRows, row: int) -> tuple[bytes, str]:
+    content = rows.raw(row)
+    try:
+        with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
+            form = str(opened.format)
+            return content, _SUFFIXES.get(form, form.lower())
+    except UnidentifiedImageError as error:
+        raise DataError(
+            f"image {row} of {rows.source} ({rows.where(row)}) is none of "
+            f"{', '.join(FORMATS)}. Replace it."
+        ) from error
 
-    from lipt.common.data.sources.rows import fingerprint, numbered_classes  # noqa: PLC0415 - torch
 
-    labels_N = torch.from_numpy(np.array(labels, dtype=np.int64))
-    classes = names or numbered_classes(labels_N, "reading it")
-    return fingerprint(labels_N, len(classes), raw)
+def _png_of(rows: PixelRows, row: int) -> tuple[bytes, str]:
+    file = io.BytesIO()
+    to_image(rows.pixels(row)).save(file, "PNG")
+    return file.getvalue(), "png"
+
+
+def _write_tar(path: Path, images: Iterator[ChosenImage]) -> None:
+    # No times or owners, so that equal images give equal bytes.
+    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as archive:
+        for image in images:
+            said: dict[str, Any] = {"id": image.row, "weight": image.weight}
+            members = {image.suffix: image.content}
+            if isinstance(image.target, int):
+                members = {"cls": str(image.target).encode(), **members}
+            else:
+                said["target"] = image.target
+            members["json"] = json.dumps(said).encode()
+            for suffix, content in members.items():
+                member = tarfile.TarInfo(f"{image.row:012d}.{suffix}")
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))

@@ -1,13 +1,29 @@
-"""Subset: selected examples of a data set, with their weights."""
+"""Subset: selected examples of a data set, with their weights; its files, readable without lipt.
+
+The suffix selects the format. Every format has N indices (int64, ascending), N weights (float32),
+and optional N x C soft labels (float16). All but .csv have a metadata object {"format":
+"lipt-subset", "version": 1, "strategy", "fingerprint", "digest", "manifest"}.
+
+.npy      consecutive npy records, as `numpy.save` on an open file writes them: `<i8` N, `<f4` N,
+          `|u1` with the metadata as UTF-8 JSON, and `<f2` N x C. `numpy.load` reads the indices.
+.json     the metadata object, with the keys "indices", "weights" and "soft_labels".
+.csv      an export for other programs, without metadata, so not read back: header
+          `index,weight,soft_0,...`, one row per example.
+
+In text, a number is the shortest decimal of its float64 value, which reads back exactly.
+"""
 
 from __future__ import annotations
 
+import csv
 import io
+import json
+import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,25 +33,31 @@ from lipt.common.subsets import subset_digest
 from lipt.trainer.arguments import checked
 from lipt.trainer.files import replacing
 from lipt.trainer.formatting import as_table
-from lipt.trainer.subsets import EXAMPLES_PER_SHARD
-from lipt.trainer.subsets.data import (
-    ExampleT_co,
-    MapStyle,
-    require_same_data,
-    row_numbers,
-    rows_of,
-)
-from lipt.trainer.subsets.formats import COLUMNS, decode, reader_of, writer_of
 
 if TYPE_CHECKING:
     import torch.utils.data
 
     from lipt.common.data import Dataset
     from lipt.common.data.parallel import Progress
-    from lipt.trainer.subsets.weighted import WeightedData
+    from lipt.trainer.subsets.data import ExampleT_co, MapStyle, WeightedData
 
 # The name in messages of a subset without a file.
 _JSON = Path("subset.json")
+
+_FORMAT = {"format": "lipt-subset", "version": 1}
+_COLUMNS = {"indices": np.int64, "weights": np.float32, "soft_labels": np.float16}
+_TEXTS = ("fingerprint", "digest", "strategy")
+# The records of a .npy: their types and dimensions.
+_RECORDS = (
+    ("indices", "<i8", 1),
+    ("weights", "<f4", 1),
+    ("metadata", "|u1", 1),
+    ("soft_labels", "<f2", 2),
+)
+# Rows converted to Python numbers at a time.
+_ROWS = 16_384
+
+CodecT = TypeVar("CodecT")
 
 
 @dataclass(frozen=True)
@@ -72,7 +94,7 @@ class Subset:
 
     def __post_init__(self, no_copy: bool) -> None:
         take = np.asarray if no_copy else np.array
-        for name, dtype in COLUMNS:
+        for name, dtype in _COLUMNS.items():
             if getattr(self, name) is not None:
                 column = take(getattr(self, name), dtype=dtype)
                 column.setflags(write=False)
@@ -81,7 +103,7 @@ class Subset:
             found = subset_digest(self.indices, self.weights, self.soft_labels)
         except InvalidRequestError as error:
             raise SubsetError(str(error)) from None
-        _require_valid(self.indices, self.weights, self.soft_labels)
+        _require_valid(self)
         if found != self.digest:
             raise SubsetError(
                 f"the subset's {len(self.indices)} examples have the digest {found}, but "
@@ -100,10 +122,8 @@ class Subset:
     @property
     def facts(self) -> list[tuple[str, str]]:
         """Summary as (name, text) pairs."""
-        num_examples, costs = (
-            self._manifest_value("data", "num_examples"),
-            self.manifest.get("costs"),
-        )
+        num_examples = self.recorded("data", "num_examples")
+        costs = self.manifest.get("costs")
         share = f" of {num_examples:,} ({len(self) / num_examples:.1%})" if num_examples else ""
         facts = [("examples", f"{len(self):,}{share}"), ("strategy", self.strategy)]
         if self.findings:
@@ -123,13 +143,13 @@ class Subset:
     @property
     def findings(self) -> tuple[str, ...]:
         """Sentences on the selection, such as the proxy model and the number of learners."""
-        words = self._manifest_value("findings", "words")
+        words = self.recorded("findings", "words")
         return tuple(map(str, words)) if isinstance(words, list) else ()
 
     @property
     def recommended_alpha(self) -> float:
         """Recommended share of the soft label in a training target, in [0, 1]."""
-        alpha = self._manifest_value("soft_labels", "recommended_alpha")
+        alpha = self.recorded("soft_labels", "recommended_alpha")
         return float(alpha) if isinstance(alpha, int | float) and 0 <= alpha <= 1 else 0.0
 
     @property
@@ -140,11 +160,12 @@ class Subset:
     @property
     def quarantined(self) -> tuple[int, ...]:
         """Ids of broken images that the coordinator excluded, ascending."""
-        ids = self._manifest_value("data", "quarantined")
+        ids = self.recorded("data", "quarantined")
         numbers = isinstance(ids, list) and all(isinstance(one, int) for one in ids)
         return tuple(ids) if numbers else ()
 
-    def _manifest_value(self, section: str, name: str) -> Any:
+    def recorded(self, section: str, name: str) -> Any:
+        """Return a value of a section of the manifest; None without it."""
         found = self.manifest.get(section)
         return found.get(name) if isinstance(found, Mapping) else None
 
@@ -181,17 +202,9 @@ class Subset:
             data: the data that the subset was selected from, in any form that `lipt.select` takes.
             check: as in `apply`; raises the same errors.
         """
-        import torch  # noqa: PLC0415 - slow
+        from lipt.trainer.subsets.data import WeightedData, rows_for  # noqa: PLC0415 - torch
 
-        from lipt.trainer.subsets.weighted import WeightedData, normalized_weights  # noqa: PLC0415
-
-        rows = rows_of(data, self.manifest)
-        require_same_data(rows, self, check=check)
-        weights_K = normalized_weights(torch.from_numpy(self.weights.copy()))
-        soft_labels_KC = None
-        if self.soft_labels is not None:
-            soft_labels_KC = torch.from_numpy(self.soft_labels.astype(np.float32))
-        return WeightedData(rows, row_numbers(self.indices), weights_K, soft_labels_KC)
+        return WeightedData(rows_for(self, data, check=check), self)
 
     def apply(
         self, dataset: MapStyle[ExampleT_co], *, check: bool = True
@@ -212,9 +225,9 @@ class Subset:
         """
         from torch.utils.data import Subset as Chosen  # noqa: PLC0415 - slow
 
-        # torch's annotation requires its own Dataset, but uses no more than this.
-        source: Any = rows_of(dataset, self.manifest)
-        require_same_data(source, self, check=check)
+        from lipt.trainer.subsets.data import row_numbers, rows_for  # noqa: PLC0415
+
+        source = rows_for(self, dataset, check=check)
         self._warn_of_weights()
         return Chosen(source, row_numbers(self.indices))
 
@@ -223,13 +236,15 @@ class Subset:
 
         Its fingerprint is that of `parquet:PATH` with the same images and labels; else as `apply`.
         """
+        from lipt.trainer.subsets.data import require_same_data  # noqa: PLC0415 - slow
+
         require_same_data(dataset, self, check=check)
         self._warn_of_weights()
         return dataset.select(self.indices.tolist())
 
     def _warn_of_weights(self) -> None:
         if self.is_weighted:
-            from lipt.trainer.subsets.weighted import UnweightedWarning  # noqa: PLC0415
+            from lipt.trainer.subsets.data import UnweightedWarning  # noqa: PLC0415
 
             warnings.warn(
                 f"{self.strategy} gives weights to its examples, from {self.weights.min():.3g} to "
@@ -249,7 +264,7 @@ class Subset:
         target = Path(path)
         write = writer_of(target)  # checked before there is a file
         with replacing(target) as temporary, temporary.open("wb") as file:
-            write(vars(self), file)
+            write(self, file)
         return target
 
     @classmethod
@@ -257,28 +272,27 @@ class Subset:
     def load(cls, path: str | Path) -> Self:
         """Read a .npy or .json, equal in every field; SubsetError for a damaged file."""
         source = Path(path)
-        reader_of(source)  # checked before the file is opened
+        _codec_of(source, _READERS, "read")  # checked before the file is opened
         with source.open("rb") as file:
-            return cls(**decode(file, source), no_copy=True)
+            return cls(**_decoded(file, source), no_copy=True)
 
     def to_json(self) -> str:
         """Return the content of a .json file."""
         file = io.BytesIO()
-        writer_of(_JSON)(vars(self), file)
+        _encode_json(self, file)
         return file.getvalue().decode()
 
     @classmethod
     @checked
     def from_json(cls, text: str) -> Self:
         """Read the output of `to_json`."""
-        return cls(**decode(io.BytesIO(text.encode()), _JSON), no_copy=True)
+        return cls(**_decoded(io.BytesIO(text.encode()), _JSON), no_copy=True)
 
     def to_webdataset(
         self,
         dataset: Dataset,
         folder: str | Path,
         *,
-        examples_per_shard: int = EXAMPLES_PER_SHARD,
         on_progress: Progress | None = None,
     ) -> list[Path]:
         """Write the selected images as tar shards in WebDataset's convention, atomically.
@@ -289,25 +303,21 @@ class Subset:
         Args:
             dataset: the one that the subset was selected from, of `lipt.open_dataset`.
             folder: a new or empty one, else FileExistsError.
-            examples_per_shard: maximum size of a shard.
             on_progress: called with (examples done, examples in all).
 
         Raises:
             SubsetError, DataError: other data, an empty subset, or data without readable images.
         """
-        from lipt.trainer.subsets.export import export_shards  # noqa: PLC0415 - Pillow
+        from lipt.trainer.subsets.data import export_shards  # noqa: PLC0415 - Pillow
 
-        return export_shards(self, dataset, Path(folder), examples_per_shard, on_progress)
+        return export_shards(self, dataset, Path(folder), on_progress)
 
 
-def _require_valid(
-    indices_N: NDArray[np.int64],
-    weights_N: NDArray[np.float32],
-    soft_labels_NC: NDArray[np.float16] | None,
-) -> None:
+def _require_valid(subset: Subset) -> None:
+    weights_N, soft_labels_NC = subset.weights, subset.soft_labels
     # A NaN or infinity shows in the minimum or maximum, which need no temporary array.
     finite = np.isfinite([weights_N.min(initial=0), weights_N.max(initial=0)]).all()
-    if not finite or indices_N.min(initial=0) < 0:
+    if not finite or subset.indices.min(initial=0) < 0:
         raise SubsetError(
             "a subset has row numbers from 0 and finite weights; these are not. Get it again."
         )
@@ -315,3 +325,109 @@ def _require_valid(
         soft_labels_NC.min(initial=0) >= 0 and soft_labels_NC.max(initial=0) <= 1
     ):
         raise SubsetError("soft labels are probabilities in [0, 1]; these are not. Get them again.")
+
+
+def writer_of(path: Path) -> Callable[[Subset, BinaryIO], None]:
+    """Return the function that writes a format; SubsetError for another suffix."""
+    return _codec_of(path, _WRITERS, "written")
+
+
+def _codec_of(path: Path, codecs: Mapping[str, CodecT], action: str) -> CodecT:
+    codec = codecs.get(path.suffix.lower())
+    if codec is None:
+        raise SubsetError(
+            f"'{path}' has the suffix {path.suffix!r}; a subset is {action} as one of "
+            f"{', '.join(codecs)}. Choose one of these suffixes."
+        )
+    return codec
+
+
+def _metadata(subset: Subset) -> dict[str, Any]:
+    return _FORMAT | {name: getattr(subset, name) for name in (*_TEXTS, "manifest")}
+
+
+def _decoded(file: BinaryIO, path: Path) -> dict[str, Any]:
+    read = _codec_of(path, _READERS, "read")
+    try:
+        fields = read(file)
+        columns = {
+            name: np.asarray(fields[name], dtype=dtype)
+            for name, dtype in _COLUMNS.items()
+            if name != "soft_labels" or name in fields
+        }
+    # numpy and json raise any error for damaged bytes, MemoryError included.
+    except Exception as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise SubsetError(
+            f"{path} does not hold a subset ({reason}). It is damaged, or not written "
+            "by Subset.save: get it again with 'lipt subset get'."
+        ) from error
+    found = fields.pop("format", None), fields.pop("version", None)
+    if found != tuple(_FORMAT.values()):
+        raise SubsetError(
+            f"{path} is of format {found[0]!r} version {found[1]!r}; this version of lipt reads "
+            "'lipt-subset' version 1. Update lipt, or get the subset again."
+        )
+    texts = all(isinstance(fields.get(name), str) for name in _TEXTS)
+    if not texts or not isinstance(fields.get("manifest"), dict):
+        raise SubsetError(
+            f"{path} lacks its fingerprint, digest, strategy or manifest. Get it again."
+        )
+    return columns | {name: fields[name] for name in (*_TEXTS, "manifest")}
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True)
+
+
+def _encode_npy(subset: Subset, file: BinaryIO) -> None:
+    metadata = np.frombuffer(_json(_metadata(subset)).encode(), dtype=np.uint8)
+    records = {**vars(subset), "metadata": metadata}
+    for name, dtype, _ in _RECORDS:
+        if records[name] is not None:
+            record = records[name].astype(dtype, copy=False)
+            np.lib.format.write_array(file, record, version=(1, 0), allow_pickle=False)
+
+
+def _decode_npy(file: BinaryIO) -> dict[str, Any]:
+    records: dict[str, Any] = {}
+    for name, dtype, ndim in _RECORDS:
+        ahead = file.read(1)
+        file.seek(-len(ahead), os.SEEK_CUR)
+        if not ahead and name == "soft_labels":
+            break
+        if not ahead:
+            raise ValueError(f"there are no {name}")
+        record = np.lib.format.read_array(file, allow_pickle=False)
+        if record.dtype.str != dtype or record.ndim != ndim:
+            raise ValueError(f"{name} are {record.dtype.str} of {record.ndim} dimensions")
+        records[name] = record
+    metadata: dict[str, Any] = json.loads(records.pop("metadata").tobytes())
+    return records | metadata
+
+
+def _encode_csv(subset: Subset, file: BinaryIO) -> None:
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    columns: list[NDArray[Any]] = [subset.indices, subset.weights]
+    if subset.soft_labels is not None:
+        columns += list(subset.soft_labels.T)
+    writer.writerow(["index", "weight"] + [f"soft_{number}" for number in range(len(columns) - 2)])
+    for start in range(0, len(columns[0]), _ROWS):
+        some = slice(start, start + _ROWS)
+        writer.writerows(zip(*(column[some].tolist() for column in columns), strict=True))
+    text.detach()
+
+
+def _encode_json(subset: Subset, file: BinaryIO) -> None:
+    columns = {name: getattr(subset, name) for name in _COLUMNS}
+    lists = {name: column.tolist() for name, column in columns.items() if column is not None}
+    file.write(f"{_json(_metadata(subset) | lists)}\n".encode())
+
+
+def _decode_json(file: BinaryIO) -> dict[str, Any]:
+    return dict(json.loads(file.read()))
+
+
+_WRITERS = {".npy": _encode_npy, ".json": _encode_json, ".csv": _encode_csv}
+_READERS = {".npy": _decode_npy, ".json": _decode_json}

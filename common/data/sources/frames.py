@@ -1,4 +1,6 @@
-"""Tables in memory: data frames, records, object arrays and texts, read as `csv:` reads a file.
+"""Data in memory: tables and texts, read as `csv:` reads a file, and rows of tensors or images.
+
+Tables and texts:
 
     pandas                            by its columns
     polars, pyarrow                   by their columns
@@ -8,6 +10,12 @@
     (X, y)                            X one of these, an array of objects, or scipy's sparse matrix
     (texts, y), [(text, label), ...]  texts, as `csv:` reads them with text=COLUMN
 
+Other data is read row by row, as `lipt.common.data.sources.user_data` does:
+
+    (X, y)                            arrays, tensors, lists; also in dictionaries, by name
+    datasets.Dataset                  the file of its image, else all columns but the label
+    a map-style data set              unchanged
+
 Columns of texts are recognized: all columns besides the target, or one called text or the like, if
 their cells have three words or more on average. A target with fractions, or with more different
 numbers than `csv:` takes for classes, is a number to predict; another one is a class.
@@ -15,11 +23,13 @@ numbers than `csv:` takes for classes, is a number to predict; another one is a 
 
 from __future__ import annotations
 
+import copy
+import io
 import logging
 import numbers
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import quote
 
 import numpy as np
@@ -27,8 +37,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lipt.common.data.parallel import Progress
-from lipt.common.data.sources.rows import ColumnRows
-from lipt.common.data.sources.storage import Query
+from lipt.common.data.sources.rows import ColumnRows, EncodedRows
+from lipt.common.data.sources.storage import Query, open_regular
 from lipt.common.data.sources.table_files import Cell, Table, cell_of, require_columns
 from lipt.common.data.sources.tables import are_too_many, read_numbers, rows_of_table
 from lipt.common.data.sources.user_data import NUMBER, FactoryRows, labels_of_rows, rows_of_data
@@ -37,6 +47,8 @@ from lipt.common.images.formats import SUFFIXES
 from lipt.common.text import did_you_mean
 
 logger = logging.getLogger(__name__)
+
+_TRANSFORMS = ("transform", "target_transform", "transforms")
 
 # Names of targets where none is given, the likeliest first.
 TARGETS = ("label", "labels", "fine_label", "target", "class", "y")
@@ -83,16 +95,146 @@ class FrameTable(Table):
 
 def rows_in_memory(
     source: str, data: Any, progress: Progress | None = None, *, target: str | None = None
-) -> FactoryRows | ColumnRows:
+) -> EncodedRows | FactoryRows | ColumnRows:
     """The rows of a user's data: a table's, or those of a map-style data set."""
     if is_table(data):
         return _table_rows(source, data, target)
-    if target is not None:
+    rows = map_style(data, target)
+    image = _image_column(data) if is_hugging_face(data) else ""
+    if image:
+        return _image_rows(source, data.select_columns([image]), rows)
+    return rows_of_data(source, rows, progress)
+
+
+def _image_column(table: Any) -> str:
+    """The first column of images, as `datasets.Image` stores them; "" without any."""
+    for name, feature in table.features.items():
+        if type(feature).__name__ == "Image" or (isinstance(feature, dict) and "bytes" in feature):
+            return str(name)
+    return ""
+
+
+def _image_rows(source: str, images: Any, rows: Pairs) -> EncodedRows:
+    labels = labels_of_rows(list(rows.targets), rows, source)
+    stored, (name,) = images.with_format("arrow"), images.features
+
+    def open_row(row: int) -> BinaryIO:
+        image = stored[row][name][0].as_py()
+        return open_regular(image["path"]) if image["bytes"] is None else io.BytesIO(image["bytes"])
+
+    return EncodedRows(
+        *(source, labels.names, labels.labels_N),
+        open=open_row,
+        where=lambda row: f"row {row} of the column {name}",
+        targets=labels.targets,
+    )
+
+
+def map_style(data: Any, target: str | None = None) -> Any:
+    """Rows of (example, label) of data that is no table."""
+    column = None if target == NUMBER else target
+    rows: Any = Pairs(*data) if is_pair(data) else data
+    if is_hugging_face(data):
+        classes = _class_names(data)
+        label = _target_column(tuple(data.features), classes, column)
+        labels = data.select_columns([label]).with_format("arrow")[:][label]
+        rows = Pairs(_TableExamples(data, label), labels, classes.get(label))
+    elif column is not None:
         raise ConfigError(
             f"target={target!r} names a column, and a {type(data).__name__} has none. Give a "
             "table, or (X, y) without a target."
         )
-    return rows_of_data(source, data, progress)
+    if target != NUMBER:
+        return rows
+    found = copy.copy(rows)
+    try:
+        found.target = NUMBER
+    except AttributeError:
+        raise ConfigError(
+            f"target='number' cannot be set on a {type(data).__name__}. Give (X, y), or a data set "
+            'with the attribute target = "number".'
+        ) from None
+    return found
+
+
+def without_transforms(dataset: Any) -> Any:
+    """Return a data set without torchvision transforms, as a shallow copy if it has any."""
+    given = [name for name in _TRANSFORMS if getattr(dataset, name, None) is not None]
+    if not given:
+        return dataset
+    plain = copy.copy(dataset)
+    for name in given:
+        try:
+            setattr(plain, name, None)
+        except AttributeError:  # a property, unlike torchvision's attribute
+            return dataset
+    return plain
+
+
+class Pairs:
+    """Rows of (example, label) from two columns; text labels are numbered alphabetically."""
+
+    def __init__(self, examples: Any, labels: Any, classes: tuple[str, ...] | None = None) -> None:
+        columns = examples if isinstance(examples, Mapping) else {"": examples}
+        self._examples = {name: _array(values) for name, values in columns.items()}
+        self._named = isinstance(examples, Mapping)
+        values = _array(labels)
+        if not all(map(has_rows, self._examples.values())):
+            raise DataError("X has no rows. Give an array, a list or a tensor with one per label.")
+        num_examples, num_labels = len(next(iter(self._examples.values()))), len(values)
+        if num_examples != num_labels:
+            raise DataError(
+                f"there are {num_examples} examples and {num_labels} labels. Give one label for "
+                "each example: (X, y) of one length."
+            )
+        # Whole numbers of an array are measurements, those of a tensor or list may be tokens.
+        plain = self._examples.get("") if not self._named else None
+        if isinstance(plain, np.ndarray) and plain.ndim == 2 and plain.dtype.kind in "biu":
+            self._examples[""] = plain.astype(np.float32)
+        if isinstance(next(iter(values), None), str):
+            names, numbers = np.unique(np.asarray(values).astype(str), return_inverse=True)
+            classes, values = tuple(names.tolist()), numbers.reshape(-1)
+        self.targets, self.classes = values, classes
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, row: int) -> tuple[Any, Any]:
+        label = self.targets[row]
+        if self._named:
+            return {name: column[row] for name, column in self._examples.items()}, label
+        example = self._examples[""][row]
+        # Readers take an array's last dimension for the channels.
+        if isinstance(example, np.ndarray) and example.ndim == 3:
+            first, last = example.shape[0] in (1, 3), example.shape[-1] in (1, 3)
+            example = example.transpose(1, 2, 0) if first and not last else example
+        return example, label
+
+
+class _TableExamples:
+    """The examples of a Hugging Face `datasets.Dataset`: its image, else all but the label."""
+
+    def __init__(self, table: Any, label: str) -> None:
+        image = _image_column(table)
+        self._columns = [image] if image else [name for name in table.features if name != label]
+        self._table = table
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __getitem__(self, row: int) -> Any:
+        example = self._table[row]
+        if len(self._columns) == 1:
+            return example[self._columns[0]]
+        return {name: example[name] for name in self._columns}
+
+
+def _array(values: Any) -> Any:
+    if not hasattr(values, "to_numpy"):
+        return values
+    found = values.to_numpy()
+    # Tables give read-only views, and torch warns about them.
+    return found if found.flags.writeable else found.copy()
 
 
 def is_table(data: Any) -> bool:
@@ -112,7 +254,6 @@ def is_table(data: Any) -> bool:
 
 
 def are_texts(examples: Any) -> bool:
-    """Whether the X of (X, y) is texts."""
     return isinstance(_first(examples), str)
 
 
@@ -122,13 +263,18 @@ def is_pair(data: Any) -> bool:
         isinstance(data, tuple)
         and len(data) == 2
         and not any(isinstance(column, tuple | str) for column in data)
-        and (hasattr(data[0], "tocsr") or _has_rows(data[0]))
-        and _has_rows(data[1])
+        and (hasattr(data[0], "tocsr") or has_rows(data[0]))
+        and has_rows(data[1])
     )
 
 
-def _has_rows(data: Any) -> bool:
-    # Classes and arrays without dimensions have the method, too.
+def is_hugging_face(data: Any) -> bool:
+    """Whether data is a Hugging Face `datasets.Dataset`; its package need not be installed."""
+    return hasattr(data, "features") and hasattr(data, "with_format") and hasattr(data, "__len__")
+
+
+def has_rows(data: Any) -> bool:
+    """Whether data has a length: classes and arrays without dimensions have the method alone."""
     try:
         return len(data) >= 0
     except TypeError:
@@ -162,7 +308,7 @@ def is_frame(data: Any) -> bool:
     """Whether data has named columns of single values, the target among them."""
     if hasattr(data, "iloc") or hasattr(data, "__arrow_c_stream__"):
         return hasattr(data, "columns")
-    if hasattr(data, "features") and hasattr(data, "with_format") and hasattr(data, "__len__"):
+    if is_hugging_face(data):
         return all(_is_value(feature) for feature in (data.features or {}).values())
     if isinstance(data, np.ndarray):
         return data.dtype.names is not None
@@ -199,10 +345,7 @@ def _columns(data: Any) -> list[tuple[str, Sequence[Any]]]:
 def _table_rows(source: str, data: Any, target: str | None) -> ColumnRows:
     """The rows of a frame with its target, of (X, y), or of (text, label) pairs."""
     if is_frame(data):
-        features = getattr(data, "features", {})
-        named = {name: getattr(found, "names", None) for name, found in dict(features).items()}
-        classes = {name: tuple(found) for name, found in named.items() if found}
-        table = FrameTable(_columns(data), classes)
+        table = FrameTable(_columns(data), _class_names(data))
         return rows_of_table(Query(source, _options(table, target)), table)
     if is_pair(data):
         examples, given = data[0], _listed(data[1])
@@ -226,6 +369,12 @@ def _table_rows(source: str, data: Any, target: str | None) -> ColumnRows:
         return rows_of_table(Query(source, options), table)
     options = {"label": _quoted([column]), **_text_options(table, column)}
     return rows_of_table(Query(source, options), table, labels_of_rows(given, None, source))
+
+
+def _class_names(data: Any) -> dict[str, tuple[str, ...]]:
+    features = dict(getattr(data, "features", {}))
+    named = {name: getattr(feature, "names", None) for name, feature in features.items()}
+    return {name: tuple(names) for name, names in named.items() if names}
 
 
 def _listed(values: Any) -> list[Any]:
@@ -264,21 +413,23 @@ def _examples(examples: Any) -> list[tuple[str, Sequence[Any]]]:
     return [(f"{place:0{width}}", rows[:, place].tolist()) for place in range(rows.shape[1])]
 
 
-def _target_column(table: Table, target: str | None) -> str:
+def _target_column(
+    columns: Sequence[str], class_names: Mapping[str, object], target: str | None
+) -> str:
     if target is not None:
-        if target not in table.columns:
+        if target not in columns:
             raise DataError(
-                f"the table has no column {target!r}.{did_you_mean(target, table.columns)} Name "
-                f"one of {', '.join(table.columns)}: target=COLUMN."
+                f"the table has no column {target!r}.{did_you_mean(target, columns)} Name "
+                f"one of {', '.join(columns)}: target=COLUMN."
             )
         return target
-    named = [name for name in TARGETS if name in table.columns]
-    both = [name for name in named if name in table.class_names]
-    if found := (*both, *table.class_names, *named):
+    named = [name for name in TARGETS if name in columns]
+    both = [name for name in named if name in class_names]
+    if found := (*both, *class_names, *named):
         return found[0]
-    last = table.columns[-1] if table.columns else "COLUMN"
+    last = columns[-1] if columns else "COLUMN"
     raise DataError(
-        f"the table has the columns {', '.join(table.columns)}, and none of them is called label. "
+        f"the table has the columns {', '.join(columns)}, and none of them is called label. "
         f"Name the one with the labels: target={last!r}."
     )
 
@@ -290,7 +441,8 @@ def query_of(table: Table, target: str) -> str:
 
 def _options(table: Table, target: str | None) -> dict[str, str]:
     as_numbers = target == NUMBER and NUMBER not in table.columns
-    column = _target_column(table, None if as_numbers else target)
+    wanted = None if as_numbers else target
+    column = _target_column(table.columns, table.class_names, wanted)
     return _options_of(table, column, as_numbers=as_numbers)
 
 

@@ -32,11 +32,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lipt.common.data.parallel import Progress, threads_for
-from lipt.common.data.sources.image_files import EncodedRows
-from lipt.common.data.sources.index import Stamp, allocate_in_cache, cached_tensors
-from lipt.common.data.sources.rows import ColumnRows
+from lipt.common.data.sources.rows import ColumnRows, EncodedRows
 from lipt.common.data.sources.storage import (
     Query,
+    Stamp,
+    allocate_in_cache,
+    cached_tensors,
     identity_of,
     open_regular,
     read_lines,
@@ -197,26 +198,21 @@ def pairs_rows(
     )
 
     def embed() -> Mapping[str, Tensor]:
-        image_tower, text_tower = towers
-        rows = _embedded(pairs, image_tower, text_tower, size, batch, progress)
+        rows = _embedded(pairs, towers, size, batch, progress)
         if not classes:
             centres_CD = clusters(rows["images"], num_clusters)
         else:
             starts = range(0, len(classes), batch)
             parts = [list(classes[start : start + batch]) for start in starts]
-            centres_CD = torch.cat([text_tower.rows(part, len(part)) for part in parts])
+            centres_CD = torch.cat([towers[1].rows(part, len(part)) for part in parts])
         return {**rows, "labels": nearest(rows["images"], centres_CD)}
 
     tensors = cached_tensors("pairs", depends_on, embed)
-    images_ND = tensors["images"]
+    images_ND, names = tensors["images"], classes or tuple(map(str, range(num_clusters)))
+    column = Column("", ColumnType.FLOAT32, (images_ND.shape[1],))
     return ColumnRows(
-        source=source,
-        names=classes or tuple(map(str, range(num_clusters))),
-        labels_N=tensors["labels"],
-        columns=(Column("", ColumnType.FLOAT32, (images_ND.shape[1],)),),
-        tensors={"": images_ND},
+        *(source, names, tensors["labels"], (column,), {"": images_ND}, tensors["captions"]),
         stamp=pairs.stamp,
-        paired_NP=tensors["captions"],
     )
 
 
@@ -239,14 +235,9 @@ def _classes(query: Query) -> tuple[str, ...]:
 
 
 def _embedded(
-    pairs: FoundPairs,
-    image_tower: Tower,
-    text_tower: Tower,
-    size: int,
-    batch: int,
-    progress: Progress | None,
+    pairs: FoundPairs, towers: Sequence[Tower], size: int, batch: int, progress: Progress | None
 ) -> dict[str, Tensor]:
-    rows: dict[str, Tensor] = {}
+    (image_tower, text_tower), rows = towers, dict[str, Tensor]()
     files = EncodedRows(
         *(pairs.source, (), torch.zeros(len(pairs), dtype=torch.int64)),
         open=lambda row: open_regular(pairs.images[row]),
@@ -320,13 +311,9 @@ class Tower:
 
 def nearest(rows_ND: Tensor, centres_CD: Tensor) -> Tensor:
     """Index of the centre with the largest inner product, the first of ties; N, int64."""
-    labels_N = torch.empty(len(rows_ND), dtype=torch.int64)
-    step = max(1, _BLOCK_VALUES // max(centres_CD.shape))
     with pinned_kernels(1):
-        for start in range(0, len(rows_ND), step):
-            similarity_BC = rows_ND[start : start + step] @ centres_CD.T
-            labels_N[start : start + step] = similarity_BC.argmax(dim=1)
-    return labels_N
+        blocks = torch.split(rows_ND, max(1, _BLOCK_VALUES // max(centres_CD.shape)))
+        return torch.cat([(rows_BD @ centres_CD.T).argmax(dim=1) for rows_BD in blocks])
 
 
 def clusters(rows_ND: Tensor, num_clusters: int) -> Tensor:

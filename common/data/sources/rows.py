@@ -21,11 +21,13 @@ Shapes: N examples, C channels or classes, H x W pixels, T targets, P features o
 from __future__ import annotations
 
 import hashlib
+import io
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple, TypeGuard
+from typing import BinaryIO, ClassVar, NamedTuple, TypeGuard
 
 import numpy as np
 import torch
@@ -33,9 +35,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lipt.common.data.parallel import map_rows
-from lipt.common.data.sources.index import Stamp
+from lipt.common.data.sources.storage import Stamp
 from lipt.common.errors import DataError
-from lipt.common.images.formats import Header, fit_pixels
+from lipt.common.images.formats import Header, check_file, decode_file, fit_pixels
 from lipt.common.inputs.specs import Column
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.targets.values import TargetValues
@@ -191,6 +193,41 @@ class ArrayRows(PixelRows):
 
 
 @dataclass(frozen=True)
+class EncodedRows(ImageRows):
+    """Labelled image files; `open` may run in any thread, and raises OSError or DataError."""
+
+    open: Callable[[int], BinaryIO]
+    where: Callable[[int], str]
+    encoded: ClassVar[bool] = True
+
+    def raw(self, row: int) -> bytes:
+        with self._file(row) as file:
+            return file.read()
+
+    def check(self, row: int) -> Header:
+        with self._file(row) as file:
+            return check_file(file)
+
+    def read(
+        self, row: int, channels: int, size: tuple[int, int]
+    ) -> tuple[Header, NDArray[np.uint8]]:
+        # In one read: a remote file costs a request for each part.
+        with self._file(row) as file:
+            return decode_file(io.BytesIO(file.read()), channels, size)
+
+    @contextmanager
+    def _file(self, row: int) -> Iterator[BinaryIO]:
+        try:
+            with self.open(row) as file:
+                yield file
+        except (DataError, OSError) as error:
+            raise DataError(
+                f"image {row} of {self.source} ({self.where(row)}) cannot be used: "
+                f"{error}. Replace it, or remove it and open the data again."
+            ) from error
+
+
+@dataclass(frozen=True)
 class ColumnRows(Rows):
     """Examples other than images, in memory; `tensors` are N x shape by column, on the CPU.
 
@@ -248,7 +285,6 @@ def is_texts(names: object) -> TypeGuard[list[str]]:
 
 
 def numbered_classes(labels_N: Tensor, source: str) -> tuple[str, ...]:
-    """Names "0", "1", ... up to the largest label."""
     largest = int(labels_N.max())
     if largest >= _MAX_CLASSES:
         raise DataError(

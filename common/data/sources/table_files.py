@@ -30,10 +30,8 @@ from typing import Any, TextIO
 import numpy as np
 import torch
 
-from lipt.common.data.sources.image_files import EncodedRows
-from lipt.common.data.sources.index import Stamp
-from lipt.common.data.sources.rows import is_texts
-from lipt.common.data.sources.storage import is_url, open_regular, storage_of
+from lipt.common.data.sources.rows import EncodedRows, is_texts
+from lipt.common.data.sources.storage import Stamp, is_url, open_regular, storage_of
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.imports import import_extra
 from lipt.common.text import did_you_mean, listed
@@ -47,8 +45,8 @@ MOST_COLUMNS = 16_384
 # In characters. A quote that is never closed would take the rest of the file.
 _LONGEST_CELL = 2**24
 
-IMAGE_COLUMNS = ("img", "image")
-LABEL_COLUMNS = ("label", "labels", "fine_label", "fine_labels")
+_IMAGE_COLUMNS = ("img", "image")
+_LABEL_COLUMNS = ("label", "labels", "fine_label", "fine_labels")
 _CACHE_BYTES = 2**30
 _LARGEST = np.iinfo(np.int64).max
 
@@ -74,8 +72,7 @@ class Table(ABC):
             yield [list(column) for column in zip(*chunk, strict=True)]
 
     @abstractmethod
-    def _rows(self, names: Sequence[str]) -> Iterator[Sequence[Cell]]:
-        """The cells of some columns, row by row."""
+    def _rows(self, names: Sequence[str]) -> Iterator[Sequence[Cell]]: ...
 
 
 def is_missing(cell: Cell) -> bool:
@@ -257,7 +254,6 @@ class RowGroups:
         self._lock = threading.Lock()
 
     def read(self, row: int) -> bytes:
-        """The bytes of a row, from any thread."""
         group = bisect_right(self._starts, row) - 1
         with self._lock:
             value = self._values(group)[row - self._starts[group]]
@@ -345,9 +341,7 @@ def parquet_rows(source: str, path: str) -> EncodedRows:
     labels_N = torch.tensor(labels, dtype=torch.int64)
     groups = RowGroups(table.readers, image_column)
     return EncodedRows(
-        source=source,
-        names=table.class_names[label_column] or None,
-        labels_N=labels_N,
+        *(source, table.class_names[label_column] or None, labels_N),
         open=lambda row: io.BytesIO(groups.read(row)),
         where=groups.where,
         stamp=stamp,
@@ -365,13 +359,8 @@ def _find_files(source: str, path: str) -> list[str]:
             f"{source}: {path} is no file, and there is no *.parquet below it. Name a Parquet "
             "file, or a directory that holds some."
         )
-    folders = {name: name.rpartition("/")[0] for name in found}
-    train = [
-        name
-        for name, folder in folders.items()
-        if name.rpartition("/")[2].startswith("train") or folder.rpartition("/")[2] == "train"
-    ]
-    directories = sorted({folders[name] for name in train})
+    train = [name for name in found if re.search(r"/train([^/]*|/[^/]*)$", name)]
+    directories = sorted({name.rpartition("/")[0] for name in train})
     if len(directories) > 1:
         raise DataError(
             f"{source}: {path} holds training files in {len(directories)} directories: "
@@ -385,7 +374,7 @@ def _image_and_label(table: ParquetTable) -> tuple[str, str]:
     listed = ", ".join(f"{field.name} ({field.type})" for field in schema)
     struct = re.compile(r"struct<(.*, )?bytes: (large_)?binary\b")
     images = [str(field.name) for field in schema if struct.match(str(field.type))]
-    image = next((candidate for candidate in IMAGE_COLUMNS if candidate in images), None)
+    image = next((candidate for candidate in _IMAGE_COLUMNS if candidate in images), None)
     if image is None and len(images) == 1:
         image = images[0]
     if image is None:
@@ -394,17 +383,16 @@ def _image_and_label(table: ParquetTable) -> tuple[str, str]:
             f"among {listed}. Call the images' column image."
         )
     integers = {field.name for field in schema if re.fullmatch(r"u?int\d+", str(field.type))}
-    label = next((candidate for candidate in LABEL_COLUMNS if candidate in integers), None)
+    label = next((candidate for candidate in _LABEL_COLUMNS if candidate in integers), None)
     if label is None:
         raise DataError(
-            f"{name} has no integer column called {', '.join(LABEL_COLUMNS)} among {listed}. "
+            f"{name} has no integer column called {', '.join(_LABEL_COLUMNS)} among {listed}. "
             "Call the class numbers' column label."
         )
     return image, label
 
 
 def _class_names(schema: Any, label_column: str) -> tuple[str, ...]:
-    """The class names in Hugging Face's metadata, or none."""
     try:
         described = json.loads((schema.metadata or {})[b"huggingface"])
         names = described["info"]["features"][label_column]["names"]

@@ -153,6 +153,7 @@ def _labels_of_targets(source: str, data: Any, num_rows: int) -> Labels | None:
 def labels_of_rows(labels: Sequence[Any], data: Any, source: str) -> Labels:
     """The targets of all rows; `data` may name the classes, or say that they are numbers."""
     names = _classes(data)
+    labels = [_array(label) if isinstance(label, Tensor) else label for label in labels]
     with suppress(TypeError, ValueError, RuntimeError):
         numbers_N = np.asarray(labels)
         column = numbers_N.ndim == 2 and numbers_N.shape[1] == 1
@@ -170,11 +171,8 @@ def labels_of_rows(labels: Sequence[Any], data: Any, source: str) -> Labels:
                 return _numbered(numbers_N.astype(np.int64), names, source)
     if labels and all(isinstance(label, str) for label in labels):
         return Labels(*labels_of_names(list(map(str, labels)), names, source))
-    if not all(map(is_class, labels)):
-        targets = read_targets(labels, names, source)
-        return Labels(targets.strata_N, None, targets)
-    class_numbers = [_class_number(label, source, row) for row, label in enumerate(labels)]
-    return Labels(torch.tensor(class_numbers, dtype=torch.int64), names)
+    targets = read_targets(labels, names, source)
+    return Labels(targets.strata_N, None, targets)
 
 
 def _are_classes(numbers_N: NDArray[Any], source: str) -> bool:
@@ -483,11 +481,11 @@ def _is_vector(column: Column) -> bool:
 
 def _require_same(tensors: Mapping[str, Tensor], again: Mapping[str, Tensor], source: str) -> None:
     same = tensors.keys() == again.keys() and all(
-        torch.equal(tensor, again[name]) for name, tensor in tensors.items()
+        # NaN never equals itself.
+        torch.equal(tensor.nan_to_num(), again[name].nan_to_num())
+        for name, tensor in tensors.items()
     )
-    # NaN never equals itself; it is refused later, with its row.
-    finite = all(bool(tensor.isfinite().all()) for tensor in tensors.values())
-    if finite and not same:
+    if not same:
         raise DataError(f"{source}: {_RANDOM}")
 
 

@@ -28,12 +28,12 @@ import torch
 from torch import Tensor
 
 from lipt.common.data.parallel import Progress, map_rows
-from lipt.common.data.sources.image_files import EncodedRows
-from lipt.common.data.sources.index import Stamp, cached_tensors
-from lipt.common.data.sources.rows import labels_of_names
+from lipt.common.data.sources.rows import EncodedRows, labels_of_names
 from lipt.common.data.sources.storage import (
+    Stamp,
     Storage,
     Window,
+    cached_tensors,
     read_exactly,
     read_lines,
     split_query,
@@ -101,9 +101,7 @@ def webdataset_rows(source: str, path: str, progress: Progress | None = None) ->
         return Window(read, int(index["offsets"][row]), int(index["sizes"][row])).buffered()
 
     return EncodedRows(
-        source=source,
-        names=names or classes or None,
-        labels_N=labels_N,
+        *(source, names or classes or None, labels_N),
         open=open_row,
         where=lambda row: f"{shard_of(row)}, member {_text(index['members'][row])}",
         stamp=Stamp.of([*shards, named]) if named else of_shards,
@@ -278,14 +276,17 @@ class _Shard:
             )
             while (info := archive.next()) is not None:
                 behind = _called(info)
-                _require_inside(info, last, size)
+                end = info.offset_data + info.size
+                # Offsets must rise: a negative size would loop forever.
+                if info.size < 0 or info.offset_data <= last or end > size:
+                    raise ValueError(f"this member ends at byte {end} of {size}")  # noqa: TRY301
                 last = info.offset_data
                 # tarfile would otherwise keep all members.
                 archive.members.clear()  # type: ignore[attr-defined]
                 if info.isreg() and not info.issparse():
                     yield info
-            end = self.storage.read(self.name, archive.offset, tarfile.BLOCKSIZE)
-            if len(end) < tarfile.BLOCKSIZE or any(end):
+            tail = self.storage.read(self.name, archive.offset, tarfile.BLOCKSIZE)
+            if len(tail) < tarfile.BLOCKSIZE or any(tail):
                 raise ValueError(f"at byte {archive.offset} there is no header and no end")  # noqa: TRY301
         # tarfile can raise nearly anything on a broken file.
         except Exception as error:
@@ -301,13 +302,6 @@ class _Shard:
 
     def _refused(self, what: str) -> DataError:
         return DataError(f"{self.name}: {what}")
-
-
-def _require_inside(info: tarfile.TarInfo, last: int, size: int) -> None:
-    end = info.offset_data + info.size
-    # Offsets must rise: a negative size would loop forever.
-    if info.size < 0 or info.offset_data <= last or end > size:
-        raise ValueError(f"this member ends at byte {end} of {size}")
 
 
 def _called(member: tarfile.TarInfo) -> str:

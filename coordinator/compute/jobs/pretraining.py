@@ -8,18 +8,18 @@ MakeSoup                              committed learners -> theta_p
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import pack_shard
 from lipt.common.errors import CorruptBlobError, UnknownBlobError
 from lipt.common.inputs.specs import InputFormat
-from lipt.common.weights.files import pack, specs_of
+from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context, DataDescription
 from lipt.coordinator.state.records import LearnerRecord, SoupRecord
-from lipt.core.evaluation import OpenWeights
 from lipt.core.pipeline import cut_shards, initial_weights, merge_learners
-from lipt.core.results import Ingredient, open_learner, pack_initial
+from lipt.core.results import Ingredient, pack_initial
 
 
 @dataclass(frozen=True)
@@ -120,30 +120,23 @@ class MakeSoup:
     def _merge(self, context: Context) -> SoupResult:
         model = context.new_model(self.config)
         initial = context.read_weights(self.initial_weights, model)
-        frozen = {name: initial[name] for name in context.frozen(self.config, model)}
-        specs = specs_of(initial)
-
-        def opener(name: BlobName) -> OpenWeights:
-            # Checked each time: the disk may change the file between two openings.
-            return lambda: open_learner(context.blobs.verified_path(name), specs, frozen)
-
-        merged = merge_learners(
+        read = context.read_learners(self.config, self.initial_weights, model)
+        made, initial_accuracy = merge_learners(
             context,
             self.config,
             self.inputs,
             initial,
-            [opener(name) for _, name in self.learners],
+            [partial(read, name) for _, name in self.learners],
             lambda at, part: context.send(LearnerOffered(self.learners[at][0], part)),
         )
-        made = merged.soup
         accuracies = [part.accuracy for part in made.ingredients.values()]
         record = SoupRecord(
-            initial_accuracy=merged.initial_accuracy,
+            initial_accuracy=initial_accuracy,
             mean_learner_accuracy=sum(accuracies) / len(accuracies),
             best_learner_accuracy=max(accuracies),
             soup_accuracy=made.accuracy,
             num_kept=sum(part.kept for part in made.ingredients.values()),
-            num_validation_examples=merged.num_validation_examples,
+            num_validation_examples=len(context.split(self.config).validation_ids),
         )
         return SoupResult(
             weights=context.blobs.put_bytes(pack(made.weights)),

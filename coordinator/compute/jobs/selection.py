@@ -23,9 +23,8 @@ from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.messages import MAX_LIGHT_BYTES
 from lipt.coordinator.compute.scan import scanned_signals
 from lipt.core.proxies.proxy import Proxy
-from lipt.core.selection.options import WarmUp
-from lipt.core.selection.registry import find_strategy
-from lipt.core.selection.strategy import Need
+from lipt.core.selection.select import find_strategy
+from lipt.core.selection.strategy import Need, WarmUp
 from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.signals import Signals
 from lipt.core.stages.choice import Chosen, choose, manifest_of
@@ -68,10 +67,6 @@ class Selected:
 @dataclass(frozen=True)
 class SelectSubset(Question):
     """Answer a selection query."""
-
-    @classmethod
-    def answering(cls, question: Question) -> Self:
-        return cls(**vars(question))
 
     @property
     def is_light(self) -> bool:

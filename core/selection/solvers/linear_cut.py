@@ -30,8 +30,6 @@ _MOST_BITS = 22
 _EXACT_BITS = 53
 _MOST_ROUNDS = 50
 
-Map = Callable[[Tensor], Tensor]
-
 
 def exact_bits(num_rows: int) -> int:
     """The finest grid on which gains, below 4 (num_rows + 1), are exact sums."""
@@ -84,7 +82,7 @@ def cut_picks(
     budget: int,
     *,
     scale: float,
-    map_rows: Map = lambda rows_BP: rows_BP,
+    map_rows: Callable[[Tensor], Tensor] = lambda rows_BP: rows_BP,
 ) -> Iterator[tuple[float, int]]:
     """Yield examples in greedy order, each with its gain, which may be negative.
 

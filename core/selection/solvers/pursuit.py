@@ -329,7 +329,10 @@ class NonNegativeFit:
         gain = target - float(inside_K @ self._rotated_target_K)
         if outside <= _DEPENDENT * square or gain <= 0:
             return False
-        self._reserve(size + 1)
+        if size == len(self._root):
+            grown = self._empty(2 * size, 2 * size)
+            grown[:size, :size] = self._root
+            self._root = grown
         scale = outside**0.5
         self._root[size, :size] = (root_KK.T @ inside_K) / -scale
         self._root[:size, size] = 0
@@ -383,13 +386,6 @@ class NonNegativeFit:
         kept_K = self.weights_K.clone()
         kept_K[position] = kept_K[last]
         self.weights_K = kept_K[:last]
-
-    def _reserve(self, size: int) -> None:
-        capacity = len(self._root)
-        if size > capacity:
-            grown = self._empty(2 * capacity, 2 * capacity)
-            grown[:capacity, :capacity] = self._root
-            self._root = grown
 
     def _empty(self, *shape: int) -> Tensor:
         return torch.empty(shape, dtype=torch.float64, device=self._device)

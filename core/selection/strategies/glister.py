@@ -9,8 +9,7 @@ updated after every pick (exact), or between rounds of picks. The validation log
 z_v -= eta sum_S e_i (h_i . h_v + 1), from z_v = log p_v, up to a shift. Gains can grow, so lazy
 greedy's bounds do not hold. But a gain moves by at most eta |g_i| times the distance that grad L_V
 has moved, which bounds it for the exact solver. As in the authors' code, the step is eta times the
-SUM of the subset's gradients; on all classes a few hundred picks in 15 rounds can overshoot.
-`step=mean` divides eta by K; then most picks are those of one-shot choice.
+SUM of the subset's gradients, which can overshoot; `step=mean` divides eta by K.
 
 Shapes: N examples, V validation examples, S of a step, C classes, D features, Q dimensions of the
 validation features' span, K budget, B candidates or rows of a block.
@@ -112,7 +111,7 @@ def _exactly(objective: GlisterObjective, budget: int) -> Tensor:
     max_candidates = int(_WORTH_GATHERING * len(norms_N))
     reference = objective.gradient()
     gains_N = objective.gains(reference)
-    best = _first_largest(gains_N)
+    best = int(comparable(gains_N).argmax())
     chosen: list[int] = []
     while True:
         chosen.append(best)
@@ -128,14 +127,10 @@ def _exactly(objective: GlisterObjective, budget: int) -> Tensor:
         candidates_B = torch.nonzero(bounds_N >= known - _ROUNDING * abs(known)).flatten()
         if 0 < len(candidates_B) <= max_candidates:
             candidate_gains_B = objective.gains(gradient, candidates_B)
-            best = int(candidates_B[_first_largest(candidate_gains_B)])
+            best = int(candidates_B[comparable(candidate_gains_B).argmax()])
         else:
             reference, gains_N = gradient, objective.gains(gradient)
-            best = _first_largest(gains_N)
-
-
-def _first_largest(gains_B: Tensor) -> int:
-    return int(comparable(gains_B).argmax())
+            best = int(comparable(gains_N).argmax())
 
 
 def comparable(gains_B: Tensor) -> Tensor:

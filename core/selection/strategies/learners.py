@@ -17,9 +17,8 @@ from torch import Tensor
 
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import SignalsError
-from lipt.core.selection.options import Preset
 from lipt.core.selection.selection import Selection, draw_by_weight, keep_largest, unweighted
-from lipt.core.selection.strategy import DYNAMICS, built_in
+from lipt.core.selection.strategy import DYNAMICS, Preset, built_in
 from lipt.core.signals.dynamics import deviation_over_moments, mean_over_moments
 from lipt.core.signals.signals import Signals
 

@@ -17,7 +17,6 @@ from pydantic import Field
 from torch import Tensor
 
 from lipt.common.determinism import derive_generator
-from lipt.core.selection.options import Preset
 from lipt.core.selection.selection import (
     Selection,
     class_quotas,
@@ -28,7 +27,15 @@ from lipt.core.selection.selection import (
 from lipt.core.selection.solvers.linear_cut import spherical_kmeans
 from lipt.core.selection.strategies.learners import mean_margins
 from lipt.core.selection.strategies.scores import error_norms
-from lipt.core.selection.strategy import DYNAMICS, FEATURES, NOTHING, SIGNALS, Balance, built_in
+from lipt.core.selection.strategy import (
+    DYNAMICS,
+    FEATURES,
+    NOTHING,
+    SIGNALS,
+    Balance,
+    Preset,
+    built_in,
+)
 from lipt.core.signals.signals import Signals
 
 # With one pick per cell, every accidental cell would count.

@@ -75,7 +75,7 @@ def test_write_errors_are_logged_and_leave_no_file(
     with monkeypatch.context() as patched:
         patched.setattr(texts, "write", full)
         assert texts.text("a") == "of a"
-    assert "No space left on device. Free space there" in caplog.text
+    assert "No space left on device. Free space, or set XDG_CACHE_HOME" in caplog.text
     assert list(texts.folder.iterdir()) == []
     assert texts.text("a") == "of a"
     assert texts.made == ["a", "a"]

@@ -3,6 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from lipt.common.data.sources.storage import Storage
+
 
 @pytest.fixture(autouse=True)
 def indexes(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -10,6 +12,21 @@ def indexes(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monkey
     cache = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     return cache / "lipt" / "indexes"
+
+
+@pytest.fixture
+def fetched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
+    """Names of files that are read, with the start and the end of each part."""
+    parts: list[tuple[str, int, int]] = []
+    fetch = Storage.fetch
+
+    def counted(storage: Storage, name: str, start: int, end: int) -> bytes:
+        content = fetch(storage, name, start, end)
+        parts.append((name, start, start + len(content)))
+        return content
+
+    monkeypatch.setattr(Storage, "fetch", counted)
+    return parts
 
 
 @pytest.fixture

@@ -1,8 +1,9 @@
-"""Both storages behave as one, and the pixels' statistics are exact.
+"""Both storages behave as one, and the inputs' figures are exact.
 
 Shapes: N examples, B ids, C channels.
 """
 
+import math
 import statistics
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,17 +19,24 @@ from hypothesis import strategies as st
 
 from lipt.common.data import (
     Dataset,
-    decode_image,
-    normalization,
+    input_format,
     open_dataset,
     without_quarantined,
 )
 from lipt.common.data.dataset import IdMapping
 from lipt.common.data.loading import load
-from lipt.common.data.sources.image_files import EncodedRows
-from lipt.common.data.sources.rows import ArrayRows
-from lipt.common.inputs.specs import ImageSpec
-from tests.common.data.columns import counted, write_folder
+from lipt.common.data.sources.rows import ArrayRows, ColumnRows, EncodedRows
+from lipt.common.images.formats import decode_image
+from lipt.common.inputs.model_input import to_model_input
+from lipt.common.inputs.specs import (
+    Column,
+    ColumnFormat,
+    ColumnsFormat,
+    ColumnType,
+    ImageFormat,
+    ImageSpec,
+)
+from tests.common.data.columns import SIZES, TOKENS, column_rows, counted, write_folder
 
 Encode = Callable[..., bytes]
 
@@ -110,23 +118,71 @@ def test_images_have_the_model_s_size(
     assert data.images(torch.tensor([1, 0])).shape == (2, 3, *expected)
 
 
+def normalization(data: Dataset, seed: int) -> ImageFormat:
+    found = input_format(data, torch.arange(len(data)), seed)
+    assert isinstance(found, ImageFormat)
+    return found
+
+
 def test_normalization_equals_a_slow_oracle_and_samples_by_seed() -> None:
     images = np.random.default_rng(1).integers(0, 256, (250, 3, 4, 5), np.uint8)
-    mean, std = normalization(array_set(images), torch.arange(250), seed=0)
+    found = normalization(array_set(images), seed=0)
     for channel in range(3):
         values = [value / 255 for value in images[:, channel].ravel().tolist()]
-        assert mean[channel] == pytest.approx(statistics.fmean(values), rel=1e-12)
-        assert std[channel] == pytest.approx(statistics.pstdev(values), rel=1e-12)
+        assert found.mean[channel] == pytest.approx(statistics.fmean(values), rel=1e-12)
+        assert found.std[channel] == pytest.approx(statistics.pstdev(values), rel=1e-12)
     # Of more, 2,000 rows are sampled by the seed.
     images = np.zeros((2500, 1, 1, 1), np.uint8)
     images[:, 0, 0, 0] = np.arange(2500) % 256
     data = array_set(images)
-    ids = torch.arange(2500)
-    first = normalization(data, ids, seed=1)
-    assert first == normalization(data, ids, seed=1)
-    assert first != normalization(data, ids, seed=2)
+    first = normalization(data, seed=1)
+    assert first == normalization(data, seed=1)
+    assert first != normalization(data, seed=2)
     # A mean of 2,000 integers over 255: anything else was not 2,000 rows.
-    assert first[0][0] * 255 * 2000 == pytest.approx(round(first[0][0] * 255 * 2000), abs=1e-6)
+    total = first.mean[0] * 255 * 2000
+    assert total == pytest.approx(round(total), abs=1e-6)
+
+
+def test_statistics_are_per_entry_or_channel_of_the_training_examples() -> None:
+    data = load(column_rows())
+    found = input_format(data, torch.tensor([2, 0]), seed=0)
+    # Of 1 and 6: the mean is 3.5, the population's deviation 2.5.
+    expected = ColumnsFormat((ColumnFormat(TOKENS), ColumnFormat(SIZES, (3.5,), (2.5,))))
+    assert found == expected
+    rows = column_rows()
+    column = Column("sizes", ColumnType.FLOAT32, (2, 2), standardized=True)
+    values = torch.tensor([[[0.0, 7.0], [2.0, 7.0]]] * 2 + [[[4.0, 7.0], [6.0, 7.0]]])
+    rows = type(rows)("made", None, rows.labels_N, (column,), {"sizes": values})
+    found = input_format(load(rows), torch.arange(3), seed=0)
+    assert isinstance(found, ColumnsFormat)
+    # 0, 2, 0, 2, 4, 6 in one place, and 7 in the other, whose deviation of 0 becomes 1.
+    mean, squares = 14 / 6, (0 + 4 + 0 + 4 + 16 + 36) / 6
+    assert found.columns[0].mean == pytest.approx((mean, 7.0))
+    assert found.columns[0].std == pytest.approx((math.sqrt(squares - mean**2), 1.0))
+
+
+def test_an_extreme_value_is_clipped_and_leaves_the_statistics_usable() -> None:
+    values_N = torch.tensor([*map(float, range(9)), 1e12])
+    rows = ColumnRows("made", None, torch.arange(10) % 2, (SIZES,), {"sizes": values_N})
+    found = input_format(load(rows), torch.arange(10), seed=0)
+    assert isinstance(found, ColumnsFormat)
+    # Quartiles 2.25 and 6.75: the upper fence is 6.75 + 5 * 4.5.
+    cut_N = [*range(9), 29.25]
+    mean = sum(cut_N) / 10
+    assert found.columns[0].mean == pytest.approx((mean,))
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in cut_N) / 10)
+    assert found.columns[0].std == pytest.approx((deviation,))
+    inputs = to_model_input({"sizes": values_N}, found, "cpu")
+    assert isinstance(inputs, dict)
+    assert inputs["sizes"][-1] == 10
+    assert inputs["sizes"][0] == pytest.approx(-mean / deviation)
+
+
+def test_a_column_that_is_mostly_zero_keeps_its_rare_values() -> None:
+    values_N = torch.tensor([0.0] * 9 + [5.0])
+    rows = ColumnRows("made", None, torch.arange(10) % 2, (SIZES,), {"sizes": values_N})
+    found = input_format(load(rows), torch.arange(10), seed=0)
+    assert found == ColumnsFormat((ColumnFormat(SIZES, (0.5,), (1.5,)),))
 
 
 @budgets
@@ -163,7 +219,9 @@ def data():
 """
 
 
-def test_lazily_read_user_rows_are_read_again(write_module: Callable[[str, str], None]) -> None:
+def test_lazily_read_user_rows_are_read_again(
+    write_module: Callable[[str, str], None],
+) -> None:
     write_module("lazy", FACTORY)
     dataset = open_dataset("lazy:data", allowed_modules=["lazy"], memory_budget_bytes=0)
     import lazy  # type: ignore[import-not-found]

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torchvision import datasets
 
-from lipt.common.data import known_sources, open_dataset
-from lipt.common.data.loading import decode_all, load
-from lipt.common.data.sources.image_files import EncodedRows
+from lipt.common.data import open_dataset
+from lipt.common.data.loading import decode_all, known_sources, load
+from lipt.common.data.sources.rows import EncodedRows
 from lipt.common.errors import ConfigError, DataError, MissingExtraError, UnknownNameError
 from lipt.common.imports import SCHEMES
 from lipt.common.inputs.specs import ColumnsSpec, ImageSpec

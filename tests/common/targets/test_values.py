@@ -81,27 +81,7 @@ def scored(target: Target, outputs: Tensor, targets: Tensor, batch_size: int = 2
     return tally.score()
 
 
-def test_residuals_by_hand() -> None:
-    # softmax of (0, ln 3) is (1/4, 3/4); the sigmoid of ln 3 is 3/4.
-    logits = torch.tensor([[1.0, 3.0]]).log()
-    torch.testing.assert_close(
-        SingleLabel(2).residuals(logits, torch.tensor([0])), torch.tensor([[-0.75, 0.75]])
-    )
-    torch.testing.assert_close(
-        MultiLabel(2).residuals(logits, torch.tensor([[1, 1]], dtype=torch.uint8)),
-        torch.tensor([[-0.5, -0.25]]),
-    )
-    # 12 is one deviation above the mean, 0.5 too.
-    torch.testing.assert_close(
-        NUMBERS.residuals(torch.tensor([[1.5, -1.0]]), torch.tensor([[12.0, 0.5]])),
-        torch.tensor([[0.5, -2.0]]),
-    )
-    # The sigmoid of -20 is 2.0611536e-9, of 20 that much less than 1.
-    residuals = MultiLabel(2).residuals(torch.tensor([[-20.0, 20.0]]), torch.tensor([[0, 1]]))
-    assert residuals[0].tolist() == pytest.approx([2.0611536e-9, -2.0611536e-9], rel=1e-6)
-
-
-def test_losses_by_hand() -> None:
+def test_losses_by_hand_and_small_residuals() -> None:
     logits = torch.tensor([[1.0, 3.0]]).log()
     assert SingleLabel(2).losses(logits, torch.tensor([0])).item() == pytest.approx(math.log(4))
     # -ln 1/2 - ln 1/4
@@ -109,6 +89,9 @@ def test_losses_by_hand() -> None:
     assert MultiLabel(2).losses(logits, labels).item() == pytest.approx(math.log(8))
     loss = NUMBERS.losses(torch.tensor([[1.5, -1.0]]), torch.tensor([[12.0, 0.5]]))
     assert loss.item() == pytest.approx((0.25 + 4.0) / 2)
+    # The sigmoid of -20 is 2.0611536e-9, of 20 that much less than 1.
+    residuals = MultiLabel(2).residuals(torch.tensor([[-20.0, 20.0]]), torch.tensor([[0, 1]]))
+    assert residuals[0].tolist() == pytest.approx([2.0611536e-9, -2.0611536e-9], rel=1e-6)
 
 
 @pytest.mark.parametrize(("target", "targets"), CASES, ids=IDS)

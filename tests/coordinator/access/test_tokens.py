@@ -22,10 +22,8 @@ from lipt.common.errors import (
 from lipt.coordinator.access.caller import (
     ALLOWED_ROLES,
     ANYBODY,
-    Binding,
     Caller,
     Evidence,
-    credential_of,
     is_open,
     require_role,
     worker_id_of,
@@ -41,6 +39,7 @@ from lipt.coordinator.access.tokens import (
     describe_exposure,
     identify,
 )
+from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import TokenRecord
 from tests.clock import Clock
@@ -92,32 +91,36 @@ NAMESAKE = Caller("token-1", "box", WORKER)
 
 def test_a_worker_id_is_a_hash_of_the_secret() -> None:
     # printf '5%.0s' {1..32} | sha256sum
-    assert worker_id_of(SECRET) == "w-b235d9133396f6aa"
+    assert worker_id_of(SECRET) == "w-b235d9133396f6aa4f6e6a6d6c6cc16b"
     shown = Evidence(ANYBODY, SECRET)
     assert shown.proves(worker_id_of(SECRET))
     assert not shown.proves(worker_id_of("other"))
     assert not Evidence().proves(worker_id_of(""))
-    assert SECRET not in repr(shown) + repr(Binding.of(shown))
+    assert SECRET not in repr(shown)
 
 
 @pytest.mark.parametrize("now", [ANYBODY, BOX, OTHER, NAMESAKE])
 def test_a_worker_is_identified_by_its_secret(now: Caller) -> None:
-    binding = Binding.of(Evidence(ANYBODY, SECRET))
-    assert binding.objection(Evidence(now, SECRET)) == ""
+    worker_id = worker_id_of(SECRET)
+    assert Evidence(now, SECRET).objection(worker_id, ANYBODY) == ""
     for secret in ("", SECRET[1:], SECRET.replace("5", "6")):
         expected = "does not show the secret of the worker that registered under it"
-        assert binding.objection(Evidence(now, secret)) == expected
+        assert Evidence(now, secret).objection(worker_id, ANYBODY) == expected
 
 
 def test_a_worker_bound_to_a_certificate_must_use_it_or_its_renewal() -> None:
-    binding = Binding.of(Evidence(BOX, SECRET))
-    for caller in (BOX, RENEWED):
-        assert binding.objection(Evidence(caller, SECRET)) == ""
+    def objection(caller: Caller, secret: str = SECRET) -> str:
+        return Evidence(caller, secret).objection(worker_id_of(SECRET), BOX)
+
+    assert objection(BOX) == objection(RENEWED) == ""
     for caller in (NAMESAKE, ANYBODY, replace(BOX, certificate="", name="x")):
-        assert binding.objection(Evidence(caller, SECRET)) != ""
-    words = "is of other, and the worker registered as box"
-    assert binding.objection(Evidence(OTHER, SECRET)) == words
-    assert binding.objection(Evidence(BOX)) != ""
+        assert objection(caller) != ""
+    assert objection(OTHER) == "is of other, and the worker registered as box"
+    assert objection(BOX, "") != ""
+
+
+def credential_of(caller: Caller, worker_id: str) -> str:
+    return WorkerRecord(worker_id, "", "cpu", {}, (), 0.0, caller=caller).credential
 
 
 def test_authenticated_callers_are_one_credential_others_one_per_process() -> None:
@@ -237,33 +240,12 @@ async def test_tokens_are_listed_oldest_first_after_a_restart(
     assert again.listed() == (older, record)
 
 
-async def test_a_revocation_applies_on_a_full_disk_and_a_repeat_writes_it(
-    tokens: Tokens, database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def refuse(_: object) -> None:
-        raise StateError("the disk is full.")
-
-    text = await given(tokens)
-    (record,) = tokens.listed()
-    with monkeypatch.context() as full:
-        full.setattr(database, "save", refuse)
-        with pytest.raises(StateError):
-            await tokens.revoke(record.token_id)
-        with pytest.raises(UnauthenticatedError, match="was revoked"):
-            tokens.caller(text)
-        with pytest.raises(StateError):
-            await given(tokens)
-    assert len(tokens.listed()) == 1
-    revoked = await tokens.revoke(record.token_id)
-    assert await database.load(TokenRecord) == (revoked,)
-
-
-async def test_a_failed_revocation_write_is_repeated(
+async def test_a_revocation_applies_on_a_full_disk_and_is_written_later(
     database: Database, own: Token, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     retries = asyncio.Semaphore(0)
     tokens = Tokens(database, lambda: own, wall_clock=clock, sleep=lambda _: retries.acquire())
-    await given(tokens)
+    text = await given(tokens)
     (record,) = tokens.listed()
     refused = asyncio.Event()
 
@@ -275,6 +257,11 @@ async def test_a_failed_revocation_write_is_repeated(
         full.setattr(database, "save", refuse)
         with pytest.raises(StateError, match=r"is refused from now on, .* as soon as"):
             await tokens.revoke(record.token_id)
+        with pytest.raises(UnauthenticatedError, match="was revoked"):
+            tokens.caller(text)
+        with pytest.raises(StateError):
+            await given(tokens)
+        assert len(tokens.listed()) == 1
         refused.clear()
         retries.release()
         await refused.wait()

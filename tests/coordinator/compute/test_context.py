@@ -20,11 +20,7 @@ from lipt.coordinator.compute import context as contexts
 from lipt.coordinator.compute.context import Context, LightContext, with_kept_quarantine
 from lipt.coordinator.compute.jobs.pretraining import DescribeData
 from lipt.coordinator.compute.jobs.selection import SelectSubset
-from lipt.coordinator.compute.messages import (
-    MAX_LIGHT_BYTES,
-    HeavyJobError,
-    Order,
-)
+from lipt.coordinator.compute.messages import MAX_LIGHT_BYTES, HeavyJobError, Order
 from lipt.core.workspace import Key
 from tests.coordinator.compute.jobs.test_selection import job_of
 from tests.digits import digits_context, digits_settings

@@ -24,7 +24,7 @@ from lipt.coordinator.compute.messages import (
     ScanNews,
 )
 from lipt.coordinator.compute.process import ComputeProcess, OpenContext
-from lipt.coordinator.compute.queue import ComputeQueue, Entry, fair_order
+from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.compute.scan import ScanOpened
 from lipt.coordinator.instruments import JOB, QUEUE_WAIT
 from tests.clock import Clock
@@ -36,28 +36,6 @@ from tests.remembered_spans import remembering
 KNOWN = DataDescription(
     "two", ("a", "b"), (1, 1), ImageSpec(1, 8, 8), "f" * 64, labels=b"\1\0\0\0\0\0\0\0"
 )
-
-
-def entry(number: int, callers: str = "a", turn: int = 0) -> Entry:
-    job, outcome = cast("Any", None), cast("Any", None)
-    options = JobOptions("r", lambda: frozenset(callers.split()))
-    return Entry(number, turn, 0.0, job, options, lambda _: None, outcome)
-
-
-def numbers(waiting: list[Entry], ranks: dict[str, int] | None = None) -> list[int]:
-    return [one.number for one in fair_order(waiting, ranks or {})]
-
-
-def test_a_new_caller_does_not_overtake_one_that_waited_longer() -> None:
-    # Of the flood a job was begun at turn 1; the newcomers have come since.
-    flood = [entry(number, "flood") for number in range(3)]
-    waiting = [*flood, entry(3, "b", turn=1), entry(4, "c", turn=2)]
-    assert numbers(waiting, {"flood": 2}) == [3, 0, 4, 1, 2]
-
-
-def test_a_shared_job_runs_at_its_first_caller_s_turn() -> None:
-    waiting = [entry(1, "c"), entry(2, "flood"), entry(3, "flood b")]
-    assert numbers(waiting, {"flood": 9}) == [1, 3, 2]
 
 
 class PlayedProcess:
@@ -257,6 +235,16 @@ async def test_callers_and_the_pipeline_take_turns(queue: PlayedQueue) -> None:
     queue.ask("run", None)
     await settled()
     assert await queue.end_all() == ["a1", "b1", "run", "a2", "b2", "a3"]
+
+
+async def test_a_shared_job_runs_at_its_first_caller_s_turn(queue: PlayedQueue) -> None:
+    queue.ask("under way", "flood")
+    await settled()
+    queue.ask("c1", "c")
+    queue.ask("flood1", "flood")
+    queue.ask("both", lambda: frozenset({"flood", "b"}))
+    await settled()
+    assert await queue.end_all() == ["under way", "c1", "both", "flood1"]
 
 
 async def test_repeated_requests_do_not_overtake_waiting_callers(queue: PlayedQueue) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
+from lipt.common.config.tasks import ScoringTask
 from lipt.common.inputs.specs import ImageFormat
 from lipt.common.signals.passes import data_proof, encode_range, score_range
 from lipt.coordinator.compute.context import Context
@@ -23,9 +24,13 @@ from lipt.coordinator.compute.scan import (
     RangeFolder,
     Scan,
     ScanOpened,
+    Verification,
+    account,
     scan_of,
     scanned_signals,
     scans_dir,
+    scorers_of,
+    unnoticed,
 )
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.core.signals.signals import Signals
@@ -160,10 +165,7 @@ def test_wrong_values_are_found_and_the_credential_s_ranges_repeated(
         credential["credential"],
         credential["num_examples"],
         signals.scored_by["num_here"],
-    ) == (
-        *("honest", 256),
-        1797 - 256,
-    )
+    ) == (*("honest", 256), 1797 - 256)
     assert 64 < credential["num_verified"] < 192
 
 
@@ -238,41 +240,11 @@ def test_a_data_proof_depends_on_each_example_target_and_nonce(world: World) -> 
     assert asked.proof not in [*proofs, data_proof(relabelled, asked.nonce, asked.ids)]
 
 
-def test_rounding_of_other_devices_is_accepted_but_not_lower_precision(world: World) -> None:
-    near, coarse = linear(num_classes=10), linear(num_classes=10)
-    near.load_state_dict({name: value * (1 + 1e-6) for name, value in _state(world.model)})
-    rounded = {name: (value * 16).round() / 16 for name, value in _state(world.model)}
-    coarse.load_state_dict(rounded)
-    any_kind = world.computing(scoring_workers=world.settings.compute.scoring_workers.ANY)
-    world.context = world.started(any_kind)
-    scan = scan_of(world.context, CONFIG, IMAGE, world.model, WEIGHTS)
-    assert (scan.kind, scan.scan_id != world.scan.scan_id) == ("", True)
-    world.scan = scan
-    world.folder = RangeFolder(scans_dir(world.settings.state_dir), scan.scan_id)
-
-    def send(_: Scan) -> None:
-        world.sent("near", 0, near)
-        world.sent("coarse", 1, coarse)
-
-    world.when_opened = send
-    signals, alone = world.signals(), world.alone()
-    assert not same(signals, alone)
-    assert torch.allclose(signals.errors_NC, alone.errors_NC, atol=1e-4)
-    assert 0 not in world.done_here()
-    assert world.distrusted() == {"coarse": {1}}
-    chosen = [it.errors_NC.norm(dim=1).argsort(stable=True)[-180:] for it in (signals, alone)]
-    assert set(chosen[0].tolist()) == set(chosen[1].tolist())
-
-
 def test_the_coordinator_s_own_range_is_preferred(world: World) -> None:
     world.folder.open()
     for credential in ("a", HERE, "z"):
         world.folder.keep(0, credential, credential.encode())
     assert [file.credential for file in world.folder.files().values()] == [HERE]
-
-
-def _state(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
-    return list(model.state_dict().items())
 
 
 @pytest.mark.parametrize("damage", ["a bit", "the end", "all"])
@@ -296,3 +268,133 @@ def test_the_number_of_kept_interrupted_passes_is_limited(tmp_path: Path) -> Non
         folder.open()
         folder.keep(0, HERE, b"content")
     assert {path.name for path in tmp_path.iterdir()} == {"scan-2", "scan-3", "scan-4"}
+
+
+# The stated probability of unnoticed forgeries, against simulated faulty workers.
+NUM_EXAMPLES, PART, SHARE = 400, 40, 0.05
+WHOLE = ScoringTask(
+    model="resnet8",
+    num_classes=2,
+    image=IMAGE,
+    fingerprint="f" * 64,
+    start=0,
+    stop=NUM_EXAMPLES,
+    batch_size=8,
+    threads=1,
+)
+TRUE = torch.rand(NUM_EXAMPLES, 2, generator=torch.Generator().manual_seed(1))
+TRIALS = 300
+
+
+class Scorer:
+    """Scores as this process does; `shift` depends on an example's place in its batch."""
+
+    def __init__(self, shift: float = 0.0) -> None:
+        self.shift, self.num_batches = shift, 0
+
+    def __call__(self, ids_B: Tensor) -> tuple[Tensor]:
+        self.num_batches += 1
+        return (TRUE[ids_B] + self.shift * torch.arange(len(ids_B))[:, None],)
+
+
+def verification(share: float = SHARE) -> Verification:
+    return Verification(WHOLE, Scorer(), share=share)
+
+
+def noticed(credentials: Sequence[str], forged: Sequence[int], by: float = 0.5) -> bool:
+    """Whether a pass with a range from each credential in turn finds any forged example."""
+    sent = TRUE.clone()
+    sent[list(forged)] += by
+    checked = verification()
+    for place, start in enumerate(range(0, NUM_EXAMPLES, PART)):
+        checked.draw(credentials[place % len(credentials)], start, (sent[start : start + PART],))
+        if checked.check(everything=start + PART == NUM_EXAMPLES):
+            return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("credentials", "forged"),
+    [
+        (["one"], range(160, 190)),
+        (["one", "another"], [*range(12), *range(40, 52)]),
+        (["patient"], range(390, 400)),
+        (["careful"], range(7, 400, 80)),
+    ],
+    ids=["one", "two in turn", "late", "a few ids"],
+)
+def test_forged_examples_are_missed_as_often_as_stated(
+    credentials: list[str], forged: Sequence[int]
+) -> None:
+    missed = sum(not noticed(credentials, forged) for _ in range(TRIALS))
+    stated = unnoticed(SHARE, len(forged))
+    # Five standard deviations: one failure in a million runs.
+    assert abs(missed / TRIALS - stated) < 5 * (stated * (1 - stated) / TRIALS) ** 0.5
+
+
+def test_the_verified_share_falls_under_load_to_a_minimum() -> None:
+    many = replace(WHOLE, stop=100_000, batch_size=100)
+    values = torch.zeros(1000, 2)
+    checked = Verification(many, lambda ids: (torch.zeros(len(ids), 2),), share=0.05)
+    checked.draw("a", 0, (values,))
+    assert checked.least_share == 0.05
+    for start in range(1000, 100_000, 1000):
+        checked.draw("a", start, (values,))
+    assert checked.least_share == 0.01
+    assert checked.check(everything=True) == set()
+    # Five standard deviations around a thousand, and fifty of the first two ranges.
+    assert 840 < checked.num_verified["a"] < 1300
+    # What this process scores makes room again, for six hundred.
+    checked.num_here = 10_000
+    before = checked.num_verified["a"]
+    for start in range(0, 20_000, 1000):
+        checked.draw("a", start, (values,))
+    checked.check(everything=True)
+    assert checked.num_verified["a"] - before > 500
+
+
+def test_stated_detection_probabilities_by_hand() -> None:
+    assert unnoticed(0.5, 3) == 0.125
+    assert unnoticed(1.0, 1) == 0.0
+    assert unnoticed(0.05, 0) == 1.0
+    told = account({"a": 200, "b": 100}, {"b": 7}, 0.5)
+    assert told["verified_share"] == 0.5
+    assert told["credentials"] == [
+        {"credential": "a", "num_examples": 200, "num_verified": 0, "unnoticed_at_1_percent": 0.25},
+        {"credential": "b", "num_examples": 100, "num_verified": 7, "unnoticed_at_1_percent": 0.5},
+    ]
+    assert (scorers_of(told), scorers_of(None)) == ({"a", "b"}, set())
+
+
+def test_one_last_bit_is_noticed() -> None:
+    sent = TRUE.clone()
+    sent[3, 1] = torch.nextafter(sent[3, 1], torch.tensor(2.0))
+    checked = verification(share=1.0)
+    checked.draw("a", 0, (sent[:PART],))
+    assert checked.check(everything=True) == {"a"}
+
+
+def test_a_suspected_range_is_confirmed_by_its_own_batch() -> None:
+    shift = 1e-6
+    scorer = Scorer(shift)
+    checked = Verification(WHOLE, scorer, share=1.0)
+    places_N = torch.arange(NUM_EXAMPLES) % WHOLE.batch_size
+    sent = TRUE + shift * places_N[:, None]
+    # From the second example on: all places differ from those of the batches they are checked in.
+    checked.draw("honest", 1, (sent[1:121],))
+    assert checked.check(everything=True) == set()
+    # Fifteen batches, and one that confirmed the first row that differed.
+    assert scorer.num_batches == 16
+    sent[200] += 0.01
+    checked.draw("liar", 192, (sent[192:208],))
+    assert checked.check(everything=True) == {"liar"}
+
+
+def test_whole_batches_and_then_the_rest_are_checked_without_dropped_credentials() -> None:
+    checked = verification(share=1.0)
+    checked.draw("a", 0, (TRUE[:12] + 0.5,))
+    checked.draw("b", 12, (TRUE[12:18],))
+    assert checked.check(everything=False) == {"a"}
+    checked.forget("a")
+    assert checked.check(everything=True) == set()
+    assert checked.num_verified == {"b": 6}

@@ -7,8 +7,8 @@ import pytest
 
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.states import LearnerState
-from lipt.coordinator.dispatch.dispatcher import Dispatcher, Held
-from lipt.coordinator.dispatch.leases import AssignmentKey, RangeGrant
+from lipt.coordinator.dispatch.dispatcher import Dispatcher
+from lipt.coordinator.dispatch.leases import LeaseId, RangeGrant, RunLearner
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
@@ -42,22 +42,20 @@ class Bench:
         known = {"name": name, "device": "cpu", "versions": {}, "allowed_modules": ()}
         return self.dispatcher.workers.register(name, **(known | facts)).worker_id
 
-    async def acquire(self, worker_id: str, wait_seconds: float = 0.0) -> Held | None:
+    async def acquire(self, worker_id: str, wait_seconds: float = 0.0) -> RunLearner | None:
         """A learner, where there is one in time."""
         granted = await self.dispatcher.next_work(worker_id, wait_seconds=wait_seconds)
         assert not isinstance(granted, RangeGrant)
         return granted
 
-    async def take(self, worker_id: str) -> tuple[AssignmentKey, int]:
+    async def take(self, worker_id: str) -> LeaseId:
         granted = await self.acquire(worker_id)
         assert granted is not None
-        run, learner = granted
-        return AssignmentKey(run.run_id, learner.index), learner.epoch
+        return granted.lease
 
-    async def leased(self, run: RunRecord) -> tuple[str, AssignmentKey, int]:
+    async def leased(self, run: RunRecord) -> LeaseId:
         await self.store.add(run)
-        worker = self.join("a")
-        return worker, *await self.take(worker)
+        return await self.take(self.join("a"))
 
     def state(self, index: int = 0) -> LearnerState:
         return self.store.find("r").learners[index].state

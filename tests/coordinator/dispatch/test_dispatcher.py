@@ -9,9 +9,10 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import StaleLeaseError, StateError
 from lipt.common.observability.logs import EventKind
 from lipt.common.states import LearnerState, RunState
+from lipt.coordinator.dispatch import dispatcher as module
 from lipt.coordinator.dispatch import policy
-from lipt.coordinator.dispatch.leases import AssignmentKey
-from lipt.coordinator.dispatch.policy import Candidate, choose_learner
+from lipt.coordinator.dispatch.leases import LeaseId, RunLearner
+from lipt.coordinator.dispatch.policy import choose_learner
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.runs.store import LearnerProgress
 from lipt.coordinator.runs.transitions import LearnerResult
@@ -41,7 +42,7 @@ async def test_considered_workers_are_limited_by_queued_learners(
 ) -> None:
     considered: list[str] = []
 
-    def watched(worker: WorkerRecord, *arguments: Any, **keywords: Any) -> Candidate | None:
+    def watched(worker: WorkerRecord, *arguments: Any, **keywords: Any) -> RunLearner | None:
         considered.append(worker.name)
         return choose_learner(worker, *arguments, **keywords)
 
@@ -63,19 +64,19 @@ async def test_considered_workers_are_limited_by_queued_learners(
 async def test_a_committed_learner_is_done_and_a_repeated_commit_changes_nothing(
     bench: Bench,
 ) -> None:
-    worker, key, epoch = await bench.leased(made_up_run())
-    await bench.dispatcher.commit(worker, key, epoch, RESULT)
+    lease = await bench.leased(made_up_run())
+    await bench.dispatcher.commit(lease, RESULT)
     before = bench.store.find("r")
-    await bench.dispatcher.commit(worker, key, epoch, RESULT)
+    await bench.dispatcher.commit(lease, RESULT)
     assert bench.store.find("r") == before
     assert before.learners[0].result == RESULT.blob
-    assert bench.dispatcher.check_commit(worker, key, epoch, RESULT.blob) == (before, True)
+    assert bench.dispatcher.check_commit(lease, RESULT.blob) == (before, True)
 
 
 async def test_heartbeats_renew_the_lease_and_silence_ends_it(bench: Bench) -> None:
-    worker, key, epoch = await bench.leased(made_up_run())
+    lease = await bench.leased(made_up_run())
     bench.clock.now = 29.0
-    assert bench.dispatcher.heartbeat(worker, key, epoch, LearnerProgress(step=4)) is False
+    assert bench.dispatcher.heartbeat(lease, LearnerProgress(step=4)) is False
     assert bench.store.progress("r", 0).step == 4
     bench.clock.now = 58.5
     assert bench.dispatcher.leases.expired() == ()
@@ -83,52 +84,51 @@ async def test_heartbeats_renew_the_lease_and_silence_ends_it(bench: Bench) -> N
     await bench.expire()
     assert bench.state() is LearnerState.QUEUED
     with pytest.raises(StaleLeaseError, match="is not used"):
-        bench.dispatcher.heartbeat(worker, key, epoch, LearnerProgress())
+        bench.dispatcher.heartbeat(lease, LearnerProgress())
 
 
 async def test_a_worker_cannot_commit_after_its_lease_went_to_another(bench: Bench) -> None:
     await bench.store.add(made_up_run(num_learners=1))
     zombie, heir = bench.join("zombie"), bench.join("heir")
-    key, old_epoch = await bench.take(zombie)
+    old = await bench.take(zombie)
     bench.clock.now = 31.0
     await bench.expire()
-    again, new_epoch = await bench.take(heir)
-    assert again == key
-    assert new_epoch == old_epoch + 1
+    new = await bench.take(heir)
+    assert new == LeaseId(old.key, old.epoch + 1, heir)
     with pytest.raises(StaleLeaseError):
-        await bench.dispatcher.commit(zombie, key, old_epoch, RESULT)
+        await bench.dispatcher.commit(old, RESULT)
     with pytest.raises(StaleLeaseError):  # before its files are read
-        bench.dispatcher.check_commit(zombie, key, old_epoch, RESULT.blob)
-    await bench.dispatcher.commit(heir, key, new_epoch, RESULT)
+        bench.dispatcher.check_commit(old, RESULT.blob)
+    await bench.dispatcher.commit(new, RESULT)
     assert bench.state() is LearnerState.DONE
 
 
 async def test_a_released_learner_is_available_at_once(bench: Bench) -> None:
     await bench.store.add(made_up_run(num_learners=1))
     leaving, waiting = bench.join("leaving"), bench.join("waiting")
-    key, epoch = await bench.take(leaving)
+    lease = await bench.take(leaving)
     poll = asyncio.create_task(bench.acquire(waiting, wait_seconds=5.0))
     await asyncio.sleep(0)
-    await bench.dispatcher.give_back(leaving, key, epoch)
+    await bench.dispatcher.give_back(lease)
     granted = await poll
     assert granted is not None
     assert granted[1].failures == 0
-    await bench.dispatcher.give_back(leaving, key, epoch)  # again: harmless
+    await bench.dispatcher.give_back(lease)  # again: harmless
     assert bench.state() is LearnerState.LEASED
 
 
 async def test_worker_of_an_ended_run_is_told_to_stop(bench: Bench) -> None:
     lease = await bench.leased(made_up_run())
     await bench.store.update("r", lambda run: run.changed(state=RunState.CANCELLED))
-    assert bench.dispatcher.heartbeat(*lease, LearnerProgress()) is True
+    assert bench.dispatcher.heartbeat(lease, LearnerProgress()) is True
     with pytest.raises(StaleLeaseError):
-        await bench.dispatcher.commit(*lease, RESULT)
+        await bench.dispatcher.commit(lease, RESULT)
 
 
 async def test_restart_renews_leases_and_ends_those_of_silent_workers(bench: Bench) -> None:
-    worker, key, epoch = await bench.leased(made_up_run())
+    lease = await bench.leased(made_up_run())
     await bench.restart()
-    assert bench.dispatcher.heartbeat(worker, key, epoch, LearnerProgress()) is False
+    assert bench.dispatcher.heartbeat(lease, LearnerProgress()) is False
     await bench.restart()
     bench.clock.now = 31.0
     await bench.expire()
@@ -147,8 +147,7 @@ async def test_a_lease_end_that_cannot_be_written_is_retried_a_second_later(
 
     with monkeypatch.context() as patched:
         patched.setattr(bench.database, "save_run", refuse)
-        [(key, lease)] = bench.dispatcher.leases.expired()
-        await bench.dispatcher._expire(key, lease)
+        await bench.dispatcher._expire(*bench.dispatcher.leases.expired())
     assert bench.dispatcher.leases.expired() == ()
     bench.clock.now = 32.0
     await bench.expire()
@@ -180,22 +179,22 @@ async def test_a_learner_of_a_cancelled_call_stays_queued(bench: Bench) -> None:
         await asyncio.sleep(0)
     cut.cancel()
     await asyncio.gather(cut, return_exceptions=True)
-    assert (await bench.take(here))[0] == ("r", 0)
+    assert (await bench.take(here)).key == ("r", 0)
 
 
 async def test_a_held_run_leases_no_learner_but_accepts_results(bench: Bench) -> None:
-    worker, key, epoch = await bench.leased(made_up_run(num_learners=2))
+    lease = await bench.leased(made_up_run(num_learners=2))
     bench.store.hold("r", "other data.")
     other = bench.join("b")
     assert await bench.acquire(other, wait_seconds=0.0) is None
-    assert not bench.dispatcher.heartbeat(worker, key, epoch, LearnerProgress())
-    await bench.dispatcher.commit(worker, key, epoch, RESULT)
+    assert not bench.dispatcher.heartbeat(lease, LearnerProgress())
+    await bench.dispatcher.commit(lease, RESULT)
     assert bench.state(0) is LearnerState.DONE
     # The next run's learners do not wait for this one.
     await bench.store.add(made_up_run("s", num_learners=1))
-    assert (await bench.take(other))[0] == ("s", 0)
+    assert (await bench.take(other)).key == ("s", 0)
     # They go out as soon as it is released.
-    asking = asyncio.create_task(bench.acquire(worker, wait_seconds=60.0))
+    asking = asyncio.create_task(bench.acquire(lease.worker_id, wait_seconds=60.0))
     await asyncio.sleep(0)
     assert bench.dispatcher.num_waiting() == 1
     bench.store.release("r")
@@ -203,30 +202,15 @@ async def test_a_held_run_leases_no_learner_but_accepts_results(bench: Bench) ->
     assert bench.state(1) is LearnerState.LEASED
 
 
-async def test_an_idle_worker_gets_its_reason_at_once_and_once(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+async def test_only_a_worker_without_a_learner_is_idle_and_hears_of_it_soon(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    vm = bench.join("vm")
-    await bench.store.add(made_up_run(model="mine:build"))
-    assert await bench.acquire(vm, wait_seconds=3600.0) is None
-    log = "worker vm is idle: it cannot train run name-r: it does not allow `mine`"
-    assert caplog.text.count(log) == 1
-    # From here on its polls last as long as they may, until there is work for it.
-    polling = asyncio.create_task(bench.acquire(vm, wait_seconds=3600.0))
-    await asyncio.sleep(0)
-    assert not polling.done()
-    await bench.store.add(made_up_run("builtin"))
-    granted = await polling
-    assert granted is not None
-    assert granted[0].run_id == "builtin"
-    assert caplog.text.count("is idle") == 1
-
-
-async def test_a_worker_with_a_learner_is_not_idle(bench: Bench) -> None:
+    monkeypatch.setattr(module, "_IDLE_POLL_SECONDS", 0.01)
     vm = bench.join("vm")
     mine = made_up_run(model="mine:build")
     await bench.store.add(mine)
     dispatcher = bench.dispatcher
+    assert await bench.acquire(vm, wait_seconds=3600.0) is None
     assert "does not allow `mine`" in dispatcher.idle_reason(dispatcher.workers.note_call(vm))
     assert dispatcher.waiting_reason(mine).startswith("worker vm does not allow")
     await bench.store.add(made_up_run("builtin", num_learners=1))
@@ -234,11 +218,12 @@ async def test_a_worker_with_a_learner_is_not_idle(bench: Bench) -> None:
     assert dispatcher.idle_reason(dispatcher.workers.note_call(vm)) == ""
 
 
-async def lose(bench: Bench, name: str) -> AssignmentKey:
-    key, _ = await bench.take(bench.join(name))
+async def lose(bench: Bench, name: str) -> str:
+    """The run of the learner that a new worker takes and loses."""
+    lease = await bench.take(bench.join(name))
     bench.clock.now += 31.0
     await bench.expire()
-    return key
+    return lease.key.run_id
 
 
 async def test_a_learner_that_kills_workers_goes_last_and_is_reported(
@@ -246,9 +231,9 @@ async def test_a_learner_that_kills_workers_goes_last_and_is_reported(
 ) -> None:
     await bench.store.add(made_up_run(num_learners=1))
     await bench.store.add(made_up_run("later", num_learners=1))
-    assert [(await lose(bench, name)).run_id for name in ("a", "b")] == ["r", "r"]
+    assert [await lose(bench, name) for name in ("a", "b")] == ["r", "r"]
     assert bench.events.count(EventKind.LEARNER_QUARANTINED) == 0
-    assert (await lose(bench, "c")).run_id == "r"
+    assert await lose(bench, "c") == "r"
     assert bench.events.count(EventKind.LEARNER_QUARANTINED) == 1
     run = bench.store.find("r")
     assert run.learners[0].failures == 0
@@ -256,13 +241,13 @@ async def test_a_learner_that_kills_workers_goes_last_and_is_reported(
     assert "learner 0 is in quarantine: 3 workers in a row (last a, b, c)" in caplog.text
 
     healthy = bench.join("healthy")
-    key, epoch = await bench.take(healthy)
-    assert key == ("later", 0)
-    await bench.dispatcher.commit(healthy, key, epoch, RESULT)
+    lease = await bench.take(healthy)
+    assert lease.key == ("later", 0)
+    await bench.dispatcher.commit(lease, RESULT)
     # There is nothing else to do, but its turn has not come.
     assert await bench.acquire(healthy) is None
     bench.clock.now += 60.0
-    assert (await bench.take(healthy))[0] == ("r", 0)
+    assert (await bench.take(healthy)).key == ("r", 0)
 
 
 async def test_learners_that_kill_three_workers_are_quarantined_together(bench: Bench) -> None:
@@ -283,12 +268,12 @@ async def test_quarantine_outlives_a_restart_and_ends_if_a_worker_returns(bench:
     await bench.restart()
     assert await bench.acquire(bench.join("d")) is None
     # One of them was not ended, but cut off.
-    assert (await bench.take(bench.join("b")))[0] == ("r", 0)
+    assert (await bench.take(bench.join("b"))).key == ("r", 0)
 
 
 async def test_a_lost_worker_s_step_is_not_shown_for_the_next_worker(bench: Bench) -> None:
-    worker, key, epoch = await bench.leased(made_up_run(num_learners=1))
-    bench.dispatcher.heartbeat(worker, key, epoch, LearnerProgress(step=7))
+    lease = await bench.leased(made_up_run(num_learners=1))
+    bench.dispatcher.heartbeat(lease, LearnerProgress(step=7))
     bench.clock.now += 31.0
     await bench.expire()
     assert bench.store.progress("r", 0).step == 0
@@ -299,15 +284,15 @@ async def test_a_lost_worker_s_step_is_not_shown_for_the_next_worker(bench: Benc
 async def test_a_learner_above_a_worker_s_limits_goes_to_another(bench: Bench) -> None:
     await bench.store.add(made_up_run(num_learners=2, max_attempts=1))
     small, large = bench.join("small"), bench.join("large")
-    key, epoch = await bench.take(small)
-    await bench.dispatcher.give_back(small, key, epoch, too_large="over --max-threads.")
+    lease = await bench.take(small)
+    await bench.dispatcher.give_back(lease, too_large="over --max-threads.")
     assert await bench.acquire(small, wait_seconds=0.0) is None
-    assert (await bench.take(large))[0] == key
+    assert (await bench.take(large)).key == lease.key
     learner = bench.store.find("r").learners[0]
     assert learner.failures == 0
     assert learner.message == "worker small gave it back: over --max-threads."
     assert bench.events.count(EventKind.LEARNER_DECLINED) == 1
-    await bench.dispatcher.give_back(small, key, epoch, too_large="again")  # harmless
+    await bench.dispatcher.give_back(lease, too_large="again")  # harmless
     assert bench.state() is LearnerState.LEASED
 
 
@@ -328,7 +313,7 @@ async def test_the_first_of_two_concurrent_results_counts(
 ) -> None:
     lease = await bench.leased(made_up_run())
     ways: dict[type, Any] = {str: bench.dispatcher.fail, LearnerResult: bench.dispatcher.commit}
-    calls = (ways[type(it)](*lease, it) for it in (first, second))
+    calls = (ways[type(it)](lease, it) for it in (first, second))
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [type(None), refused]
     assert bench.state() is (LearnerState.DONE if first == RESULT else LearnerState.QUEUED)
@@ -340,9 +325,9 @@ async def test_the_first_of_two_concurrent_results_counts(
 
 
 async def test_a_lease_does_not_expire_while_its_result_is_written(bench: Bench) -> None:
-    worker, key, epoch = await bench.leased(made_up_run())
+    lease = await bench.leased(made_up_run())
     bench.clock.now = 31.0
-    commit = asyncio.create_task(bench.dispatcher.commit(worker, key, epoch, RESULT))
+    commit = asyncio.create_task(bench.dispatcher.commit(lease, RESULT))
     await asyncio.sleep(0)
     expiry = asyncio.create_task(bench.dispatcher.expire_leases())
     await commit
@@ -359,20 +344,20 @@ async def test_a_lease_does_not_expire_while_its_result_is_written(bench: Bench)
 async def test_a_failed_write_of_a_result_keeps_the_lease(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker, key, epoch = await bench.leased(made_up_run())
+    lease = await bench.leased(made_up_run())
 
     with monkeypatch.context() as patched:
         patched.setattr(bench.database, "save_run", refuse)
         calls = [
-            bench.dispatcher.commit(worker, key, epoch, RESULT),
+            bench.dispatcher.commit(lease, RESULT),
             # Built upon a write that fails: no worker learns that the lease is over.
-            bench.dispatcher.commit(worker, key, epoch, OTHER_RESULT),
+            bench.dispatcher.commit(lease, OTHER_RESULT),
         ]
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [StateError, StateError]
     assert bench.state() is LearnerState.LEASED
-    assert bench.dispatcher.heartbeat(worker, key, epoch, LearnerProgress()) is False
-    await bench.dispatcher.commit(worker, key, epoch, RESULT)
+    assert bench.dispatcher.heartbeat(lease, LearnerProgress()) is False
+    await bench.dispatcher.commit(lease, RESULT)
     assert bench.state() is LearnerState.DONE
 
 
@@ -398,11 +383,7 @@ async def test_a_hundred_workers_need_few_transactions(bench: Bench) -> None:
     )
     workers = [bench.join(f"{number}") for number in range(100)]
     taken = await asyncio.gather(*map(bench.take, workers))
-    commits = (
-        bench.dispatcher.commit(worker, *held, RESULT)
-        for worker, held in zip(workers, taken, strict=True)
-    )
-    await asyncio.gather(*commits)
+    await asyncio.gather(*(bench.dispatcher.commit(lease, RESULT) for lease in taken))
     assert {learner.state for learner in bench.store.find("r").learners} == {LearnerState.DONE}
     assert await bench.database.load_runs() == bench.store.live()
     # 200 changes, each of which was durable before it was answered.

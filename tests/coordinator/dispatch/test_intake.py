@@ -22,10 +22,6 @@ def check(path: Path, content: bytes) -> None:
     check_learner(path, Reference(specs_of(WEIGHTS)))
 
 
-def test_a_valid_learner_is_accepted(tmp_path: Path) -> None:
-    check(tmp_path / "learner", encode_sparse(WEIGHTS))
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_values_that_are_not_finite_are_rejected_by_name(tmp_path: Path, value: float) -> None:
     bad = {**WEIGHTS, "w": torch.tensor([[1.0, value], [0.0, 2.0]])}

@@ -12,15 +12,26 @@ from lipt.common.errors import (
     UnknownWorkerError,
 )
 from lipt.common.states import LearnerState, RunState
-from lipt.coordinator.access.caller import NO_EVIDENCE, Caller, Evidence
+from lipt.coordinator.access.caller import ANYBODY, Caller
 from lipt.coordinator.dispatch import workers as worker_registry
-from lipt.coordinator.dispatch.leases import AssignmentKey, LeaseTable, require_lease, steady_clock
+from lipt.coordinator.dispatch.leases import (
+    AssignmentKey,
+    LeaseId,
+    LeaseTable,
+    require_lease,
+    steady_clock,
+)
 from lipt.coordinator.dispatch.workers import WorkerRecord, WorkerRegistry
 from lipt.coordinator.state.records import RunRecord
 from tests.clock import Clock
 from tests.coordinator.made_up_runs import leased, made_up_run
 
-KEY = AssignmentKey("r", 0)
+
+def lease(index: int = 0, worker_id: str = "w", epoch: int = 1, run_id: str = "r") -> LeaseId:
+    return LeaseId(AssignmentKey(run_id, index), epoch, worker_id)
+
+
+LEASE = lease()
 
 
 @pytest.fixture
@@ -50,15 +61,15 @@ def test_queued_learners_of_open_runs_are_listed_in_order(table: LeaseTable) -> 
 
 
 def test_a_lease_expires_and_is_renewed_from_now(table: LeaseTable, clock: Clock) -> None:
-    table.renew(KEY, "w", 1)
+    table.renew(LEASE)
     clock.now = 129.9
     assert table.expired() == ()
     clock.now = 200.0
-    assert [key for key, _ in table.expired()] == [KEY]
-    table.extend(KEY, 1.0)
+    assert table.expired() == (LEASE,)
+    table.extend(LEASE.key, 1.0)
     assert table.expired() == ()
     clock.now = 201.0
-    assert [key for key, _ in table.expired()] == [KEY]
+    assert table.expired() == (LEASE,)
 
 
 def out(run: RunRecord, index: int, worker_id: str, epoch: int) -> RunRecord:
@@ -75,13 +86,13 @@ def follow(table: LeaseTable, run: RunRecord) -> RunRecord:
 @pytest.mark.parametrize(("worker", "epoch"), [("other", 2), ("w", 1), ("w", 3)])
 def test_only_the_holder_of_the_current_epoch_is_accepted(worker: str, epoch: int) -> None:
     run = out(made_up_run(), 0, "w", 2)
-    require_lease(run, KEY, "w", 2)
+    require_lease(run, lease(epoch=2))
     with pytest.raises(StaleLeaseError, match="its epoch is 2"):
-        require_lease(run, KEY, worker, epoch)
+        require_lease(run, lease(0, worker, epoch))
     is_in = run.with_learner(run.learners[0].changed(state=LearnerState.DONE))
     for over in (is_in, run.changed(state=RunState.MERGING)):
         with pytest.raises(StaleLeaseError, match="it is not assigned now"):
-            require_lease(over, KEY, "w", 2)
+            require_lease(over, lease(epoch=2))
 
 
 def test_leases_follow_the_run_s_record(table: LeaseTable, clock: Clock) -> None:
@@ -92,10 +103,11 @@ def test_leases_follow_the_run_s_record(table: LeaseTable, clock: Clock) -> None
     follow(table, run.with_learner(run.learners[0].changed(message="hello")))
     run = follow(table, out(run, 1, "c", 2))
     assert table.held_by("b") is None
-    assert table.held_by("c") == ("r", 1)
-    assert table.has(AssignmentKey("r", 1), 2)
+    assert table.held_by("c") == lease(1, "c", 2)
+    assert table.has(lease(1, "c", 2))
+    assert not table.has(lease(1, "b", 1))
     clock.now = 130.0
-    assert [key for key, _ in table.expired()] == [KEY]
+    assert table.expired() == (lease(0, "a"),)
     follow(table, run.with_learner(run.learners[0].changed(state=LearnerState.QUEUED)))
     assert table.holders() == {"c"}
 
@@ -104,13 +116,13 @@ def test_run_s_leases_end_with_its_training(table: LeaseTable) -> None:
     run = follow(table, out(out(made_up_run(), 0, "w", 1), 1, "w", 1))
     follow(table, out(made_up_run("s"), 0, "b", 1))
     # A worker that has two holds the other when one ends.
-    assert table.held_by("w") == ("r", 0)
+    assert table.held_by("w") == lease(0)
     follow(table, run.with_learner(run.learners[0].changed(state=LearnerState.DONE)))
-    assert table.held_by("w") == ("r", 1)
+    assert table.held_by("w") == lease(1)
     # None of its learners has changed.
     table.follow(run.changed(state=RunState.CANCELLED), ())
     assert table.holders() == {"b"}
-    assert table.held_by("b") == ("s", 0)
+    assert table.held_by("b") == lease(0, "b", run_id="s")
     assert table.num_learners() == 1
 
 
@@ -118,16 +130,16 @@ async def test_a_wait_ends_when_a_lease_begins(table: LeaseTable) -> None:
     waiting = asyncio.create_task(table.wait_until_due())
     await asyncio.sleep(0)
     assert not waiting.done()
-    table.renew(KEY, "w", 1)
+    table.renew(LEASE)
     await waiting
 
 
 async def test_no_lease_expires_while_the_coordinator_is_stopped(
     table: LeaseTable, clock: Clock
 ) -> None:
-    table.renew(AssignmentKey("r", 0), "w-0", 1)
+    table.renew(lease(0))
     clock.now = 129.99
-    table.renew(AssignmentKey("r", 1), "w-1", 1)
+    table.renew(lease(1))
     waiting = asyncio.create_task(table.wait_until_due())
     await asyncio.sleep(0)
     clock.now = 200.0  # it was due at 130
@@ -138,7 +150,7 @@ async def test_no_lease_expires_while_the_coordinator_is_stopped(
 
 
 async def test_a_lease_read_late_has_expired(table: LeaseTable, clock: Clock) -> None:
-    table.renew(KEY, "w", 1)
+    table.renew(LEASE)
     clock.now = 140.0  # time that went into other work is no stop
     assert await table.wait_until_due() == 0.0
     clock.now = 100.0
@@ -147,12 +159,12 @@ async def test_a_lease_read_late_has_expired(table: LeaseTable, clock: Clock) ->
     await asyncio.sleep(0)
     clock.now = 131.0
     assert await waiting == 0.0
-    assert [key for key, _ in table.expired()] == [KEY]
+    assert table.expired() == (LEASE,)
 
 
 async def test_a_silent_worker_gets_one_extension(table: LeaseTable, clock: Clock) -> None:
-    table.renew(AssignmentKey("r", 0), "silent", 1)
-    table.renew(AssignmentKey("r", 1), "heard", 1)
+    table.renew(lease(0, "silent"))
+    table.renew(lease(1, "heard"))
 
     async def stop() -> float:
         clock.now += 29.99
@@ -163,9 +175,9 @@ async def test_a_silent_worker_gets_one_extension(table: LeaseTable, clock: Cloc
 
     assert await stop() > 0.0
     assert table.expired() == ()
-    table.renew(AssignmentKey("r", 1), "heard", 1)
+    table.renew(lease(1, "heard"))
     assert await stop() > 0.0
-    assert [key for key, _ in table.expired()] == [("r", 0)]
+    assert table.expired() == (lease(0, "silent"),)
 
 
 def test_changing_the_system_clock_does_not_affect_leases() -> None:
@@ -181,11 +193,11 @@ def test_changing_the_system_clock_does_not_affect_leases() -> None:
 
 @pytest.fixture
 def registry(clock: Clock) -> WorkerRegistry:
-    return WorkerRegistry(clock)
+    return WorkerRegistry(clock, clock)
 
 
 def join(
-    registry: WorkerRegistry, instance_id: str, *, shown: Evidence = NO_EVIDENCE, **said: str
+    registry: WorkerRegistry, instance_id: str, *, caller: Caller = ANYBODY, **said: str
 ) -> WorkerRecord:
     return registry.register(
         instance_id,
@@ -193,24 +205,18 @@ def join(
         device=said.get("device", "cpu"),
         versions={"lipt": "1.0"},
         allowed_modules=(),
-        shown=shown,
+        caller=caller,
     )
-
-
-def test_the_same_instance_id_is_the_same_worker(registry: WorkerRegistry) -> None:
-    first, again, other = (join(registry, instance) for instance in ("a", "a", "b"))
-    assert first.worker_id == again.worker_id != other.worker_id
-    assert registry.name(other.worker_id) == "b"
 
 
 def test_a_worker_id_cannot_be_taken_over(registry: WorkerRegistry) -> None:
     owner, stranger = (
-        Evidence(Caller(name, name, frozenset({Role.WORKER}), certificate=name))
+        Caller(name, name, frozenset({Role.WORKER}), certificate=name)
         for name in ("owner", "stranger")
     )
-    worker = join(registry, "a", shown=owner)
+    worker = join(registry, "a", caller=owner)
     with pytest.raises(ForeignWorkerError, match="is of stranger"):
-        join(registry, "a", shown=stranger)
+        join(registry, "a", caller=stranger)
     assert registry.find(worker.worker_id) == worker
 
 
@@ -225,22 +231,6 @@ def test_a_worker_is_alive_while_it_calls_or_trains(registry: WorkerRegistry, cl
     assert [it.worker_id for it in registry.alive(())] == [worker.worker_id]
 
 
-def test_a_worker_silent_for_an_hour_must_register_again(
-    registry: WorkerRegistry, clock: Clock
-) -> None:
-    silent, heard = join(registry, "silent"), join(registry, "heard")
-    clock.now += 3000.0
-    registry.note_call(heard.worker_id)
-    clock.now += 601.0
-    join(registry, "next")
-    assert registry.find(heard.worker_id)
-    assert not registry.find(silent.worker_id)
-    assert registry.name(silent.worker_id) == silent.worker_id
-    with pytest.raises(UnknownWorkerError, match="Register again"):
-        registry.note_call(silent.worker_id)
-    assert join(registry, "silent").worker_id == silent.worker_id
-
-
 def test_the_longest_silent_workers_are_removed_first(
     registry: WorkerRegistry, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,3 +243,8 @@ def test_the_longest_silent_workers_are_removed_first(
     join(registry, "d")
     known = [registry.find(worker.worker_id) is not None for worker in workers]
     assert known == [True, False, True]
+    silent = workers[1].worker_id
+    assert registry.name(silent) == silent
+    with pytest.raises(UnknownWorkerError, match="Register again"):
+        registry.note_call(silent)
+    assert join(registry, "b").worker_id == silent

@@ -10,8 +10,8 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import StaleLeaseError
 from lipt.common.observability.logs import EventKind
 from lipt.common.states import LearnerState
-from lipt.coordinator.access.caller import Binding, Caller
-from lipt.coordinator.dispatch.leases import AssignmentKey
+from lipt.coordinator.access.caller import ANYBODY, Caller
+from lipt.coordinator.dispatch.leases import AssignmentKey, LeaseId
 from lipt.coordinator.dispatch.policy import (
     QueuedLearners,
     candidates,
@@ -27,7 +27,6 @@ from lipt.coordinator.dispatch.policy import (
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.runs.transitions import (
     LearnerResult,
-    Verdict,
     Verification,
     after_failure,
     requeued,
@@ -43,10 +42,9 @@ NOW = 1000.0
 
 
 def worker(
-    name: str = "w", *modules: str, kind: str = "cpu", caller: Caller | None = None
+    name: str = "w", *modules: str, kind: str = "cpu", caller: Caller = ANYBODY
 ) -> WorkerRecord:
-    binding = Binding(caller) if caller else Binding()
-    return WorkerRecord(name, name, kind, {}, modules, heard_at=0.0, binding=binding)
+    return WorkerRecord(name, name, kind, {}, modules, heard_at=0.0, caller=caller)
 
 
 def waiting(run: RunRecord) -> QueuedLearners:
@@ -262,39 +260,39 @@ def with_held(run: RunRecord, index: int, *results: UnconfirmedResult) -> RunRec
 
 def test_with_redundancy_the_second_equal_result_is_accepted() -> None:
     held = verify((), sent("a", "x"), redundancy=2)
-    assert (held.verdict, held.suspects) == (Verdict.HOLD, ())
+    assert (held.taken, held.suspects) == (False, ())
     assert held.reason.startswith("worker a has handed it in; it waits for another worker")
-    assert verify([sent("a", "x")], sent("b", "x"), redundancy=2) == Verification(Verdict.TAKE)
+    assert verify([sent("a", "x")], sent("b", "x"), redundancy=2) == Verification(taken=True)
     # One credential does not confirm itself, and snapshots have to agree, too.
-    assert verify([sent("a", "x")], sent("a", "x"), redundancy=2).verdict is Verdict.HOLD
+    assert not verify([sent("a", "x")], sent("a", "x"), redundancy=2).taken
     earlier = [sent("a", "x", snapshot="s")]
-    assert verify(earlier, sent("b", "x", snapshot="s"), redundancy=2).verdict is Verdict.TAKE
-    assert verify(earlier, sent("b", "x", snapshot="t"), redundancy=2).verdict is Verdict.DISAGREE
+    assert verify(earlier, sent("b", "x", snapshot="s"), redundancy=2).taken
+    assert verify(earlier, sent("b", "x", snapshot="t"), redundancy=2).suspects == ("a", "b")
 
 
 def test_two_different_results_are_reported_and_a_third_decides() -> None:
     earlier = [sent("a", "x")]
     disputed = verify(earlier, sent("b", "y"), redundancy=2)
-    assert (disputed.verdict, disputed.suspects) == (Verdict.DISAGREE, ("a", "b"))
+    assert (disputed.taken, disputed.suspects) == (False, ("a", "b"))
     x, y = (result(content).blob.sha256[:12] for content in "xy")
     assert f"workers a submitted {x}, b submitted {y}" in disputed.reason
     earlier.append(sent("b", "y"))
     settled = verify(earlier, sent("c", "y"), redundancy=2)
-    assert (settled.verdict, settled.suspects) == (Verdict.TAKE, ("a",))
+    assert (settled.taken, settled.suspects) == (True, ("a",))
     assert settled.reason.startswith(f"workers b and c agree on it, and worker a submitted {x}")
     again = verify(earlier, sent("c", "z"), redundancy=2)
-    assert (again.verdict, again.suspects) == (Verdict.DISAGREE, ("a", "b", "c"))
+    assert (again.taken, again.suspects) == (False, ("a", "b", "c"))
 
 
 def test_on_two_kinds_of_devices_workers_may_differ_and_are_not_blamed() -> None:
     earlier = [sent("a", "x", kind="cpu")]
     held = verify(earlier, sent("b", "y", kind="H100"), redundancy=2)
-    assert (held.verdict, held.suspects) == (Verdict.HOLD, ())
+    assert (held.taken, held.suspects) == (False, ())
     # Equal bits from other devices confirm a result, too.
-    assert verify(earlier, sent("b", "x", kind="H100"), redundancy=2).verdict is Verdict.TAKE
+    assert verify(earlier, sent("b", "x", kind="H100"), redundancy=2).taken
     earlier.append(sent("b", "y", kind="H100"))
     settled = verify(earlier, sent("c", "y", kind="H100"), redundancy=2)
-    assert (settled.verdict, settled.suspects) == (Verdict.TAKE, ("a",))
+    assert (settled.taken, settled.suspects) == (True, ("a",))
 
 
 def test_redundant_learners_go_to_another_credential_on_the_same_kind_of_device() -> None:
@@ -353,16 +351,10 @@ def test_unconfirmed_results_are_not_collected() -> None:
     assert not set(held.files) & needed(run.with_learner(taken))
 
 
-async def take(bench: Bench, name: str) -> tuple[AssignmentKey, int] | None:
-    granted = await bench.acquire(bench.join(name))
-    return granted and (AssignmentKey("r", granted[1].index), granted[1].epoch)
-
-
-async def train(bench: Bench, name: str, content: str) -> int:
-    taken = await take(bench, name)
-    assert taken is not None
-    await bench.dispatcher.commit(bench.join(name), *taken, result(content))
-    return taken[1]
+async def train(bench: Bench, name: str, content: str) -> LeaseId:
+    lease = await bench.take(bench.join(name))
+    await bench.dispatcher.commit(lease, result(content))
+    return lease
 
 
 def learner_of(bench: Bench) -> LearnerRecord:
@@ -385,19 +377,18 @@ async def test_a_learner_is_done_after_an_equal_second_result(
     if restarting:
         await bench.restart()
     # Its answer was lost, so it says it again; and there is nothing more for it.
-    key = AssignmentKey("r", 0)
-    await bench.dispatcher.commit(bench.join("a"), key, first, result("x"))
-    assert await take(bench, "a") is None
-    taken = await take(bench, "b")
-    assert taken is not None
-    assert taken == (key, first + 1)
+    bench.join("a")
+    await bench.dispatcher.commit(first, result("x"))
+    assert await bench.acquire(first.worker_id) is None
+    second = await bench.take(bench.join("b"))
+    assert (second.key, second.epoch) == (first.key, first.epoch + 1)
     # Nor does saying it again end the lease of another.
-    await bench.dispatcher.commit(bench.join("a"), key, first, result("x"))
+    await bench.dispatcher.commit(first, result("x"))
     with pytest.raises(StaleLeaseError):
-        await bench.dispatcher.commit(bench.join("a"), key, first, result("z"))
+        await bench.dispatcher.commit(first, result("z"))
     if restarting:
         await bench.restart()
-    await bench.dispatcher.commit(bench.join("b"), *taken, result("x"))
+    await bench.dispatcher.commit(second, result("x"))
     assert (learner_of(bench).state, learner_of(bench).result) == (
         LearnerState.DONE,
         result("x").blob,
@@ -419,7 +410,7 @@ async def test_a_third_worker_decides_and_the_faulty_worker_is_named(
     assert ", b submitted" in learner_of(bench).account
     await bench.restart()
     for name in "ab":
-        assert await take(bench, name) is None
+        assert await bench.acquire(bench.join(name)) is None
     await train(bench, "c", "truth")
     assert (learner_of(bench).state, learner_of(bench).result) == (
         LearnerState.DONE,

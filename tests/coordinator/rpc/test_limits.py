@@ -324,10 +324,7 @@ async def test_calls_are_measured_by_method_and_code_and_refusals_by_peer(tmp_pa
         }
         await until(lambda: counts(app, RPC) == expected)
         await until(lambda: sums(app.meters, RPC_IN_FLIGHT) == {(): 0.0})
-        refusals = {
-            (OWN_USER.name, "NOT_FOUND"): 2.0,
-            ("ipv4:127.0.0.1", "UNAUTHENTICATED"): 1.0,
-        }
+        refusals = {(OWN_USER.name, "NOT_FOUND"): 2.0, ("ipv4:127.0.0.1", "UNAUTHENTICATED"): 1.0}
         assert sums(app.meters, PEER_REFUSALS) == refusals
         assert counts(app, RPC_LONG) == {}
         # A watcher that leaves was not refused, and is no answer at once.

@@ -8,6 +8,7 @@ import pytest
 from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import ComputeError, OtherDataError, StateError
 from lipt.common.observability.logs import EventKind, Events
+from lipt.common.observability.metrics import Meters
 from lipt.common.states import LearnerPhase, LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import (
     CutShards,
@@ -16,7 +17,8 @@ from lipt.coordinator.compute.jobs.pretraining import (
     SoupResult,
 )
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
-from lipt.coordinator.dispatch.leases import AssignmentKey, steady_clock
+from lipt.coordinator.dispatch.leases import LeaseId, RunLearner, steady_clock
+from lipt.coordinator.instruments import STAGES
 from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
 from lipt.coordinator.runs.transitions import LearnerResult
@@ -25,6 +27,7 @@ from lipt.coordinator.state.records import RunRecord
 from lipt.core.results import Ingredient
 from tests.coordinator.fakes import SOUP_RECORD, FakeCompute
 from tests.coordinator.made_up_runs import made_up_run
+from tests.meters import observed
 
 CHANGED = OtherDataError("the data has changed.")
 FULL = StateError("/state cannot be used: No space left on device.")
@@ -52,7 +55,7 @@ class TimedBook(RunStore):
 class Bench:
     def __init__(self, database: Database) -> None:
         self.wall = 1000.0
-        self.events = Events()
+        self.events, self.meters = Events(), Meters()
         self.pauses: list[float] = []
         self.restored: list[RunState] = []
         self.looked_after = asyncio.Event()
@@ -87,6 +90,7 @@ class Bench:
             wall_clock=lambda: self.wall,
             deadline_clock=self.deadline_clock,
             events=self.events,
+            meters=self.meters,
             sleep=sleep or self.pause,
         )
 
@@ -97,14 +101,13 @@ class Bench:
         await task
         return self.store.find("r")
 
-    async def take(self, name: str) -> tuple[str, AssignmentKey, int]:
+    async def take(self, name: str) -> LeaseId:
         worker_id = self.dispatcher.workers.register(
             name, name=name, device="cpu", versions={}, allowed_modules=()
         ).worker_id
         granted = await self.dispatcher.next_work(worker_id, wait_seconds=0.0)
-        assert isinstance(granted, tuple)
-        run, learner = granted
-        return worker_id, AssignmentKey(run.run_id, learner.index), learner.epoch
+        assert isinstance(granted, RunLearner)
+        return granted.lease
 
 
 @pytest.fixture
@@ -130,8 +133,8 @@ async def straggling(bench: Bench, run: RunRecord) -> None:
     quick = await bench.take("quick")
     await bench.take("dead")
     slow = await bench.take("slow")
-    await bench.dispatcher.commit(*quick, LEARNER)
-    bench.dispatcher.heartbeat(*slow, LearnerProgress(phase=LearnerPhase.TRAINING, step=3))
+    await bench.dispatcher.commit(quick, LEARNER)
+    bench.dispatcher.heartbeat(slow, LearnerProgress(phase=LearnerPhase.TRAINING, step=3))
 
 
 async def test_a_run_closes_at_its_deadline_with_finished_learners(bench: Bench) -> None:
@@ -153,9 +156,9 @@ async def test_a_run_closes_at_its_deadline_with_finished_learners(bench: Bench)
 async def test_a_run_with_too_few_learners_fails_at_its_deadline(bench: Bench) -> None:
     await straggling(bench, made_up_run(deadline_seconds=40.0, min_learners=2))
     bench.store.monotonic = 30.0
-    bench.dispatcher.heartbeat(*(await bench.take("slow")), LearnerProgress())
-    ((key, lease),) = [item for item in bench.dispatcher.leases.expired() if item[0] == ("r", 1)]
-    await bench.dispatcher._expire(key, lease)
+    bench.dispatcher.heartbeat(await bench.take("slow"), LearnerProgress())
+    (silent,) = [it for it in bench.dispatcher.leases.expired() if it.key == ("r", 1)]
+    await bench.dispatcher._expire(silent)
     run = await bench.drive()
     assert run.state is RunState.FAILED
     assert bench.store.waits == [10.0]
@@ -199,19 +202,22 @@ async def test_a_damaged_result_is_trained_again(
 ) -> None:
     monkeypatch.setattr(TimedBook, "wait_for_update", RunStore.wait_for_update)
     await bench.store.add(made_up_run(num_learners=1))
-    await bench.dispatcher.commit(*await bench.take("first"), LEARNER)
+    await bench.dispatcher.commit(await bench.take("first"), LEARNER)
     bench.answers = [DamagedLearners((0,)), SOUP]
     driving = asyncio.ensure_future(bench.drive())
     while bench.store.find("r").learners[0].state is not LearnerState.QUEUED:
         revision = bench.store.revision("r")
         await bench.store.wait_for_change("r", revision, timeout_seconds=60.0)
     again = await bench.take("second")
-    assert again[1:] == (("r", 0), 2)
-    await bench.dispatcher.commit(*again, LEARNER)
+    assert (again.key, again.epoch) == (("r", 0), 2)
+    await bench.dispatcher.commit(again, LEARNER)
     run = await driving
     assert run.state is RunState.READY
     assert run.learners[0].failures == 0
     assert bench.events.count(EventKind.LEARNER_DAMAGED) == 1
+    # Training and merging took time twice; the run became ready once.
+    totals = {stage: total for (stage,), (_, total) in observed(bench.meters, STAGES).items()}
+    assert totals == {"initialization": 0.0, "sharding": 0.0, "training": 0.0, "merging": 1.0}
 
 
 async def test_inputs_are_checked_after_a_failure_and_before_the_soup(
@@ -220,9 +226,9 @@ async def test_inputs_are_checked_after_a_failure_and_before_the_soup(
     monkeypatch.setattr(TimedBook, "wait_for_update", RunStore.wait_for_update)
     await bench.store.add(made_up_run(num_learners=1))
     driving = asyncio.ensure_future(bench.drive())
-    await bench.dispatcher.fail(*await bench.take("first"), "theta* arrived damaged")
+    await bench.dispatcher.fail(await bench.take("first"), "theta* arrived damaged")
     await bench.looked_after.wait()
-    await bench.dispatcher.commit(*await bench.take("second"), LEARNER)
+    await bench.dispatcher.commit(await bench.take("second"), LEARNER)
     await driving
     assert bench.restored == [RunState.TRAINING, RunState.MERGING]
 

@@ -23,7 +23,6 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.config.values import validate
 from lipt.common.errors import (
     ConfigError,
-    FactoryNotAllowedError,
     OverLimitError,
     UnknownNameError,
     WeightsError,
@@ -77,8 +76,6 @@ def run(model: str = "tests.tiny:linear", **sections: Any) -> RunConfig:
 @pytest.mark.parametrize(
     ("model", "error", "words"),
     [
-        ("resnet9", UnknownNameError, "resnet8"),
-        ("os.path:join", FactoryNotAllowedError, "--allow-module"),
         ("torchvision:vgg11", ConfigError, "fails on 1x8x8 images"),
         ("torchvision:squeezenet1_0", ConfigError, "1x8x8|no nn.Linear"),
     ],

@@ -24,7 +24,6 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from lipt.common.blobs.store import BlobStore
-from lipt.common.config.knobs import sections
 from lipt.common.config.run_config import RunConfig
 from lipt.common.config.values import overrides_to_proto, run_config_from_proto
 from lipt.common.errors import LiptError
@@ -178,24 +177,3 @@ def test_unbounded_numbers_are_refused_by_a_plan_or_cost_nothing(
     value = bounds(field)[1]
     taken = admitted({section: {name: value}} if section else {name: value}) is not None
     assert taken is (path in FREE), f"{path}: let it cost in coordinator/runs/plan.py"
-
-
-def test_every_setting_is_drawn() -> None:
-    known = {
-        f"{section.name}.{knob.name}".lstrip(".")
-        for section in sections(RunConfig)
-        for knob in section.knobs
-    }
-    of_other_kinds = {
-        "model",
-        "initialization.weights_sha256",
-        "initialization.new_head",
-        "learners.frozen",
-        "learners.precision",
-        "learners.encoding",
-        "augmentation.method",
-        "pruning.method",
-        "soup.method",
-        "soup.reestimate_batch_norm",
-    }
-    assert {path for path, _ in NUMBERS} == known - of_other_kinds

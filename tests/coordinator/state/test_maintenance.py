@@ -6,7 +6,6 @@ import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -78,7 +77,6 @@ def test_one_flipped_bit_is_found(state: StateBench) -> None:
             "UPDATE records SET body = '{' WHERE key = 'diagnosis of '",
             "of diagnosis diagnosis of  cannot",
         ),
-        ("UPDATE records SET body = '{' WHERE run_id = 'ready'", "ready of run ready cannot"),
         (
             "UPDATE records SET body = json_set(body, '$.run_id', 'x') WHERE key = 'diagnosis of '",
             "diagnosis diagnosis of of run x: there is no such run",
@@ -93,7 +91,6 @@ def test_one_flipped_bit_is_found(state: StateBench) -> None:
             "UPDATE records SET body = json_set(body, '$.fingerprint', 'e') WHERE kind = 'subset'",
             "subset k+ of run ready: it is of the data e, its run of f{64}",
         ),
-        ("UPDATE records SET body = '{'", "the record of diagnosis diagnosis of  cannot be read"),
         (
             "UPDATE runs SET body = json_remove(body, '$.pretrained_weights')",
             "is ready and has no theta_p",
@@ -222,21 +219,11 @@ async def test_a_backup_of_a_served_state_has_acknowledged_data(
     assert changed in runs
 
 
-def test_later_damage_does_not_reach_a_backup(
-    state: StateBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def clone(target: Any, request: int, source: int) -> None:
-        assert request == 0x40049409
-        os.pwrite(target.fileno(), os.pread(source, 2**20, 0), 0)
-
+def test_later_damage_does_not_reach_a_backup(state: StateBench, tmp_path: Path) -> None:
     back_up(state.directory, tmp_path / "copied")
-    monkeypatch.setattr("fcntl.ioctl", clone)
-    back_up(state.directory, tmp_path / "cloned")
-    original = state.path("ready theta_p")
-    with original.open("r+b") as file:
+    with state.path("ready theta_p").open("r+b") as file:
         file.write(b"X")
-    for name in ("copied", "cloned"):
-        assert check_state(tmp_path / name).problems == ()
+    assert check_state(tmp_path / "copied").problems == ()
 
 
 def test_only_leftovers_of_killed_backups_are_removed(state: StateBench, tmp_path: Path) -> None:

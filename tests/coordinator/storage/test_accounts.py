@@ -28,7 +28,7 @@ from lipt.common.weights.files import pack
 from lipt.coordinator.access.caller import ANYBODY, Caller, Evidence
 from lipt.coordinator.app import App
 from lipt.coordinator.compute.jobs.selection import Diagnosed, DiagnoseData, SelectSubset
-from lipt.coordinator.dispatch.leases import AssignmentKey, RangeGrant
+from lipt.coordinator.dispatch.leases import AssignmentKey, LeaseId, RangeGrant, RunLearner
 from lipt.coordinator.server import serving
 from lipt.coordinator.settings import StorageSettings
 from lipt.coordinator.state.records import RunRecord
@@ -52,7 +52,7 @@ from tests.coordinator.made_up_runs import made_up_run
 from tests.serving import own_user_channel
 
 QUOTA = Quota(max_bytes=150, max_bytes_per_peer=100, max_unfinished=4, max_unfinished_per_peer=3)
-LEASE = Allowance((AssignmentKey("r", 0), 1), max_files=2, max_file_bytes=60)
+LEASE = Allowance(LeaseId(AssignmentKey("r", 0), 1, "w"), max_files=2, max_file_bytes=60)
 
 
 class Desk:
@@ -177,7 +177,7 @@ def test_files_of_ended_leases_are_limited(
     desk: Desk, peers: tuple[str, ...], trained: int, whose: str, free: bool
 ) -> None:
     for number, (letter, peer) in enumerate(zip("abc", peers, strict=True)):
-        lease = Allowance((AssignmentKey("r", 9), number), max_files=1, max_file_bytes=60)
+        lease = Allowance(LeaseId(AssignmentKey("r", 9), number, "w"), 1, max_file_bytes=60)
         desk.live = {lease.lease}
         desk.store(letter, 60, peer, lease)
     desk.live = {LEASE.lease}
@@ -234,13 +234,14 @@ SECRET = "5" * 32
 
 
 def test_a_lease_s_quota_allows_every_file_twice() -> None:
-    lease = (AssignmentKey("r", 0), 1)
     run = made_up_run().changed(initial_weights=BlobName("0" * 64, 1000))
     learners = run.config.learners.model_copy(update={"num_snapshots": 3})
     run = run.changed(config=run.config.model_copy(update={"learners": learners}))
-    assert Allowance.of_learner(lease, run) == Allowance(lease, 8, max_file_bytes=2000 + 2**20)
-    run = made_up_run().changed(initial_weights=None)
-    assert Allowance.of_learner(lease, run) == Allowance(lease, 2, max_file_bytes=2**20)
+    held = RunLearner(run, run.learners[0])
+    allowed = Allowance(held.lease, 8, max_file_bytes=2000 + 2**20)
+    assert Allowance.of_learner(held) == allowed
+    held = RunLearner(made_up_run().changed(initial_weights=None), run.learners[0])
+    assert Allowance.of_learner(held) == Allowance(held.lease, 2, max_file_bytes=2**20)
 
 
 class Blobs(WorkerBlobs):
@@ -250,12 +251,11 @@ class Blobs(WorkerBlobs):
         super().__init__(bench.dispatcher)
         self.bench = bench
 
-    async def leased(self, instance_id: str, shown: Evidence) -> tuple[str, RunRecord, BlobName]:
-        """A worker that registers so: its id, the run, and the shard of the learner it has."""
-        worker_id = self.bench.join(instance_id, shown=shown)
-        key, _ = await self.bench.take(worker_id)
-        run = self.bench.store.find(key.run_id)
-        return worker_id, run, run.learners[key.learner].shard
+    async def leased(self, shown: Evidence) -> RunLearner:
+        """The learner of a worker that registers with this secret."""
+        granted = await self.bench.acquire(self.bench.join(shown.secret, caller=shown.caller))
+        assert granted is not None
+        return granted
 
 
 @pytest.fixture
@@ -265,7 +265,7 @@ async def blobs(bench: Bench) -> Blobs:
 
 
 async def test_a_caller_without_a_worker_id_acts_as_a_trainer(blobs: Blobs) -> None:
-    await blobs.leased(SECRET, Evidence(ANYBODY, SECRET))
+    await blobs.leased(Evidence(ANYBODY, SECRET))
     trainer = Evidence(Caller("t", "t", frozenset({Role.TRAINER})))
     for shown in (Evidence(ANYBODY), trainer):
         blobs.require_readable(OTHER, shown)
@@ -276,30 +276,29 @@ async def test_a_worker_s_blobs_are_those_of_its_lease(blobs: Blobs) -> None:
     shown = Evidence(ANYBODY, SECRET)
     with pytest.raises(ForeignBlobError):
         blobs.require_readable(THETA, shown)
-    worker_id, run, shard = await blobs.leased(SECRET, shown)
-    for name in (THETA, shard):
+    held = await blobs.leased(shown)
+    for name in (THETA, held.learner.shard):
         blobs.require_readable(name, shown)
-    for other in (OTHER, run.learners[1].shard):
+    for other in (OTHER, held.run.learners[1].shard):
         with pytest.raises(ForeignBlobError, match="not of this worker's assignment"):
             blobs.require_readable(other, shown)
     allowed = blobs.allowance(OTHER, shown)
     assert allowed is not None
-    key, epoch = allowed.lease
-    assert (key, epoch) == (("r", 0), 1)
-    await blobs.bench.dispatcher.give_back(worker_id, key, epoch)
+    assert allowed.lease == held.lease
+    await blobs.bench.dispatcher.give_back(held.lease)
     for refused in (blobs.require_readable, blobs.allowance):
         with pytest.raises(ForeignBlobError, match="this one has none"):
             refused(THETA, shown)
     # Another lease of the same learner begins anew.
-    await blobs.leased(SECRET, shown)
+    again = await blobs.leased(shown)
     allowed = blobs.allowance(OTHER, shown)
     assert allowed is not None
-    assert allowed.lease == (key, 2)
+    assert allowed.lease == again.lease == held.lease._replace(epoch=2)
 
 
 async def test_a_worker_with_a_range_reads_its_weights_and_sends_two_files(bench: Bench) -> None:
     shown = Evidence(ANYBODY, SECRET)
-    worker = bench.join(SECRET, versions=VERSIONS, has_data=True, shown=shown)
+    worker = bench.join(SECRET, versions=VERSIONS, has_data=True)
     bench.dispatcher.scans.note(OPENED)
     grant = await bench.dispatcher.next_work(worker, wait_seconds=0.0)
     assert isinstance(grant, RangeGrant)
@@ -307,11 +306,11 @@ async def test_a_worker_with_a_range_reads_its_weights_and_sends_two_files(bench
     blobs.require_readable(THETA_P, shown)
     with pytest.raises(ForeignBlobError):
         blobs.require_readable(OTHER, shown)
-    lease = (grant.key, grant.epoch)
-    assert blobs.allowance(OTHER, shown) == Allowance(lease, 2, grant.scan.max_file_bytes)
+    allowed = Allowance(grant.lease, 2, grant.scan.max_file_bytes)
+    assert blobs.allowance(OTHER, shown) == allowed
     # Who may not score has no range, and so reads no weights either.
     trains = Evidence(Caller("token:1", "the token 1", frozenset({Role.WORKER})), "6" * 32)
-    worker = bench.join(trains.secret, versions=VERSIONS, has_data=True, shown=trains)
+    worker = bench.join(trains.secret, versions=VERSIONS, has_data=True, caller=trains.caller)
     assert await bench.dispatcher.next_work(worker, wait_seconds=0.0) is None
     with pytest.raises(ForeignBlobError):
         blobs.require_readable(THETA_P, trains)
@@ -319,7 +318,7 @@ async def test_a_worker_with_a_range_reads_its_weights_and_sends_two_files(bench
 
 async def test_a_lease_goes_on_after_a_restart_before_registration(blobs: Blobs) -> None:
     shown = Evidence(ANYBODY, SECRET)
-    _, _, shard = await blobs.leased(SECRET, shown)
+    shard = (await blobs.leased(shown)).learner.shard
     await blobs.bench.restart()
     blobs = Blobs(blobs.bench)
     blobs.require_readable(shard, shown)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from itertools import count
 from typing import Any
 
 import pytest
@@ -57,6 +58,8 @@ class Bench:
             self.store,
             self.compute.queue,
             wall_clock=self.clock,
+            # It is decades after the start.
+            steady_clock=count(0.0, 1e9).__next__,
             sleep=sleep,
         )
 

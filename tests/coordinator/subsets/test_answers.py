@@ -19,15 +19,14 @@ from lipt.common.errors import (
     UnknownRunError,
 )
 from lipt.common.observability.metrics import Meters
-from lipt.common.states import LearnerState, RunState
+from lipt.common.states import RunState
 from lipt.coordinator import subsets as module
 from lipt.coordinator.compute.jobs.selection import RecheckSubset, SelectSubset
 from lipt.coordinator.runs.availability import find_ready
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.subsets import Answer
-from lipt.core.results import CommittedLearner
-from lipt.core.selection.registry import STRATEGIES
+from lipt.core.selection.select import STRATEGIES
 from lipt.core.stages.recheck import Recheck
 from tests.coordinator.fakes import DATA
 from tests.coordinator.made_up_runs import made_up_run
@@ -412,7 +411,7 @@ async def test_a_run_without_usable_learners_cannot_be_diagnosed(world: World) -
         await world.diagnose(run="nobody")
     with pytest.raises(RunNotReadyError, match="name-young"):
         await world.diagnose(run="young")
-    with pytest.raises(DataError, match=r"fingerprint e+, .* or leave the run out"):
+    with pytest.raises(DataError, match=r"fingerprint e+, .* own data"):
         await world.diagnose(run="other")
     with pytest.raises(ProxyError, match="there is no proxy 'ridge:magic'"):
         await world.diagnose(proxy="ridge:magic")
@@ -448,11 +447,6 @@ async def test_a_held_run_s_weights_are_served_but_not_recomputed(world: World) 
     assert world.compute.kinds == []
 
 
-async def test_the_latest_weights_are_of_the_newest_ready_run(world: World) -> None:
-    assert await world.answers.weights("latest", "theta_p", "me") == BlobName.of(THETA_P)
-    assert await world.answers.weights("latest", "theta*", "me") == BlobName.of(THETA)
-
-
 async def test_a_ready_run_is_found_by_id_by_name_and_as_the_latest(database: Database) -> None:
     store = RunStore(database)
     with pytest.raises(UnknownRunError, match="'latest'"):
@@ -469,18 +463,5 @@ async def test_a_ready_run_is_found_by_id_by_name_and_as_the_latest(database: Da
     assert {find_ready(store, name, DATA).run_id for name in ("r", "name-r", "latest")} == {"r"}
     await store.add(made_up_run("newer", state=RunState.READY))
     assert find_ready(store, "latest", DATA).run_id == "newer"
-    with pytest.raises(DataError, match=r"own data, or leave the run out\.$"):
-        find_ready(store, "other", DATA, or_else=", or leave the run out")
-
-
-def test_trajectories_go_from_theta_star_to_the_finished_learners() -> None:
-    run = made_up_run(num_learners=3, state=RunState.READY)
-    snapshot, result = BlobName.of(b"snapshot"), BlobName.of(b"result")
-    for index in (2, 0):
-        done = {"state": LearnerState.DONE, "snapshots": (snapshot,), "result": result}
-        run = run.with_learner(run.learners[index].changed(**done))
-    trajectories = run.outcome.trajectories
-    assert trajectories.initial_weights == BlobName.of(b"theta*")
-    assert trajectories.learners == tuple(
-        CommittedLearner(index, (snapshot,), result) for index in (0, 2)
-    )
+    with pytest.raises(DataError, match=r"own data\.$"):
+        find_ready(store, "other", DATA)

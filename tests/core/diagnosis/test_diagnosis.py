@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipt.common.data.dataset import IdMapping
-from lipt.common.errors import SignalsError
 from lipt.common.targets.kinds import TargetKind
 from lipt.core.diagnosis.diagnosis import (
     Diagnosis,
@@ -70,7 +69,6 @@ def put_together(findings: Findings, labels_N: Tensor) -> Diagnosis:
         class_names=["cat", "dog"],
         proxy={"proxy": "ridge:patches", "accuracy": 0.6},
         redundancy={"share_for_90": 0.5},
-        seconds={"signals": 1.5},
     )
 
 
@@ -89,7 +87,6 @@ def test_summary_has_every_finding(diagnosis: Diagnosis) -> None:
     assert summary["imbalance"]["ratio"] == 1.0
     assert summary["outliers"] == {"count": 2, "ranked": [2, 5]}
     assert summary["learnability"]["sizes"] == [3, 6]
-    assert summary["seconds"] == {"signals": 1.5}
 
 
 def test_a_file_has_columns_and_the_summary(diagnosis: Diagnosis, tmp_path: Path) -> None:
@@ -140,14 +137,7 @@ def test_confusions_and_imbalance_by_hand() -> None:
         {"given": 0, "suggested": 1, "count": 4, "share": 4 / 60},
         {"given": 1, "suggested": 2, "count": 4, "share": 0.08},
     ]
-    # Entropy of (1/2, 1/4, 1/4) is 1.5 bits: 2^1.5 classes.
-    found = imbalance([20, 10, 0, 10])
-    assert found == {
-        "ratio": 2.0,
-        "smallest": 1,
-        "largest": 0,
-        "effective_classes": pytest.approx(2**1.5),
-    }
+    assert imbalance([20, 10, 0, 10]) == {"ratio": 2.0, "smallest": 1, "largest": 0}
 
 
 def test_learning_curve_samples_are_stratified_halves() -> None:
@@ -314,8 +304,6 @@ def test_label_quality_of_a_number_falls_with_its_distance() -> None:
     assert found.suggested_N.tolist() == SIGNALS.labels_N.tolist()
     assert found.noise.overall.rate == 0.0
     assert len(found.noise.per_class) == 3
-    with pytest.raises(SignalsError, match="label errors cannot be looked for in regression data"):
-        find_label_errors(SIGNALS)
 
 
 def judged(quality: list[float], *, rate: float, low: float, num_classes: int = 2) -> LabelErrors:

@@ -29,11 +29,11 @@ from lipt.core.learner.augmentation import (
     draw_operations,
     randaugment,
 )
-from lipt.core.learner.learner import Examples, minibatches
-from lipt.core.learner.pruning import (
-    Gradients,
+from lipt.core.learner.learner import (
+    Examples,
     is_pruned_from,
     masks_of_largest,
+    minibatches,
     prunable_parameters,
     prune,
 )
@@ -67,11 +67,6 @@ def by_hand(task: LearnerTask, images_NCHW: Tensor) -> list[tuple[Tensor, list[i
             batch_BCHW = augment(images_NCHW[rows_B], task.augmentation, draws)
             made.append((images_in(batch_BCHW), rows_B.tolist()))
     return made
-
-
-def reading_threads() -> list[str]:
-    names = [one.name for one in threading.enumerate()]
-    return [name for name in names if name.startswith("decode")]
 
 
 @pytest.mark.parametrize("as_files", [False, True])
@@ -272,19 +267,14 @@ WEIGHTS = {"conv": torch.tensor([[-4.0, 1.0], [0.5, 3.0]]), "head": torch.tensor
 GRADIENTS = {"conv": torch.tensor([[0.1, -5.0], [4.0, 1.0]]), "head": torch.tensor([[0.0, 8.0]])}
 
 
-def no_gradients() -> Mapping[str, Tensor]:
-    raise AssertionError("this method needs no gradients")
-
-
 def pruned_by(
     method: PruningMethod,
     density: float,
     weights: Mapping[str, Tensor] = WEIGHTS,
     *,
-    gradients: Gradients = no_gradients,
     seed: int = 0,
 ) -> dict[str, Tensor]:
-    return prune(method, weights, density, gradients=gradients, generator=seeded(seed))
+    return prune(method, weights, density, slopes=GRADIENTS, generator=seeded(seed))
 
 
 def test_pruning_methods_zero_their_lowest_scores() -> None:
@@ -294,7 +284,7 @@ def test_pruning_methods_zero_their_lowest_scores() -> None:
     assert pruned["head"].tolist() == [[2.0, 0.0]]
     # -0.25 is dropped; -0.0 would be equal to zero, and yet a value that is sent.
     assert not any(bool(weight[weight == 0].signbit().any()) for weight in pruned.values())
-    pruned = pruned_by(PruningMethod.SNIP, 0.5, gradients=lambda: GRADIENTS)
+    pruned = pruned_by(PruningMethod.SNIP, 0.5)
     # |g w|: 0.4, 5, 2, 3, 0, 2: of the two 2s the earlier one stays.
     assert pruned["conv"].tolist() == [[0.0, 1.0], [0.5, 3.0]]
     assert pruned["head"].tolist() == [[0.0, 0.0]]

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,7 @@ from torch import Tensor
 
 from lipt.common.errors import BudgetError, SignalsError
 from lipt.common.targets.kinds import TargetKind
-from lipt.core.selection.registry import STRATEGIES
-from lipt.core.selection.select import select
+from lipt.core.selection.select import STRATEGIES, select
 from lipt.core.selection.selection import Selection, class_quotas
 from lipt.core.selection.strategy import Balance, Need, Strategy
 from lipt.core.signals.signals import Signals
@@ -96,17 +96,7 @@ OF_MANY = {
 LABELS = [0, 1, 2, 3, 1, 2, 3, 2, 3, 3] * 8
 
 
-def choose(
-    strategy: Strategy,
-    signals: Signals,
-    budget: int,
-    *,
-    balanced: bool,
-    options: Options | None = None,
-    seed: int = 3,
-) -> Selection:
-    parsed = strategy.parse_options(options or {})
-    return select(strategy, signals, budget, balanced=balanced, seed=seed, options=parsed)
+choose = partial(select, seed=3)
 
 
 def require_sound(

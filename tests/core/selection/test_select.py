@@ -1,5 +1,6 @@
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from itertools import permutations
 from types import SimpleNamespace
 from typing import Annotated, Literal
@@ -11,11 +12,9 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 import lipt
-from lipt.common.errors import BudgetError, StrategyOptionError, UnknownNameError
-from lipt.core.selection import registry
-from lipt.core.selection.options import Preset, WarmUp, options_of, parse_options
-from lipt.core.selection.registry import STRATEGIES, find_strategy
-from lipt.core.selection.select import select
+from lipt.common.errors import StrategyOptionError, UnknownNameError
+from lipt.core.selection import select as registry
+from lipt.core.selection.select import STRATEGIES, find_strategy, select
 from lipt.core.selection.selection import (
     Selection,
     class_quotas,
@@ -25,22 +24,17 @@ from lipt.core.selection.selection import (
     keep_largest,
     proportional_quotas,
 )
-from lipt.core.selection.strategy import NOTHING, Strategy
+from lipt.core.selection.strategy import (
+    NOTHING,
+    Preset,
+    Strategy,
+    WarmUp,
+    options_of,
+)
 from lipt.core.signals.signals import Signals, labels_only
 from tests.core.selection.builders import full_signals, signals_of
 
-
-def choose(
-    strategy: Strategy,
-    signals: Signals,
-    budget: int,
-    *,
-    balanced: bool,
-    options: Mapping[str, str] | None = None,
-    seed: int = 0,
-) -> Selection:
-    parsed = strategy.parse_options(options or {})
-    return select(strategy, signals, budget, balanced=balanced, seed=seed, options=parsed)
+choose = partial(select, seed=0)
 
 
 @pytest.mark.parametrize("name", ["el2n", "grand"])
@@ -176,10 +170,12 @@ def example(
     rounds: int = 15,
     exact: bool = False,
     limit: int | Literal["all"] = "all",
-) -> None:
+) -> Selection:
     """Has an option of every kind."""
+    raise NotImplementedError
 
 
+EXAMPLE = Strategy(example, "an example")
 OPTIONS = options_of(example)
 
 
@@ -193,14 +189,9 @@ def test_options_are_keyword_only_parameters_given_as_texts() -> None:
     }
     assert [option.help for option in OPTIONS] == ["", "what large weights cost", "", "", ""]
     given = {"solver": "stochastic", "penalty": "0.25", "exact": "true", "limit": "3"}
-    assert parse_options("example", OPTIONS, given) == {
-        "solver": "stochastic",
-        "penalty": 0.25,
-        "rounds": 15,
-        "exact": True,
-        "limit": 3,
-    }
-    assert parse_options("example", OPTIONS, {})["limit"] == "all"
+    expected = {"solver": "stochastic", "penalty": 0.25, "rounds": 15, "exact": True, "limit": 3}
+    assert EXAMPLE.parse_options(given) == expected | {"pretraining": "lipt"}
+    assert EXAMPLE.parse_options({})["limit"] == "all"
 
 
 @pytest.mark.parametrize(
@@ -215,7 +206,7 @@ def test_options_are_keyword_only_parameters_given_as_texts() -> None:
 )
 def test_a_wrong_value_is_refused_with_the_right_ones(name: str, text: str, allowed: str) -> None:
     with pytest.raises(StrategyOptionError) as refusal:
-        parse_options("example", OPTIONS, {name: text})
+        EXAMPLE.parse_options({name: text})
     assert refusal.value.message == (
         f"option {name} of strategy 'example' cannot be {text!r}. Choose one of: {allowed}."
     )
@@ -223,11 +214,11 @@ def test_a_wrong_value_is_refused_with_the_right_ones(name: str, text: str, allo
 
 def test_an_unknown_option_is_refused_with_all_that_there_are() -> None:
     with pytest.raises(StrategyOptionError, match=r"no option 'sede'\..*solver \(lazy \| stochas"):
-        parse_options("example", OPTIONS, {"sede": "1"})
+        EXAMPLE.parse_options({"sede": "1"})
     with pytest.raises(StrategyOptionError, match=r"no option 'seed'\."):
-        parse_options("example", OPTIONS, {"seed": "1"})
+        EXAMPLE.parse_options({"seed": "1"})
     with pytest.raises(StrategyOptionError, match=r"no option 'x'\. It takes none\."):
-        parse_options("el2n", (), {"x": "1"})
+        find_strategy("uniform").parse_options({"x": "1"})
 
 
 PRESETS = [
@@ -354,12 +345,6 @@ def test_quotas_equal_sharing_one_seat_at_a_time(data: st.DataObject) -> None:
     assert all(quota <= count for quota, count in zip(quotas, counts, strict=True))
     present = [quota for quota, count in zip(quotas, counts, strict=True) if count]
     assert budget < len(present) or all(present)
-
-
-@pytest.mark.parametrize("budget", [-1, 6])
-def test_a_budget_that_the_classes_cannot_give_is_refused(budget: int) -> None:
-    with pytest.raises(BudgetError, match=rf"budget {budget} .* 5 examples.*Choose one in 0\.\.5"):
-        class_quotas([2, 3], budget)
 
 
 @pytest.mark.parametrize(

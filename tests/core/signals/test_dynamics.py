@@ -1,6 +1,5 @@
 import math
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -21,18 +20,7 @@ from lipt.core.signals.dynamics import (
     mean_over_learners,
     mean_over_moments,
 )
-from tests.core.selection.builders import random_dynamics
 from tests.core.signals.made_up import CPU, IMAGE, made_up_dataset, made_up_network
-
-
-def test_saved_dynamics_are_loaded(tmp_path: Path) -> None:
-    dynamics = random_dynamics(5, generator=torch.Generator().manual_seed(0))
-    dynamics.save(tmp_path / "d")
-    loaded = Dynamics.load(tmp_path / "d")
-    assert len(loaded) == 5
-    for name, values in vars(dynamics).items():
-        assert torch.equal(getattr(loaded, name), values), name
-    assert [path.name for path in tmp_path.iterdir()] == ["d"]
 
 
 def test_theta_star_counts_once_and_the_own_learner_never() -> None:
@@ -112,12 +100,8 @@ def compute(
     *,
     batch_size: int = 16,
     states: States = STATES,
-    reports: list[tuple[int, int]] | None = None,
 ) -> Dynamics:
-    seen: list[tuple[int, int]] = [] if reports is None else reports
-    batches = Batches(
-        dataset, IMAGE, CPU, batch_size, lambda done, total: seen.append((done, total))
-    )
+    batches = Batches(dataset, IMAGE, CPU, batch_size, lambda *_: None)
     return compute_dynamics(
         make_model(),
         states,

@@ -1,4 +1,5 @@
 import pickle
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +14,12 @@ from lipt.common.data import open_dataset
 from lipt.common.data.dataset import Dataset
 from lipt.common.errors import FeaturesError, SignalsError
 from lipt.common.inputs.model_input import to_model_input
-from lipt.common.inputs.specs import ImageFormat
 from lipt.common.signals.passes import Batches
 from lipt.common.targets.values import SingleLabel
 from lipt.common.weights.files import pack
 from lipt.core.selection.strategies.scores import last_layer_norms
-from lipt.core.signals import compute, stored
+from lipt.core.signals import compute
+from lipt.core.signals import signals as stored
 from lipt.core.signals.compute import (
     compute_signals,
     default_chunk_size,
@@ -28,17 +29,15 @@ from lipt.core.signals.compute import (
 )
 from lipt.core.signals.signals import (
     Signals,
+    StorageLimits,
+    UserFeatures,
+    features_of_pairs,
     labels_only,
     moved,
     num_bytes,
     probabilities_of,
-    required,
-)
-from lipt.core.signals.stored import (
-    StorageLimits,
-    UserFeatures,
-    features_of_pairs,
     read_user_features,
+    required,
 )
 from tests.core.selection.builders import full_signals, half
 from tests.core.signals.made_up import CPU, IMAGE, made_up_dataset, made_up_network
@@ -232,17 +231,25 @@ def signals_of(model: nn.Module, dataset: Dataset, scratch: Path | None = None) 
     return compute_signals(model, batches, scratch=scratch)
 
 
-def last_layer_gradients(model: nn.Module, dataset: Dataset) -> Tensor:
-    """One autograd call per example's own loss; the last layer's parameters in a row."""
+def gradients_of(
+    logits: Callable[[int], Tensor], labels_N: Tensor, parameters: Iterable[Tensor]
+) -> Tensor:
+    """One autograd call for each example's own loss; the parameters in a row."""
+    rows, parameters = [], list(parameters)
+    for row, label in enumerate(labels_N):
+        loss = functional.cross_entropy(logits(row), label[None])
+        parts = torch.autograd.grad(loss, parameters)
+        rows.append(torch.cat([part.flatten() for part in parts]))
+    return torch.stack(rows)
+
+
+def gradients_by(model: nn.Module, dataset: Dataset, of: nn.Module) -> Tensor:
+    def logits(row: int) -> Tensor:
+        found: Tensor = model(to_model_input(dataset.images(torch.tensor([row])), IMAGE, CPU))
+        return found
+
     model.eval()
-    head = list(model.children())[-1]
-    gradients = []
-    for row in range(len(dataset)):
-        inputs = to_model_input(dataset.images(torch.tensor([row])), IMAGE, CPU)
-        loss = functional.cross_entropy(model(inputs), dataset.labels_N[row : row + 1])
-        parts = torch.autograd.grad(loss, list(head.parameters()))
-        gradients.append(torch.cat([part.flatten() for part in parts]))
-    return torch.stack(gradients)
+    return gradients_of(logits, dataset.labels_N, of.parameters())
 
 
 def test_the_error_of_a_confident_prediction_is_exact() -> None:
@@ -254,7 +261,7 @@ def test_the_error_of_a_confident_prediction_is_exact() -> None:
 @pytest.mark.parametrize("bias", [True, False])
 def test_factored_norms_and_products_equal_autograd_s(*, bias: bool) -> None:
     model, dataset = made_up_network(bias=bias), made_up_dataset()
-    gradients_NP = last_layer_gradients(model, dataset)
+    gradients_NP = gradients_by(model, dataset, model[-1])
     signals = signals_of(model, dataset)
     assert signals.has_bias == bias
     torch.testing.assert_close(
@@ -324,39 +331,20 @@ def test_keyword_models_have_autograd_s_norms(*, hesitant: bool) -> None:
         model.load_state_dict({f"reader.{name}": item for name, item in plain.state_dict().items()})
     inputs = {"tokens": torch.tensor([[1, 2], [3, 0], [4, 5]]), "figures": torch.rand(3, 3)}
     labels_B = torch.tensor([0, 2, 1])
-    expected = []
-    for row in range(3):
-        logits_1C = plain(inputs["tokens"][row : row + 1], inputs["figures"][row : row + 1])
-        loss = functional.cross_entropy(logits_1C, labels_B[row : row + 1])
-        parts = torch.autograd.grad(loss, list(plain.parameters()))
-        expected.append(torch.cat([part.flatten() for part in parts]).norm())
+    expected_BP = gradients_of(
+        lambda row: plain(*(values[row : row + 1] for values in inputs.values())),
+        labels_B,
+        plain.parameters(),
+    )
     found_B = per_example_norms(model, SingleLabel(3), inputs, labels_B)
-    torch.testing.assert_close(found_B, torch.stack(expected), rtol=1e-5, atol=1e-5)
-
-
-def norms(
-    model: nn.Module, dataset: Dataset, *, chunk_size: int = 16, image: ImageFormat = IMAGE
-) -> Tensor:
-    return full_gradient_norms(model, Batches(dataset, image, CPU, chunk_size, lambda *_: None))
-
-
-def autograd_norms(model: nn.Module, dataset: Dataset) -> Tensor:
-    model.eval()
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    found = []
-    for row in range(len(dataset)):
-        inputs = to_model_input(dataset.images(torch.tensor([row])), IMAGE, CPU)
-        loss = functional.cross_entropy(model(inputs), dataset.labels_N[row : row + 1])
-        parts = torch.autograd.grad(loss, trainable)
-        found.append(torch.cat([part.flatten() for part in parts]).norm())
-    return torch.stack(found)
+    torch.testing.assert_close(found_B, expected_BP.norm(dim=1), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("chunk_size", [1, 7, NUM_EXAMPLES])
 def test_gradient_norms_equal_autograd_s_for_any_chunk_size(chunk_size: int) -> None:
     model, dataset = made_up_network(), made_up_dataset(NUM_EXAMPLES)
-    expected = autograd_norms(model, dataset)
-    found = norms(model, dataset, chunk_size=chunk_size)
+    expected = gradients_by(model, dataset, model).norm(dim=1)
+    found = full_gradient_norms(model, Batches(dataset, IMAGE, CPU, chunk_size, lambda *_: None))
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 

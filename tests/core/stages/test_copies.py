@@ -59,12 +59,12 @@ def make_context(tmp_path: Path, reports: list[str]) -> MakeContext:
 
 
 def diagnose(context: Context) -> object:
-    """All that a diagnosis says but for its seconds."""
+    """All that a diagnosis says but for its proxy."""
     sources = Sources(CONFIG, None, None)
     diagnosed = DiagnoseData(sources, Proxy.parse("ridge:patches")).run(context)
     found = Diagnosis.load(context.blobs.verified_path(diagnosed.blob))
     columns = {name: values.tolist() for name, values in found.columns.items()}
-    return columns, {**found.summary, "seconds": {}, "proxy": {}}
+    return columns, {**found.summary, "proxy": {}}
 
 
 def select(context: Context) -> object:

@@ -17,9 +17,8 @@ from lipt.common.targets.kinds import TargetKind
 from lipt.coordinator.compute.jobs.selection import SelectSubset
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.results import CommittedLearner, Outcome
-from lipt.core.selection.registry import STRATEGIES, find_strategy
+from lipt.core.selection.select import STRATEGIES, find_strategy
 from lipt.core.stages.question import (
-    Labels,
     Question,
     SubsetQuery,
     Training,
@@ -53,10 +52,10 @@ def ask(
 
 
 def test_labels_are_used_by_default() -> None:
-    meant = [Labels.parse(text) for text in ("", "given", "none")]
-    assert meant == [Labels.GIVEN, Labels.GIVEN, Labels.NONE]
+    meant = [query("uniform", labels=text).unlabelled for text in ("", "given", "none")]
+    assert meant == [False, False, True]
     with pytest.raises(InvalidRequestError, match=r"labels = 'some': choose one of given, none\."):
-        Labels.parse("some")
+        asked_for("uniform", labels="some")
 
 
 def test_strategies_of_features_or_nothing_work_without_labels() -> None:
@@ -207,6 +206,10 @@ ALL = {"options": {"parameters": "all"}}
     [
         ("uniform_per_class", {}, Training.NOTHING),
         ("uniform", {"proxy": "auto"}, Training.NOTHING),
+        # Soft labels need the training of their own proxy.
+        ("uniform", {"soft_labels": True}, Training.LEARNERS),
+        ("uniform", {"soft_labels": True, "proxy": "ridge:patches"}, Training.NOTHING),
+        ("uniform", {"soft_labels": True, "proxy": "ridge:initial"}, Training.INITIAL_WEIGHTS),
         ("auto", {}, Training.LEARNERS),
         ("auto", {"proxy": "ridge:patches"}, Training.NOTHING),
         ("auto", {"proxy": "ridge:columns+user+backbone"}, Training.NOTHING),
@@ -227,19 +230,6 @@ def test_a_request_needs_learners_only_if_it_uses_them(
     strategy: str, asked: dict[str, Any], expected: Training
 ) -> None:
     assert training_for(query(strategy, **asked), 1000) is expected
-
-
-@pytest.mark.parametrize(
-    ("asked", "expected"),
-    [
-        ({}, Training.NOTHING),
-        ({"soft_labels": True}, Training.LEARNERS),
-        ({"soft_labels": True, "proxy": "ridge:patches"}, Training.NOTHING),
-        ({"soft_labels": True, "proxy": "ridge:initial"}, Training.INITIAL_WEIGHTS),
-    ],
-)
-def test_soft_labels_train_what_they_need(asked: dict[str, Any], expected: Training) -> None:
-    assert training_for(query("uniform", **asked), 1000) is expected
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from lipt.coordinator.compute.jobs.selection import Selected, SelectSubset
 from lipt.coordinator.compute.messages import News, Progressed
 from lipt.coordinator.state.records import LearnerRecord
 from lipt.core.results import CommittedLearner, Trajectories
-from lipt.core.selection.options import WarmUp
+from lipt.core.selection.strategy import WarmUp
 from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.signals import Signals
 from lipt.core.stages.warm_up import WarmUpSignals, dynamics_of, own_learners, warm_up_signals
@@ -225,9 +225,3 @@ def test_dynamics_use_the_shards_and_are_cached_on_disk(
     again = dynamics_of(shared, OF_THREE, IMAGE, trajectories)
     assert torch.equal(again.own_learner_N, expected_N)
     assert torch.equal(again.margins_NLT, dynamics.margins_NLT)
-
-
-def test_dynamics_use_snapshots_or_else_pruned_results() -> None:
-    early, end, pruned = (BlobName.of(part) for part in (b"early", b"end", b"pruned"))
-    assert CommittedLearner(0, (early, end), pruned).states == (early, end)
-    assert CommittedLearner(0, (), pruned).states == (pruned,)

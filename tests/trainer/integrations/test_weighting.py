@@ -7,14 +7,14 @@ from torch.nn import functional
 
 from lipt import Subset, SubsetSampler
 from lipt.trainer.integrations.weighting import WeightedLosses, Weighting
-from lipt.trainer.subsets.weighted import UnweightedWarning, normalized_weights
+from lipt.trainer.subsets.data import UnweightedWarning, normalized_weights
 from tests.trainer.integrations.conftest import BATCH, RATE, Loop, Model, Rows
 from tests.trainer.made_up import made_up_subset
 
 # What the frameworks say of loggers, workers and old interfaces is none of this test's business.
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),
-    pytest.mark.filterwarnings("error::lipt.trainer.subsets.weighted.UnweightedWarning"),
+    pytest.mark.filterwarnings("error::lipt.trainer.subsets.data.UnweightedWarning"),
 ]
 
 LOGITS = torch.tensor([[2.0, 0.0], [0.0, 1.0], [1.0, 1.0]])

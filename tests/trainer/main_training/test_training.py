@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lipt import Recipe, fit
 from lipt.common.data import Dataset
-from lipt.common.data.loading import dataset_of, load
+from lipt.common.data.loading import load, open_data
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.data.sources.user_data import rows_of_data
 from lipt.common.errors import ConfigError, DataError, DivergedError, SubsetError
@@ -21,7 +21,6 @@ from lipt.common.targets.kinds import TargetKind
 from lipt.trainer.main_training import Schedule, Trained, evenly, training
 from lipt.trainer.main_training.records import write_line
 from lipt.trainer.main_training.steps import comparable
-from lipt.trainer.subsets.data import Pairs
 from lipt.trainer.subsets.subset import Subset
 from tests.in_memory import in_memory
 from tests.trainer.main_training.conftest import RECIPE, equal, net
@@ -202,7 +201,7 @@ def test_a_test_set_gets_the_training_sets_flags_of_missing_numbers() -> None:
     labels = np.arange(4) % 2
     whole = np.arange(8.0).reshape(4, 2)
     holed = np.where(whole == 3, np.nan, whole)
-    wide, narrow = dataset_of(Pairs(holed, labels)), dataset_of(Pairs(whole, labels))
+    wide, narrow = open_data((holed, labels)), open_data((whole, labels))
     every = torch.arange(4)
     found = comparable(narrow, wide)
     assert found.inputs == wide.inputs
@@ -211,7 +210,7 @@ def test_a_test_set_gets_the_training_sets_flags_of_missing_numbers() -> None:
     assert found.inputs == narrow.inputs
     assert columns_in(found.examples(every))[""][1].tolist() == [2, pytest.approx(13 / 3)]
     with pytest.raises(DataError, match="Give a test set with the same inputs"):
-        comparable(dataset_of(Pairs(whole[:, :1], labels)), wide)
+        comparable(open_data((whole[:, :1], labels)), wide)
 
 
 @pytest.mark.parametrize("other", [classes, labels])

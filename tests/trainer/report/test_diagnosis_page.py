@@ -79,7 +79,6 @@ def test_peer_names_are_shown_as_text() -> None:
     findings["class_names"] = [HOSTILE, BREAKING_OUT]
     findings["proxy"] = {"features": HOSTILE, "accuracy": 0.5, BREAKING_OUT: [HOSTILE]}
     findings["learnability"]["reason"] = HOSTILE
-    findings["seconds"] = {HOSTILE: 1.0}
     text = render_diagnosis(made_up_diagnosis(findings))
     page = Page(text)
     assert not page.open

@@ -1,4 +1,5 @@
-from collections.abc import Callable
+import tarfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,77 +10,23 @@ import pytest
 import torch
 from PIL import Image
 from pyarrow import parquet
-from torch.utils.data import Dataset
+from torch.utils import data as torch_data
 from torchvision import transforms
-from torchvision.datasets import FakeData, ImageFolder, VisionDataset
+from torchvision.datasets import ImageFolder, VisionDataset
 
-from lipt.common.data import open_dataset
+from lipt.common.data import Dataset, open_data, open_dataset
 from lipt.common.data.loading import load
 from lipt.common.data.sources.user_data import FactoryRows
 from lipt.common.errors import DataError, SubsetError
-from lipt.trainer.subsets.data import map_style, row_numbers
+from lipt.trainer import files
+from lipt.trainer.subsets.data import ChosenImage
 from lipt.trainer.subsets.subset import Subset
 from tests.trainer.made_up import made_up_subset
 
 
-def test_columns_may_be_arrays_tensors_lists_frames_or_a_dictionary() -> None:
-    images = np.arange(2 * 8 * 8, dtype=np.uint8).reshape(2, 8, 8)
-    rows = map_style((images, np.array([1, 0])))
-    assert (len(rows), rows[0][1]) == (2, 1)
-    assert np.array_equal(rows[1][0], images[1])
-    assert not hasattr(rows, "classes")
-    features = torch.arange(6.0).reshape(3, 2)
-    assert map_style((features, torch.tensor([0, 1, 1])))[2][0].tolist() == [4.0, 5.0]
-    assert map_style(([[1, 2], [3, 4]], [0, 1]))[1] == ([3, 4], 1)
-    counts: Any = map_style((np.array([[1, 2]]), _Series(np.array([5]))))
-    assert (counts[0][0].dtype, counts.targets.tolist()) == (np.float32, [5])
-    texts = {"input_ids": torch.tensor([[7, 8], [9, 0]]), "mask": torch.ones(2, 2)}
-    example, label = map_style((texts, [0, 1]))[1]
-    assert (example["input_ids"].tolist(), example["mask"].tolist(), label) == ([9, 0], [1, 1], 1)
-
-
-class _Series:
-    """As pandas has it."""
-
-    def __init__(self, values: np.ndarray) -> None:
-        self._values = values
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def to_numpy(self) -> np.ndarray:
-        return self._values
-
-
-def test_a_table_gives_its_image_or_all_columns_and_its_label() -> None:
-    images = [Image.new("L", (8, 8), value) for value in (10, 20)]
-    classes = datasets.ClassLabel(names=["cat", "dog"])
-    features = datasets.Features(
-        {"id": datasets.Value("int64"), "image": datasets.Image(), "label": classes}
-    )
-    columns = {"id": [7, 8], "image": images, "label": [1, 0]}
-    rows = map_style(datasets.Dataset.from_dict(columns, features=features))
-    assert (len(rows), rows.classes, rows.targets.tolist()) == (2, ("cat", "dog"), [1, 0])
-    image, label = rows[1]
-    assert (image.getpixel((0, 0)), label) == (20, 0)
-    vectors = {"a": [[1.0], [2.0]], "b": [[3.0], [4.0]], "labels": [0, 1]}
-    assert map_style(datasets.Dataset.from_dict(vectors))[1] == ({"a": [2.0], "b": [4.0]}, 1)
-    table = datasets.Dataset.from_dict({"vector": [[1.0]], "stars": [5]})
-    with pytest.raises(DataError, match="the columns vector, stars, and none of them is called"):
-        map_style(table)
-
-
-def test_transforms_are_skipped_and_the_data_unchanged() -> None:
-    data = FakeData(2, (3, 8, 8), transform=lambda image: "augmented")
-    assert isinstance(map_style(data)[0][0], Image.Image)
-    assert data[0][0] == "augmented"
-
-
-def test_row_numbers_are_python_ints() -> None:
-    rows = row_numbers(np.array([2, 5, 2**40]))
-    assert [type(rows[0]), rows[0], rows[-1]] == [int, 2, 2**40]
-    with pytest.raises(IndexError):
-        rows[3]
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
 
 
 NUM_ROWS = 70  # more than the rows that a fingerprint samples
@@ -95,7 +42,7 @@ def images() -> torch.Tensor:
     return torch.randint(0, 256, (NUM_ROWS, 3, 4, 4), dtype=torch.uint8, generator=generator)
 
 
-class Pairs(Dataset[tuple[torch.Tensor, int]]):
+class Pairs(torch_data.Dataset[tuple[torch.Tensor, int]]):
     """A user's own data set, without `targets`."""
 
     def __init__(self) -> None:
@@ -130,20 +77,15 @@ def served(data: Any) -> str:
     return load(FactoryRows("m:f", data), memory_budget_bytes=2**20).fingerprint
 
 
-def test_a_lipt_data_set_is_identified_by_its_fingerprint() -> None:
-    digits = open_dataset("digits")
-    chosen = subset_for(digits.fingerprint, len(digits)).apply(digits)
-    assert len(chosen) == 3
-    assert torch.equal(chosen[1]["image"], digits[5]["image"])  # type: ignore[arg-type]
-
-
-def test_other_data_and_lengths_are_refused() -> None:
+def test_a_set_of_ours_is_known_by_its_fingerprint_and_others_refused() -> None:
     train, test = open_dataset("digits-train"), open_dataset("digits-test")
     subset = subset_for(train.fingerprint, num_examples=None)
     with pytest.raises(SubsetError, match=f"{train.fingerprint}.*{test.fingerprint}.*check=False"):
         subset.apply(test)
     assert len(subset.apply(test, check=False)) == 3
     digits = open_dataset("digits")
+    chosen = subset_for(digits.fingerprint, len(digits)).apply(digits)
+    assert torch.equal(chosen[1]["image"], digits[5]["image"])  # type: ignore[arg-type]
     for check in (True, False):
         with pytest.raises(SubsetError, match="from 1796 examples and this data set has 1797"):
             subset_for(digits.fingerprint, 1796).apply(digits, check=check)
@@ -179,20 +121,11 @@ def test_pairs_without_targets_are_read_for_their_labels() -> None:
     assert len(subset_for(served(Pairs())).apply(Stubborn())) == 3
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    for label in ("cat", "dog"):
-        (tmp_path / label).mkdir()
-        for number in range(5):
-            Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / label / f"{number}.png")
-    return tmp_path
-
-
-def test_a_folder_is_recognized_as_files_and_as_pixels(folder: Path) -> None:
-    mine = ImageFolder(str(folder), transform=transforms.ToTensor())
-    as_files = open_dataset(f"imagefolder:{folder}").fingerprint
-    for fingerprint in (as_files, served(ImageFolder(str(folder)))):
-        assert len(subset_for(fingerprint, 10).apply(mine)) == 3
+def test_a_folder_is_recognized_as_files_and_as_pixels(pets: Path) -> None:
+    mine = ImageFolder(str(pets), transform=transforms.ToTensor())
+    as_files = open_dataset(f"imagefolder:{pets}").fingerprint
+    for fingerprint in (as_files, served(ImageFolder(str(pets)))):
+        assert len(subset_for(fingerprint, 12).apply(mine)) == 3
 
 
 def test_data_without_images_is_used_unchecked_with_a_flag() -> None:
@@ -205,31 +138,157 @@ def test_data_without_images_is_used_unchecked_with_a_flag() -> None:
         subset.hf_select(table.select(range(3)), check=False)
 
 
-@pytest.fixture
-def parquet_file(folder: Path) -> Path:
-    files = sorted(folder.glob("*/*.png"))
+def test_a_hugging_face_data_set_equals_its_parquet_file(pets: Path, tmp_path: Path) -> None:
+    files, labels = sorted(pets.glob("*/*")), [0] * 6 + [1] * 6
     records = [{"bytes": file.read_bytes(), "path": file.name} for file in files]
-    table = pa.table({"image": records, "label": [0] * 5 + [1] * 5})
-    path = folder / "train.parquet"
-    parquet.write_table(table, path)
-    return path
-
-
-def test_a_hugging_face_data_set_equals_its_parquet_file(parquet_file: Path) -> None:
+    path = tmp_path / "train.parquet"
+    parquet.write_table(pa.table({"image": records, "label": labels}), path)
     images = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
-    table = datasets.Dataset.from_parquet(
-        str(parquet_file), features=images, cache_dir=str(parquet_file.parent / "cache")
+    cache = str(tmp_path / "cache")
+    table = datasets.Dataset.from_parquet(str(path), features=images, cache_dir=cache)
+    by_path = datasets.Dataset.from_dict(
+        {"image": list(map(str, files)), "label": labels}, features=images
     )
-    served = open_dataset(f"parquet:{parquet_file}")
-    subset = subset_for(served.fingerprint, 10)
-    assert subset.hf_select(table)["label"][:] == [0, 1, 1]
+    fingerprint = open_dataset(f"parquet:{path}").fingerprint
+    assert open_data(table).fingerprint == open_data(by_path).fingerprint == fingerprint
+    subset = subset_for(fingerprint, 12)
+    assert subset.hf_select(table)["label"][:] == [0, 0, 1]
     assert len(subset.apply(table)) == 3
     with pytest.raises(SubsetError, match="but this Dataset has"):
-        subset.hf_select(table.select(list(reversed(range(10)))))
+        subset.hf_select(table.select(list(reversed(range(12)))))
 
 
-def test_tensors_above_memory_are_not_fingerprinted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lipt.common.data.loading.MEMORY_BUDGET_BYTES", NUM_ROWS * 8 - 1)
+def test_tensors_above_memory_are_not_fingerprinted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lipt.trainer.subsets.data.MEMORY_BUDGET_BYTES", NUM_ROWS * 8 - 1)
     rows = [(torch.zeros(2), row % 2) for row in range(NUM_ROWS)]
     with pytest.raises(SubsetError, match=r"cannot be computed \(its tensors are too large"):
         subset_for("f" * 64).apply(rows)
+
+
+SUFFIXES = {"cat": "JPEG", "dog": "PNG"}
+
+
+@pytest.fixture
+def pets(tmp_path: Path) -> Path:
+    """Twelve small images, of two classes and two kinds."""
+    generator = np.random.default_rng(0)
+    for name, kind in SUFFIXES.items():
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        for number in range(6):
+            pixels = generator.integers(256, size=(12, 12, 3), dtype=np.uint8)
+            file = tmp_path / "pets" / name / f"{number}.{kind.lower()}"
+            Image.fromarray(pixels).save(file, kind)
+    return tmp_path / "pets"
+
+
+def all_of(dataset: Dataset) -> Subset:
+    weights = [1.0 + row / 4 for row in range(len(dataset))]
+    return made_up_subset(range(len(dataset)), weights, fingerprint=dataset.fingerprint)
+
+
+def some_of(dataset: Dataset, rows: list[int]) -> Subset:
+    return made_up_subset(rows, fingerprint=dataset.fingerprint)
+
+
+def members(shard: Path) -> dict[str, bytes]:
+    with tarfile.open(shard) as archive:
+        found = {}
+        for member in archive:
+            file = archive.extractfile(member)
+            assert file is not None
+            found[member.name] = file.read()
+        return found
+
+
+def test_exported_files_are_unchanged_with_their_type(pets: Path, tmp_path: Path) -> None:
+    data = open_dataset(f"imagefolder:{pets}")
+    subset = made_up_subset([2, 7], [1.0, 2.5], fingerprint=data.fingerprint)
+    (shard,) = subset.to_webdataset(data, tmp_path / "out")
+    assert shard == tmp_path / "out" / "shard-000000.tar"
+    assert members(shard) == {
+        "000000000002.cls": b"0",
+        "000000000002.jpg": (pets / "cat" / "2.jpeg").read_bytes(),
+        "000000000002.json": b'{"id": 2, "weight": 1.0}',
+        "000000000007.cls": b"1",
+        "000000000007.png": (pets / "dog" / "1.png").read_bytes(),
+        "000000000007.json": b'{"id": 7, "weight": 2.5}',
+    }
+    assert Subset.load(tmp_path / "out" / "subset.json") == subset
+    subset.to_webdataset(data, tmp_path / "again")
+    for file in (tmp_path / "out").iterdir():
+        assert (tmp_path / "again" / file.name).read_bytes() == file.read_bytes()
+
+
+def test_pixels_and_class_names_are_written_without_loss(pets: Path, tmp_path: Path) -> None:
+    data = open_dataset("digits-test")
+    some_of(data, [3, 30, 300]).to_webdataset(data, tmp_path / "digits")
+    again = open_dataset(f"webdataset:{tmp_path / 'digits'}")
+    chosen = torch.tensor([3, 30, 300])
+    assert torch.equal(again.images(torch.arange(3)), data.images(chosen))
+    assert torch.equal(again.labels_N, data.labels_N[chosen])
+    (pets / "dog").rename(pets / "dog\nor wolf")
+    data = open_dataset(f"imagefolder:{pets}")
+    # Nothing of the last class is chosen.
+    (shard,) = some_of(data, list(range(6))).to_webdataset(data, tmp_path / "out")
+    assert (tmp_path / "out" / "classes.txt").read_text() == "cat\ndog or wolf\n"
+    assert open_dataset(f"webdataset:{shard}").class_names == ("cat", "dog or wolf")
+
+
+def test_repeated_exports_are_identical(pets: Path, tmp_path: Path) -> None:
+    data = open_dataset(f"imagefolder:{pets}")
+    all_of(data).to_webdataset(data, tmp_path / "once")
+    once = open_dataset(f"webdataset:{tmp_path / 'once'}")
+    assert once.class_names == ("cat", "dog")
+    some_of(once, [1, 8]).to_webdataset(once, tmp_path / "again")
+    again = open_dataset(f"webdataset:{tmp_path / 'again'}", memory_budget_bytes=0)
+    assert [again.raw_bytes(row) for row in range(2)] == [
+        (pets / "cat" / "1.jpeg").read_bytes(),
+        (pets / "dog" / "2.png").read_bytes(),
+    ]
+    assert again.class_names == ("cat", "dog")
+
+
+def test_exported_folder_is_durable(
+    pets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, synced = open_dataset(f"imagefolder:{pets}"), list[tuple[str, bool]]()
+    out = tmp_path / "out"
+    monkeypatch.setattr(files, "sync", lambda path: synced.append((path.name, out.exists())))
+    some_of(data, [1]).to_webdataset(data, out)
+    *before, folder, parent = synced
+    names = ["classes.txt", "shard-000000.tar", "subset.json"]
+    assert sorted(before) == [(name, False) for name in names]
+    assert folder[0].startswith(".out.")
+    assert (folder[1], parent) == (False, (tmp_path.name, True))
+
+
+def test_a_failed_export_leaves_nothing(pets: Path, tmp_path: Path) -> None:
+    data = open_dataset(f"imagefolder:{pets}")
+    with pytest.raises(SubsetError, match="the subset is empty"):
+        some_of(data, []).to_webdataset(data, tmp_path / "out")
+    (pets / "dog" / "2.png").write_bytes(b"no image")
+    with pytest.raises(DataError, match=r"image 8 of .*2\.png\) is none of JPEG"):
+        some_of(data, [1, 8]).to_webdataset(data, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["pets"]
+
+
+def test_exports_keep_few_images_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = open_data([(np.zeros((8, 8), np.uint8), row % 2) for row in range(1000)])
+    read: list[int] = []
+    pixels = type(data.source_rows).pixels  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        type(data.source_rows), "pixels", lambda rows, row: read.append(row) or pixels(rows, row)
+    )
+    ahead: list[int] = []
+
+    def write(path: Path, images: Iterator[ChosenImage]) -> None:
+        ahead.extend(len(read) - image.row for image in images)
+        path.touch()
+
+    monkeypatch.setattr("lipt.trainer.subsets.data._write_tar", write)
+    monkeypatch.setattr("lipt.trainer.subsets.data.EXAMPLES_PER_SHARD", 100)
+    all_of(data).to_webdataset(data, tmp_path / "out")
+    assert len(ahead) == 1000
+    assert max(ahead) <= 257

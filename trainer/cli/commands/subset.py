@@ -11,7 +11,6 @@ from typer import Argument, Option, Typer
 from lipt.common.text import format_bytes
 from lipt.trainer.cli import options as shared
 from lipt.trainer.cli.display.output import open_with_progress, print_result, run_with_progress
-from lipt.trainer.subsets import EXAMPLES_PER_SHARD
 from lipt.trainer.views import DEFAULT_STRATEGY, WeightsKind
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ def get(
 def prepare(choice: Choice, out: Path) -> dict[str, str]:
     """The strategy's options, after a check of the size and of the file to write."""
     shared.require_size(choice.fraction, choice.budget)
-    from lipt.trainer.subsets.formats import writer_of
+    from lipt.trainer.subsets.subset import writer_of
 
     with shared.usage_errors():
         writer_of(out)
@@ -108,9 +107,6 @@ def export(
     *,
     data: str = Option(..., help="The data that the subset was chosen from."),
     out: Path = Option(..., "--out", "-o", help="A folder to make."),
-    examples_per_shard: int = Option(
-        EXAMPLES_PER_SHARD, min=1, help="How many examples go into one file, at most."
-    ),
     allow_module: shared.AllowModule = None,
     json: shared.Json = False,
 ) -> None:
@@ -124,7 +120,6 @@ def export(
         lambda report: chosen.to_webdataset(
             opened,
             out,
-            examples_per_shard=examples_per_shard,
             on_progress=lambda done, total: report(f"writing {out}: {done} of {total}"),
         )
     )

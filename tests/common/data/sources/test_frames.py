@@ -10,10 +10,12 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import scipy.sparse
+import torch
+from PIL import Image
 from pyarrow import parquet
 
-from lipt.common.data import open_dataset
-from lipt.common.data.loading import dataset_of
+from lipt.common.data import open_data, open_dataset
+from lipt.common.data.sources.frames import map_style
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.targets.kinds import TargetKind
@@ -31,7 +33,7 @@ FRAME = pd.DataFrame(
 
 
 def columns_of(data: Any, target: str | None = None) -> ColumnRows:
-    rows = dataset_of(data, target=target).rows
+    rows = open_data(data, target=target).rows
     assert isinstance(rows, ColumnRows)
     return rows
 
@@ -39,7 +41,7 @@ def columns_of(data: Any, target: str | None = None) -> ColumnRows:
 def test_a_data_frame_equals_its_csv_file(tmp_path: Path) -> None:
     FRAME.to_csv(tmp_path / "t.csv", index=False)
     file = open_dataset(f"csv:{tmp_path / 't.csv'}?label=grade")
-    found = dataset_of(FRAME, target="grade")
+    found = open_data(FRAME, target="grade")
     assert found.fingerprint == file.fingerprint
     assert (found.inputs, found.class_names, found.note) == (
         *(file.inputs, file.class_names),
@@ -49,10 +51,12 @@ def test_a_data_frame_equals_its_csv_file(tmp_path: Path) -> None:
     mixed = FRAME.iloc[[2, 0, 3, 1]]
     mixed.to_csv(tmp_path / "m.csv", index=False)
     file = open_dataset(f"csv:{tmp_path / 'm.csv'}?label=grade")
-    assert dataset_of((mixed[mixed.columns[:-1]], mixed["grade"])).fingerprint == file.fingerprint
+    assert open_data((mixed[mixed.columns[:-1]], mixed["grade"])).fingerprint == file.fingerprint
 
 
-def test_booleans_nullable_numbers_and_dates_equal_those_of_a_parquet_file(tmp_path: Path) -> None:
+def test_booleans_nullable_numbers_and_dates_equal_those_of_a_parquet_file(
+    tmp_path: Path,
+) -> None:
     frame = FRAME.assign(
         ok=[True, False, True, True],
         num=pd.array([1, None, 3, 4], dtype="Int64"),
@@ -62,11 +66,11 @@ def test_booleans_nullable_numbers_and_dates_equal_those_of_a_parquet_file(tmp_p
     parquet.write_table(table, tmp_path / "t.parquet")
     file = open_dataset(f"parquet:{tmp_path / 't.parquet'}?label=grade")
     for data in (frame, table, _Polars(table)):
-        assert dataset_of(data, target="grade").fingerprint == file.fingerprint
+        assert open_data(data, target="grade").fingerprint == file.fingerprint
     # Pandas writes True, Arrow and JSON true.
     frame[["ok", "grade"]].to_csv(tmp_path / "t.csv", index=False)
     file = open_dataset(f"csv:{tmp_path / 't.csv'}?label=grade")
-    assert dataset_of(frame[["ok", "grade"]], target="grade").fingerprint == file.fingerprint
+    assert open_data(frame[["ok", "grade"]], target="grade").fingerprint == file.fingerprint
 
 
 class _Polars:
@@ -101,7 +105,7 @@ class _Polars:
 )
 def test_all_formats_of_one_table_are_the_same_data(data: Any) -> None:
     same = pd.DataFrame({"a": [1, 2, 3], "b": ["x", "y", "x"], "label": [0, 1, 1]})
-    assert dataset_of(data).fingerprint == dataset_of(same).fingerprint
+    assert open_data(data).fingerprint == open_data(same).fingerprint
 
 
 def test_objects_and_sparse_matrices_are_columns_in_their_order() -> None:
@@ -115,7 +119,7 @@ def test_objects_and_sparse_matrices_are_columns_in_their_order() -> None:
     ]
     huge = scipy.sparse.csr_matrix((10**5, 10**5))
     with pytest.raises(DataError, match=r"100000 x 100000 is too large.*TruncatedSVD"):
-        dataset_of((huge, [0] * 10**5))
+        open_data((huge, [0] * 10**5))
 
 
 def test_texts_of_a_frame_equal_those_of_its_csv_file(tmp_path: Path) -> None:
@@ -130,7 +134,7 @@ def test_texts_of_a_frame_equal_those_of_its_csv_file(tmp_path: Path) -> None:
         frame,
         datasets.Dataset.from_pandas(frame),
     ):
-        found = dataset_of(data)
+        found = open_data(data)
         assert (found.inputs, found.fingerprint) == (file.inputs, file.fingerprint)
 
 
@@ -145,15 +149,15 @@ def test_text_columns_are_recognized_by_their_name_and_words() -> None:
 
 
 def test_a_target_with_fractions_or_many_values_is_a_number_else_a_class() -> None:
-    grades = dataset_of(pd.DataFrame({"x": [1.5, 2, 3, 4], "y": [1.0, 5.0, 1.0, 5.0]}))
+    grades = open_data(pd.DataFrame({"x": [1.5, 2, 3, 4], "y": [1.0, 5.0, 1.0, 5.0]}))
     assert (grades.class_names, grades.target.kind) == (("1", "5"), TargetKind.CLASS)
     for prices in ([1.5, 2, 3, 4] * 50, range(200)):
         frame = pd.DataFrame({"x": range(200), "price": prices})
-        assert dataset_of(frame, target="price").target.kind is TargetKind.NUMBER
+        assert open_data(frame, target="price").target.kind is TargetKind.NUMBER
     frame = pd.DataFrame({"x": range(40), "y": [1, 2] * 20})
     for data in (frame, (frame[["x"]], frame["y"])):
-        assert dataset_of(data, target="number").target.kind is TargetKind.NUMBER
-    labels = dataset_of((pd.DataFrame({"x": [1, 2]}), [["a"], ["a", "b"]]))
+        assert open_data(data, target="number").target.kind is TargetKind.NUMBER
+    labels = open_data((pd.DataFrame({"x": [1, 2]}), [["a"], ["a", "b"]]))
     assert labels.target.kind is TargetKind.CLASSES
 
 
@@ -174,4 +178,34 @@ def test_errors_describe_the_problem_of_a_table(
     data: Any, target: str | None, error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error, match=words):
-        dataset_of(data, target=target)
+        open_data(data, target=target)
+
+
+def test_columns_may_be_arrays_tensors_lists_frames_or_a_dictionary() -> None:
+    features = torch.arange(6.0).reshape(3, 2)
+    assert map_style((features, torch.tensor([0, 1, 1])))[2][0].tolist() == [4.0, 5.0]
+    assert map_style(([[1, 2], [3, 4]], [0, 1]))[1] == ([3, 4], 1)
+    counts: Any = map_style((np.array([[1, 2]]), pd.Series([5])))
+    assert (counts[0][0].dtype, counts.targets.tolist()) == (np.float32, [5])
+    texts = {"input_ids": torch.tensor([[7, 8], [9, 0]]), "mask": torch.ones(2, 2)}
+    example, label = map_style((texts, [0, 1]))[1]
+    assert (example["input_ids"].tolist(), example["mask"].tolist(), label) == ([9, 0], [1, 1], 1)
+
+
+def test_a_table_gives_its_image_or_all_columns_and_its_label() -> None:
+    images = [Image.new("L", (8, 8), value) for value in (10, 20)]
+    classes = datasets.ClassLabel(names=["cat", "dog"])
+    features = datasets.Features(
+        {"id": datasets.Value("int64"), "image": datasets.Image(), "label": classes}
+    )
+    columns = {"id": [7, 8], "image": images, "label": [1, 0]}
+    rows = map_style(datasets.Dataset.from_dict(columns, features=features))
+    assert (len(rows), rows.classes, rows.targets.tolist()) == (2, ("cat", "dog"), [1, 0])
+    image, label = rows[1]
+    assert (image.getpixel((0, 0)), label) == (20, 0)
+    vectors = {"a": [[1.0], [2.0]], "b": [[3.0], [4.0]], "labels": [0, 1]}
+    assert map_style(datasets.Dataset.from_dict(vectors))[1] == ({"a": [2.0], "b": [4.0]}, 1)
+    stars = datasets.Dataset.from_dict({"vector": [[1.0]], "stars": [5]})
+    with pytest.raises(DataError, match="the columns vector, stars, and none of them is called"):
+        map_style(stars)
+    assert map_style(stars, "stars")[0] == ([1.0], 5)

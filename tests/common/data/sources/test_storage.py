@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lipt.common.data import open_dataset
-from lipt.common.data.sources import index
-from lipt.common.data.sources.index import Stamp, allocate_tensor, cached_tensors
-from lipt.common.data.sources.storage import Ranges, Storage, storage_of
+from lipt.common.data.sources import storage
+from lipt.common.data.sources.storage import (
+    Ranges,
+    Stamp,
+    Storage,
+    allocate_tensor,
+    cached_tensors,
+    storage_of,
+)
 from lipt.common.data.sources.webdataset import webdataset_rows
 from lipt.common.errors import ConfigError, DataError, MissingExtraError
 from tests.tar_shards import samples, write_shard
@@ -50,7 +57,9 @@ def test_shards_in_memory_are_read_as_those_on_a_disk(tmp_path: Path) -> None:
         memory.rm("/shards", recursive=True)
 
 
-def test_an_unreachable_store_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_store_is_an_error_with_a_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Away:
         def info(self, path: str) -> None:
             raise RuntimeError("Could not connect to the endpoint URL")
@@ -126,53 +135,6 @@ def test_a_window_reads_the_bytes_of_a_slice(size: int, reads: list[tuple[int, i
         assert ranges.read(offset, some) == file.content[offset : offset + some]
 
 
-class Made:
-    def __init__(self) -> None:
-        self.times = 0
-
-    def __call__(self) -> Mapping[str, Tensor]:
-        self.times += 1
-        return {"a": torch.arange(5), "empty": torch.empty(0)}
-
-
-def keep(made: Made, number: int = 0) -> list[int]:
-    found = cached_tensors("rows", ("x", number), made)
-    assert found["empty"].tolist() == []
-    return list(found["a"].tolist())
-
-
-def test_a_computed_value_is_cached_and_a_failure_is_not(indexes: Path) -> None:
-    def fails() -> Mapping[str, Tensor]:
-        raise DataError("broken")
-
-    with pytest.raises(DataError, match="broken"):
-        cached_tensors("rows", ("x", 0), fails)
-    assert not indexes.exists()
-    made = Made()
-    assert [keep(made) for _ in range(3)] == [[0, 1, 2, 3, 4]] * 3
-    assert made.times == 1
-
-
-def test_an_unwritable_folder_is_an_error(indexes: Path, caplog: pytest.LogCaptureFixture) -> None:
-    indexes.parent.parent.mkdir(exist_ok=True)
-    indexes.parent.write_text("a file in its place")
-    with caplog.at_level(logging.WARNING):
-        assert keep(Made()) == [0, 1, 2, 3, 4]
-    assert "is not cached in" in caplog.text
-    assert "XDG_CACHE_HOME" in caplog.text
-
-
-def test_the_last_used_entries_stay(indexes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Made()
-    first = cached_tensors("rows", ("x", 0), made)
-    (size,) = {path.stat().st_size for path in indexes.iterdir()}
-    monkeypatch.setattr(index, "MOST_BYTES", size)
-    keep(made, 1)
-    assert len(list(indexes.iterdir())) == 1
-    # Mapped files may go; what was mapped stays readable.
-    assert first["a"].tolist() == [0, 1, 2, 3, 4]
-
-
 @pytest.fixture
 def files(tmp_path: Path) -> list[Path]:
     paths = [tmp_path / f"{number}.png" for number in range(10)]
@@ -198,13 +160,41 @@ def test_changed_files_are_detected(files: list[Path], monkeypatch: pytest.Monke
     other.replace(files[5])
     assert not taken.holds()
     # Of very many files some are looked at, and their folder.
-    monkeypatch.setattr(index, "MAX_FILES", 5)
+    monkeypatch.setattr(storage, "MAX_FILES", 5)
     folder = str(files[0].parent)
     taken = Stamp.of(files, [folder])
     assert taken.paths == (*map(str, files[::2]), folder)
     other = files[1].with_suffix(".new")
     other.write_bytes(b"xyz")
     assert not taken.holds()
+
+
+def test_tensors_are_made_once_and_the_last_used_stay(
+    indexes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+
+    def make(number: int) -> Mapping[str, Tensor]:
+        if number < 0:
+            raise DataError("broken")
+        made.append(number)
+        return {"a": torch.arange(5), "empty": torch.empty(0)}
+
+    def kept(number: int) -> Mapping[str, Tensor]:
+        return cached_tensors("rows", ("x", number), partial(make, number))
+
+    with pytest.raises(DataError, match="broken"):
+        kept(-1)
+    assert not indexes.exists()
+    for found in (kept(0), kept(0), kept(0)):
+        assert (found["a"].tolist(), found["empty"].tolist()) == ([0, 1, 2, 3, 4], [])
+    assert made == [0]
+    (size,) = {path.stat().st_size for path in indexes.iterdir()}
+    monkeypatch.setattr(storage, "MOST_BYTES", size)
+    kept(1)
+    assert len(list(indexes.iterdir())) == 1
+    # Mapped files may go; what was mapped stays readable.
+    assert found["a"].tolist() == [0, 1, 2, 3, 4]
 
 
 def mapped_files(folder: Path) -> list[str]:

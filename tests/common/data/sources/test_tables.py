@@ -14,7 +14,7 @@ import tokenizers
 import torch
 from safetensors.torch import save_file
 
-from lipt.common.data import decode_image, open_dataset
+from lipt.common.data import open_dataset
 from lipt.common.data.sources import table_files
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.data.sources.storage import split_query
@@ -26,13 +26,14 @@ from lipt.common.data.sources.table_files import (
     RowGroups,
 )
 from lipt.common.data.sources.tables import (
+    bucket_of,
     categories_tensor,
     read_labels,
     read_numbers,
     table_rows,
 )
-from lipt.common.data.sources.texts import bucket_of
 from lipt.common.errors import ConfigError, DataError
+from lipt.common.images.formats import decode_image
 from lipt.common.inputs.specs import Column, ColumnType, ImageSpec
 
 Write = Callable[..., Path]

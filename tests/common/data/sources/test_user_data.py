@@ -18,10 +18,8 @@ from lipt.common.errors import ConfigError, DataError, FactoryNotAllowedError
 from lipt.common.inputs.specs import Column, ColumnType
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.targets.values import SingleLabel
-from lipt.core.selection.registry import find_strategy
-from lipt.core.selection.select import select
-from lipt.core.signals.signals import Signals
-from lipt.core.signals.stored import features_of_pairs
+from lipt.core.selection.select import find_strategy, select
+from lipt.core.signals.signals import Signals, features_of_pairs
 from tests.coloured_shapes import (
     COLOURS,
     IMAGE_TOWER,
@@ -127,11 +125,8 @@ def test_whole_numbers_are_numbers_if_the_data_says_so(caplog: pytest.LogCapture
     caplog.set_level(logging.INFO)
     labelled([-1, 1])
     assert "2 values from -1 to 1, numbered by value" in caplog.text
-
-
-def test_labels_of_a_list_of_images_are_numbered_by_value() -> None:
-    data = opened([(PIXELS, -1), (PIXELS, 1)])
-    assert (data.class_names, data.labels_N.tolist()) == (("-1", "1"), [0, 1])
+    # A list of images has its labels in memory, too.
+    assert opened([(PIXELS, -1), (PIXELS, 1)]).class_names == ("-1", "1")
 
 
 def test_a_large_set_is_read_once_for_its_fingerprint_and_then_on_demand() -> None:
@@ -312,7 +307,7 @@ def test_the_filter_drops_exactly_the_swapped_captions(folder: Path, options: st
         torch.empty(60, 0), own.features_ND, dataset.labels_N, paired_features_NP=paired
     )
     strategy = find_strategy("clip_score")
-    kept = select(strategy, signals, 54, balanced=False, seed=0, options={}).indices_K.tolist()
+    kept = select(strategy, signals, 54, balanced=False, seed=0).indices_K.tolist()
     assert sorted(set(range(60)) - set(kept)) == WRONG
 
 

@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lipt.common.data import open_dataset
-from lipt.common.data.sources.storage import Storage
 from lipt.common.data.sources.webdataset import expand_braces, webdataset_rows
 from lipt.common.errors import ConfigError, DataError
 from tests.properties import at_most
@@ -185,7 +184,6 @@ def test_other_files_are_not_shards(tmp_path: Path) -> None:
         webdataset_rows("x", f"{tmp_path}?labels=a")
 
 
-EXTENSIONS = st.sampled_from(["png", "jpg", "txt", "seg.npy"])
 CONTENTS = st.binary(max_size=1500)
 
 
@@ -245,16 +243,8 @@ def test_members_equal_those_of_tarfile(
 
 
 def test_only_images_are_read_and_a_cached_index_needs_no_shard(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, indexes: Path
+    tmp_path: Path, fetched: list[tuple[str, int, int]], indexes: Path
 ) -> None:
-    fetched: list[tuple[str, int, int]] = []
-    fetch = Storage.fetch
-
-    def counted(storage: Storage, name: str, start: int, end: int) -> bytes:
-        fetched.append((name, start, end))
-        return fetch(storage, name, start, end)
-
-    monkeypatch.setattr(Storage, "fetch", counted)
     images = [bytes([i]) * 100_000 for i in range(20)]
     path = write_shard(tmp_path / "a.tar", samples(images, [0, 1] * 10))
     rows = webdataset_rows("x", str(path))

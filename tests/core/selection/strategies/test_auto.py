@@ -7,8 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipt.common.targets.kinds import TargetKind
-from lipt.core.selection.registry import find_strategy
-from lipt.core.selection.select import select
+from lipt.core.selection.select import find_strategy, select
 from lipt.core.selection.selection import Selection
 from lipt.core.selection.strategies.auto import Evidence, auto_strata, make_plan
 from lipt.core.signals.signals import Signals, labels_only
@@ -38,9 +37,7 @@ def made_up(*, wrong: int = 0, trust: float = 0.9, seed: int = 0) -> Signals:
 
 
 def chosen(signals: Signals, budget: int, strategy: str = "auto", seed: int = 5) -> Selection:
-    found = find_strategy(strategy)
-    options = found.parse_options({})
-    return select(found, signals, budget, balanced=True, seed=seed, options=options)
+    return select(find_strategy(strategy), signals, budget, balanced=True, seed=seed)
 
 
 def counts(signals: Signals, indices_K: Tensor) -> list[int]:
@@ -200,7 +197,7 @@ def test_strata_get_equal_shares_or_their_own() -> None:
     assert counts_of_strata(auto_strata(signals_of(), 30, balanced=False, seed=0)) == [18, 9, 3]
     random = find_strategy("uniform_per_class")
     chosen = auto_strata(signals_of(), 30, balanced=True, seed=5)
-    expected = select(random, signals_of(), 30, balanced=True, seed=5, options={})
+    expected = select(random, signals_of(), 30, balanced=True, seed=5)
     assert sorted(chosen.indices_K.tolist()) == expected.indices_K.tolist()
     assert chosen.findings["words"] == [
         "the targets are regression: no gain over random is known of any choice",

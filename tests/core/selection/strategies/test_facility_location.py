@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.core.selection.registry import find_strategy
-from lipt.core.selection.select import select
+from lipt.core.selection.select import find_strategy, select
 from lipt.core.selection.solvers.representatives import StoredLevels
 from lipt.core.selection.strategies import facility_location as module
 from lipt.core.selection.strategies.facility_location import (
@@ -165,7 +164,7 @@ def test_preconditioned_craig_is_craig_on_scaled_gradients() -> None:
         scaled.errors_NC[:, :, None] * scaled.features_ND[:, None, :], expected
     )
     signals = random_predictions(60, 3, 5)
-    chosen = select(ADACORE, signals, 9, balanced=False, seed=4, options=ADACORE.parse_options({}))
+    chosen = select(ADACORE, signals, 9, balanced=False, seed=4)
     expected = craig(precondition(signals), 9, seed=4)
     assert chosen.indices_K.tolist() == sorted(expected.indices_K.tolist())
     assert chosen.indices_K.tolist() != sorted(craig(signals, 9, seed=4).indices_K.tolist())
@@ -201,5 +200,6 @@ def test_curvatures_are_means_of_autograd_s_diagonal(
     by_class_C, by_feature_F = mean_curvatures(
         Signals(errors_NC, features_ND, labels_N, has_bias=has_bias)
     )
-    torch.testing.assert_close(by_class_C, diagonal_CF.mean(dim=1), rtol=1e-5, atol=1e-8)
-    torch.testing.assert_close(by_feature_F, diagonal_CF.mean(dim=0), rtol=1e-5, atol=1e-8)
+    # Of an error near 1, float32 leaves few digits of the difference from 1.
+    torch.testing.assert_close(by_class_C, diagonal_CF.mean(dim=1), rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(by_feature_F, diagonal_CF.mean(dim=0), rtol=1e-4, atol=1e-7)

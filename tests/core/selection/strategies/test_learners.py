@@ -37,7 +37,7 @@ def signals(own: Sequence[int] | None = None, **given: Sequence[Any]) -> Signals
 
 
 def watched(dynamics: Dynamics) -> Signals:
-    labels_N = torch.zeros(len(dynamics), dtype=torch.int64)
+    labels_N = torch.zeros(len(dynamics.own_learner_N), dtype=torch.int64)
     return replace(labels_only(labels_N), dynamics=dynamics)
 
 

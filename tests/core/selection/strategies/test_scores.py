@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.errors import SignalsError
-from lipt.core.selection.registry import find_strategy
+from lipt.core.selection.select import find_strategy
 from lipt.core.selection.strategies.scores import (
     SMALLEST_PROBABILITY,
     contrast,

@@ -19,7 +19,7 @@ from lipt.common.access import Role
 from lipt.common.access.tls import identity_of
 from lipt.common.weights.files import pack
 from lipt.coordinator.rpc.strategies import describe_strategies
-from lipt.core.selection.registry import STRATEGIES
+from lipt.core.selection.select import STRATEGIES
 from lipt.trainer.cli import main
 from lipt.trainer.cli.certificates import Folder
 from lipt.trainer.cli.commands import service

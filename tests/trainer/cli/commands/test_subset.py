@@ -68,11 +68,13 @@ def test_features_are_uploaded(service: Service, relay: Relay, lipt: Any, tmp_pa
     assert request.labels == "none"
 
 
-def test_examples_are_written_out(lipt: Any, digits: Dataset, tmp_path: Path) -> None:
+def test_examples_are_written_out(
+    lipt: Any, digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lipt.trainer.subsets.data.EXAMPLES_PER_SHARD", 150)
     subset = made_up_subset(range(0, 1200, 3), fingerprint=digits.fingerprint)
     file, out = subset.save(tmp_path / "subset.npy"), tmp_path / "out"
-    arguments = ("--data", "digits-train", "--examples-per-shard", "150")
-    result = lipt("subset", "export", str(file), *arguments, "--out", str(out))
+    result = lipt("subset", "export", str(file), "--data", "digits-train", "--out", str(out))
     assert result.exit_code == 0, result.stderr
     assert result.stdout.startswith(f"{out}: 400 examples in 3 files of ")
     assert result.stdout.endswith(f"digest {subset.digest}\n")

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipt.core.signals.signals import Signals
-from lipt.core.soft_labels import recommended_alpha, soft_labels
+from lipt.core.stages.choice import recommended_alpha, soft_labels
 
 HEAD = {"features": "patches", "tried": [], "accuracy": 0.7, "inverse_temperature": 4.0}
 

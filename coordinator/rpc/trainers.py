@@ -1,0 +1,239 @@
+"""Servicers for trainers: runs, subsets, diagnoses.
+
+A subset's or a diagnosis' stream has progress, then a description that names the file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import asdict, dataclass
+from typing import Any, Generic, Literal, Self, TypeVar
+
+from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto
+from lipt.common.errors import InvalidRequestError, UnknownRunError
+from lipt.common.observability.tracing import current_traceparent, received
+from lipt.common.rpc.handlers import Context
+from lipt.coordinator.compute.messages import OnProgress, Progressed
+from lipt.coordinator.rpc.limits import peer_of
+from lipt.coordinator.rpc.messages import message_of, run_view
+from lipt.coordinator.rpc.strategies import describe_strategies
+from lipt.coordinator.runs.requests import RunRequests, page_of
+from lipt.coordinator.runs.store import RunStore
+from lipt.coordinator.state.records import RunRecord
+from lipt.coordinator.subsets import Answers, DiagnosisQuery
+from lipt.core.stages.question import SubsetQuery
+from lipt.v1 import diagnosis_pb2, diagnosis_pb2_grpc, run_pb2, run_pb2_grpc, subset_pb2_grpc
+from lipt.v1 import subset_pb2 as pb
+
+ResultT = TypeVar("ResultT")
+
+_DEFAULT_PAGE_SIZE = 100
+_MAX_PAGE_SIZE = 1000
+_READ_AT_ONCE = 20
+# Minimum and maximum time between two messages to a watching or waiting client.
+_MIN_INTERVAL_SECONDS = 0.2
+_SIGN_OF_LIFE_SECONDS = 5.0
+
+
+@dataclass(eq=False)
+class RunService(run_pb2_grpc.RunServiceServicer):
+    """Runs for trainers."""
+
+    store: RunStore
+    requests: RunRequests
+    answers: Answers
+    stopping: asyncio.Event
+    waiting_reason: Callable[[RunRecord], str]
+
+    async def CreateRun(
+        self, request: run_pb2.CreateRunRequest, context: Context
+    ) -> run_pb2.CreateRunResponse:
+        # The caller's span if there is one: this process may be killed before it exports its own.
+        traceparent = received(context.invocation_metadata()) or current_traceparent()
+        run = await self.requests.create(
+            request.request_id, request.name, request.config, traceparent
+        )
+        return run_pb2.CreateRunResponse(run=self._view(run))
+
+    async def GetRun(
+        self, request: run_pb2.GetRunRequest, context: Context
+    ) -> run_pb2.GetRunResponse:
+        run = self.store.find(request.run_id)
+        return run_pb2.GetRunResponse(run=self._view(run))
+
+    async def ListRuns(
+        self, request: run_pb2.ListRunsRequest, context: Context
+    ) -> run_pb2.ListRunsResponse:
+        if not 0 <= request.page_size <= _MAX_PAGE_SIZE:
+            raise InvalidRequestError(
+                f"page_size {request.page_size} is outside 0..{_MAX_PAGE_SIZE}."
+            )
+        size = request.page_size or _DEFAULT_PAGE_SIZE
+        page, token = page_of(self.store.runs(), request.page_token, size)
+        response = run_pb2.ListRunsResponse(next_page_token=token)
+        for place, run in enumerate(page):
+            # Records are read from disk: let other calls run in between.
+            if place and place % _READ_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            with contextlib.suppress(UnknownRunError):  # removed meanwhile
+                response.runs.append(self._view(self.store.record(run.run_id), learners=False))
+        return response
+
+    async def CancelRun(
+        self, request: run_pb2.CancelRunRequest, context: Context
+    ) -> run_pb2.CancelRunResponse:
+        run = await self.requests.cancel(request.run_id)
+        return run_pb2.CancelRunResponse(run=self._view(run))
+
+    async def WatchRun(
+        self, request: run_pb2.WatchRunRequest, context: Context
+    ) -> AsyncIterator[run_pb2.WatchRunResponse]:
+        """Stream a run at every change until it has ended, or this service stops."""
+        run_id = self.store.find(request.run_id).run_id
+        seen = request.after_revision
+        while not self.stopping.is_set():
+            current = await self.store.wait_for_change(
+                run_id, seen, timeout_seconds=_SIGN_OF_LIFE_SECONDS
+            )
+            run = self.store.find(run_id)
+            yield run_pb2.WatchRunResponse(run=self._view(run))
+            if run.state.ended:
+                return
+            seen = current
+            await asyncio.sleep(_MIN_INTERVAL_SECONDS)
+
+    async def GetWeights(
+        self, request: run_pb2.GetWeightsRequest, context: Context
+    ) -> run_pb2.GetWeightsResponse:
+        """Name the intact blob of theta* or theta_p."""
+        kinds: dict[int, Literal["theta*", "theta_p"]] = {
+            run_pb2.WEIGHTS_KIND_INITIAL: "theta*",
+            run_pb2.WEIGHTS_KIND_PRETRAINED: "theta_p",
+        }
+        if request.kind not in kinds:
+            raise InvalidRequestError(
+                f"weights kind {request.kind} is neither initial (1) nor pretrained (2)."
+            )
+        name = await self.answers.weights(request.run_id, kinds[request.kind], peer_of(context))
+        return run_pb2.GetWeightsResponse(weights=blob_to_proto(name))
+
+    def _view(self, run: RunRecord, *, learners: bool = True) -> run_pb2.Run:
+        return run_view(self.store, run, waiting_reason=self.waiting_reason(run), learners=learners)
+
+
+class Answering(Generic[ResultT]):
+    """A running computation and its latest report; cancelled at the end of the block."""
+
+    def __init__(self, answer: Callable[[OnProgress], Coroutine[Any, Any, ResultT]]) -> None:
+        # Only the latest report is sent.
+        self._latest = Progressed("", 0, 0)
+        self._has_told = False
+        self._news = asyncio.Event()
+        self._task = asyncio.ensure_future(answer(self._report))
+        self._task.add_done_callback(lambda _: self._news.set())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._task.cancel()
+
+    async def next_report(self) -> Progressed | None:
+        """The latest report, when it changes or after some seconds; None once done."""
+        if self._has_told:
+            await asyncio.wait({self._task}, timeout=_MIN_INTERVAL_SECONDS)
+        self._has_told = True
+        if not self._task.done():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_SIGN_OF_LIFE_SECONDS):
+                    await self._news.wait()
+            self._news.clear()
+        return None if self._task.done() else self._latest
+
+    def result(self) -> ResultT:
+        return self._task.result()
+
+    def _report(self, progressed: Progressed) -> None:
+        self._latest = progressed
+        self._news.set()
+
+
+@dataclass(eq=False)
+class SubsetService(subset_pb2_grpc.SubsetServiceServicer):
+    """Subsets for trainers."""
+
+    answers: Answers
+
+    async def GetSubset(
+        self, request: pb.GetSubsetRequest, context: Context
+    ) -> AsyncIterator[pb.GetSubsetResponse]:
+        query, caller = query_of(request), peer_of(context)
+        with Answering(lambda report: self.answers.subset(query, report, caller)) as answering:
+            while (latest := await answering.next_report()) is not None:
+                yield pb.GetSubsetResponse(progress=pb.SubsetProgress(**asdict(latest)))
+            answer = answering.result()
+        subset = message_of(
+            pb.Subset,
+            answer.subset,
+            manifest_json=json.dumps(answer.subset.manifest, sort_keys=True),
+            kept=answer.kept,
+            file=answer.subset.blob,
+        )
+        yield pb.GetSubsetResponse(subset=subset)
+
+    async def ListStrategies(
+        self, request: pb.ListStrategiesRequest, context: Context
+    ) -> pb.ListStrategiesResponse:
+        return describe_strategies()
+
+
+@dataclass(eq=False)
+class DiagnosisService(diagnosis_pb2_grpc.DiagnosisServiceServicer):
+    """Diagnoses for trainers."""
+
+    answers: Answers
+
+    async def Diagnose(
+        self, request: diagnosis_pb2.DiagnoseRequest, context: Context
+    ) -> AsyncIterator[diagnosis_pb2.DiagnoseResponse]:
+        query = DiagnosisQuery(request.run_id, request.proxy, _blob_of(request, "features"))
+        caller = peer_of(context)
+        with Answering(lambda report: self.answers.diagnosis(query, report, caller)) as answering:
+            while (latest := await answering.next_report()) is not None:
+                progress = diagnosis_pb2.DiagnosisProgress(**asdict(latest))
+                yield diagnosis_pb2.DiagnoseResponse(progress=progress)
+            diagnosis = answering.result()
+        description = message_of(
+            diagnosis_pb2.DiagnosisDescription,
+            diagnosis,
+            manifest_json=json.dumps(diagnosis.manifest, sort_keys=True),
+            file=diagnosis.blob,
+        )
+        yield diagnosis_pb2.DiagnoseResponse(diagnosis=description)
+
+
+def query_of(request: pb.GetSubsetRequest) -> SubsetQuery:
+    return SubsetQuery(
+        run=request.run_id,
+        strategy=request.strategy,
+        fraction=request.fraction if request.HasField("fraction") else None,
+        budget=request.budget if request.HasField("budget") else None,
+        balanced=request.balanced if request.HasField("balanced") else None,
+        options=dict(request.options),
+        weights=_blob_of(request, "weights"),
+        features=_blob_of(request, "features"),
+        previous=request.previous,
+        preset=request.preset,
+        proxy=request.proxy,
+        labels=request.labels,
+        soft_labels=request.soft_labels,
+    )
+
+
+def _blob_of(
+    request: pb.GetSubsetRequest | diagnosis_pb2.DiagnoseRequest, name: Any
+) -> BlobName | None:
+    return blob_from_proto(getattr(request, name)) if request.HasField(name) else None
