@@ -70,7 +70,7 @@ test-mutations: env  ## Take out each protection of tests/mutations/rows; ARGUME
 	$(BIN)/python -m tests.mutations $(ARGUMENTS)
 
 test-gpu: env  ## What a CUDA device comes to, against the CPU; fails where there is none.
-	$(BIN)/python -m tests.devices.present
+	$(BIN)/python -c 'import torch; print(torch.cuda.get_device_name())'
 	$(BIN)/pytest -m cuda tests
 
 test-oldest:  ## Some of the tests with the oldest versions of all requirements, in .venv-oldest.

@@ -52,7 +52,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
 )
 from lipt.coordinator.compute.jobs.selection import SelectSubset
 from lipt.coordinator.dispatch.intake import Reference, check_learner, trained_norm
-from lipt.coordinator.runs.transitions import LearnerResult, Verdict, done, with_result
+from lipt.coordinator.runs.transitions import LearnerResult, done, with_result
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from lipt.core.learner.learner import train_learner
@@ -229,7 +229,7 @@ class Bench:
         contradicted = settled = 0
         for index in ATTACKED:
             learner = self.run.learners[index]
-            verdicts = []
+            disputed = False
             for number, who in enumerate((attack, "none", "none")):
                 if learner.state is LearnerState.DONE:
                     break
@@ -245,8 +245,8 @@ class Bench:
                 learner, verified = with_result(
                     out, self.result(who, index), redundancy=2, max_attempts=3
                 )
-                verdicts.append(verified.verdict)
-            contradicted += Verdict.DISAGREE in verdicts
+                disputed = disputed or bool(verified.suspects)
+            contradicted += disputed
             settled += learner.result == self.result("none", index).blob
         return contradicted, settled
 
@@ -288,7 +288,7 @@ class Bench:
             proxy=proxy,
         )
         question = question_of(run.outcome, query, len(self.context.dataset), backbone=None)
-        job = SelectSubset.answering(question)
+        job = SelectSubset(**vars(question))
         selected = job.run(self.context)
         content = self.context.blobs.read_bytes(selected.blob)
         return frozenset(unpack(content, selected.num_examples).indices_K.tolist())

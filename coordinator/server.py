@@ -87,17 +87,12 @@ logger = logging.getLogger(__name__)
 # Room for health checks, and for calls that are being refused.
 _SPARE_CALLS = 1024
 
-# The services of the access table, with reflection.
-_SERVICES = sorted({method.split("/")[1] for method in ALLOWED_ROLES})
-
-OpenApp = Callable[[CoordinatorSettings], AbstractAsyncContextManager[App]]
-
 
 async def serve(
     settings: CoordinatorSettings,
     *,
     asked: asyncio.Event | None = None,
-    opening: OpenApp = open_app,
+    opening: Callable[[CoordinatorSettings], AbstractAsyncContextManager[App]] = open_app,
 ) -> None:
     """Serve until SIGTERM, SIGINT or `asked`, then drain and return."""
     tls = TlsFiles.from_options(settings.tls_cert, settings.tls_key, settings.tls_ca)
@@ -190,7 +185,6 @@ def _metrics(app: App, tls: TlsFiles | None) -> Iterator[None]:
 
 @contextmanager
 def _local(server: grpc.aio.Server, app: App, address: str, admitted: Admission) -> Iterator[None]:
-    """Serve this user's clients over local sockets."""
     if is_loopback(split_address(address)[0]):
         forget_dead(address)
     if admitted is not Admission.OWN_USER:
@@ -254,7 +248,8 @@ def _add(server: grpc.aio.Server, servicers: Iterable[object]) -> health.aio.Hea
         # Each generated base class has its add function beside it.
         base = type(servicer).__bases__[0]
         getattr(import_module(base.__module__), f"add_{base.__name__}_to_server")(servicer, server)
-    reflection.enable_server_reflection((*_SERVICES, health.SERVICE_NAME), server)
+    services = sorted({method.split("/")[1] for method in ALLOWED_ROLES})
+    reflection.enable_server_reflection((*services, health.SERVICE_NAME), server)
     return healthy
 
 

@@ -394,9 +394,7 @@ class Storage:
         return computed or self.store.idle_seconds(run_id) < _IN_USE_SECONDS
 
     def _retry_later(self, error: StateError) -> None:
-        self.events.record(
-            EventKind.RETRIED, detail="collection", level=logging.WARNING, reason=str(error)
-        )
+        self.events.retried("collection", error)
 
     async def collect(self) -> None:
         """Remove expired files; those that cannot be removed now are retried later."""

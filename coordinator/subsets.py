@@ -406,7 +406,6 @@ class Answers:
     async def _restore(
         self, run: RunRecord, blob: BlobName | None, report: OnProgress, callers: Callers
     ) -> None:
-        """Recompute damaged theta* or theta_p, once for all concurrent callers."""
         if blob is not None:
             await self._flights.run(
                 f"restore {blob}",

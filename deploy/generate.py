@@ -11,36 +11,25 @@ from lipt.common.config.knobs import example_toml
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.worker.settings import WorkerSettings
 
-_HEADING = """\
+
+def example_files() -> dict[str, str]:
+    described = "coordinator/settings.py and common/config/run_config.py"
+    run = _heading("lipt-coordinator", "run.toml", "LIPT_RUN__LEARNERS__NUM_STEPS=5", described)
+    worker = _heading("lipt-worker", "worker.toml", "LIPT_DEVICE=cpu", "worker/settings.py")
+    return {
+        "run.example.toml": example_toml(CoordinatorSettings, run),
+        "worker.example.toml": example_toml(WorkerSettings, worker),
+    }
+
+
+def _heading(command: str, file: str, variable: str, source: str) -> str:
+    return f"""\
 {command} --config {file}
 
 Every setting, at its default; lines that are commented out are examples. LIPT_* variables win \
 over this file ({variable}), flags over both. Unknown names are refused.
 
 Made by `make generate` from the descriptions in {source}."""
-
-
-def example_files() -> dict[str, str]:
-    return {
-        "run.example.toml": example_toml(
-            CoordinatorSettings,
-            _HEADING.format(
-                command="lipt-coordinator",
-                file="run.toml",
-                variable="LIPT_RUN__LEARNERS__NUM_STEPS=5",
-                source="coordinator/settings.py and common/config/run_config.py",
-            ),
-        ),
-        "worker.example.toml": example_toml(
-            WorkerSettings,
-            _HEADING.format(
-                command="lipt-worker",
-                file="worker.toml",
-                variable="LIPT_DEVICE=cpu",
-                source="worker/settings.py",
-            ),
-        ),
-    }
 
 
 if __name__ == "__main__":

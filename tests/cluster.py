@@ -21,6 +21,8 @@ from tests.played_worker import PlayedWorker
 
 COORDINATOR = ("-m", "lipt.coordinator")
 WORKER = ("-m", "lipt.worker")
+# Python becomes the program that follows.
+BECOME = ("-c", "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])")
 # Small enough for two busy cores, large enough to be the whole pipeline.
 SMALL_RUN: dict[str, Any] = {
     "model": "resnet8",
@@ -32,30 +34,13 @@ _SHOWN_CHARACTERS = 8_000
 
 
 class LoggedProcess:
-    def __init__(
-        self,
-        arguments: Sequence[str],
-        log: Path,
-        environment: Mapping[str, str],
-        *,
-        program: str = "",
-    ) -> None:
+    def __init__(self, arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         self.log = log
         self._lines: list[str] = []
         self._news = threading.Condition()
         self._ended = False
         output, theirs = os.pipe()
-        self.process: processes.Process
-        if program:
-            self.process = subprocess.Popen(
-                [program, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=theirs,
-                stderr=subprocess.STDOUT,
-                env=dict(environment),
-            )
-        else:
-            self.process = processes.start(arguments, environment, output=theirs, errors=theirs)
+        self.process = processes.start(arguments, environment, output=theirs, errors=theirs)
         os.close(theirs)
         self._output = os.fdopen(output, encoding="utf-8", errors="replace")
         self._reader = threading.Thread(target=self._read, daemon=True)

@@ -29,7 +29,7 @@ class Trial(NamedTuple):
 # Without an extra, everything but what needs one works and says which one it needs.
 TRIALS = {
     "": Trial((), ("tests/trainer/cli/display", "tests/trainer/integrations/test_missing.py")),
-    "dashboard": Trial(("starlette", "uvicorn"), ("tests/coordinator/page/test_sessions.py",)),
+    "dashboard": Trial(("starlette", "uvicorn"), ("tests/coordinator/page/test_serving.py",)),
     "demo": Trial(("jinja2", "scipy", "sklearn"), ("tests/trainer/cli/test_demo.py",)),
     "docs": Trial(("mkdocstrings_handlers.python", "zensical"), ("tests/docs",)),
     "fast": Trial(("numba",), ("tests/core/selection/strategies/test_gradmatch.py",)),

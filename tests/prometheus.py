@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster import LoggedProcess
+from tests.cluster import BECOME, LoggedProcess
 
 ROOT = Path(__file__).resolve().parents[1]
 OBSERVABILITY = ROOT / "deploy" / "observability"
@@ -78,9 +78,7 @@ def prometheus(folder: Path, scrape_configs: str) -> Iterator[Prometheus]:
         f"--storage.tsdb.path={folder / 'data'}",
         "--web.listen-address=127.0.0.1:0",
     ]
-    # Python becomes that process: what is known of its output is known of Prometheus'.
-    become = "import os, sys; os.execv(sys.argv[1], sys.argv[1:])"
-    process = LoggedProcess(["-c", become, *arguments], folder / "prometheus.log", os.environ)
+    process = LoggedProcess([*BECOME, *arguments], folder / "prometheus.log", os.environ)
     try:
         address = process.wait_for(r'"Listening on" address=(\S+)')[1]
         process.wait_for("Server is ready to receive web requests")

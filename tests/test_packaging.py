@@ -129,6 +129,7 @@ def test_the_wheel_s_author_is_the_citation_s(built: Built) -> None:
 def test_every_extra_is_tried_alone() -> None:
     extras = {"", *PROJECT["optional-dependencies"]} - {"dev", "test"}
     assert TRIALS.keys() == extras
+    assert all((ROOT / path).exists() for trial in TRIALS.values() for path in trial.tests)
 
 
 def test_oldest_versions_are_the_lower_bounds() -> None:
@@ -138,3 +139,24 @@ def test_oldest_versions_are_the_lower_bounds() -> None:
         (pin,) = re.findall(rf"^{requirement.name}==(.*)$", pins, re.MULTILINE)
         bounds = [part.version for part in requirement.specifier if part.operator == ">="]
         assert [str(Version(pin))[: len(bound)] for bound in bounds] == bounds, requirement
+
+
+@pytest.mark.lint
+def test_regenerating_the_stubs_changes_nothing(tmp_path: Path) -> None:
+    proto = ROOT / "proto"
+    protos = sorted(str(path.relative_to(proto)) for path in proto.glob("lipt/v1/*.proto"))
+    plugin = Path(sys.executable).parent / "protoc-gen-mypy_grpc"
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={proto}"),
+            *(f"--python_out={tmp_path}", f"--pyi_out={tmp_path}"),
+            *(f"--grpc_python_out={tmp_path}", f"--mypy_grpc_out=quiet:{tmp_path}"),
+            f"--plugin=protoc-gen-mypy_grpc={plugin}",
+            *protos,
+        ],
+        check=True,
+    )
+    made = {path.name: path.read_text() for path in (tmp_path / "lipt" / "v1").iterdir()}
+    kept = {path.name: path.read_text() for path in (proto / "lipt" / "v1").glob("*_pb2*")}
+    assert len(made) == 4 * len(protos)
+    assert kept == made

@@ -26,7 +26,7 @@ from lipt.common.errors import (
     UnknownWorkerError,
     UnreachableError,
 )
-from lipt.common.observability.logs import EventKind, logging_about
+from lipt.common.observability.logs import logging_about
 from lipt.common.observability.tracing import attached
 from lipt.common.process.devices import device_name
 from lipt.worker.assignment import Worker
@@ -76,7 +76,7 @@ class Agent:
     def run(self) -> None:
         while not self._finished():
             try:
-                self._worker.metering.phases.enter(Phase.JOINING)
+                self._worker.phases.enter(Phase.JOINING)
                 settings, device = self._settings, self._worker.device
                 self._client.register(self._instance_id, settings, device)
                 named = f"{settings.name} ({self._client.worker_id})"
@@ -102,13 +102,11 @@ class Agent:
         settings = self._settings
         files = TlsFiles(settings.tls_cert, settings.tls_key, settings.tls_ca)
         why = files.closing_hint(str(error)) if settings.tls_ca else ""
-        self._worker.events.record(
-            EventKind.RETRIED,
-            detail="joining",
-            level=logging.DEBUG if is_repeated else logging.WARNING,
-            reason=f"{error} {why}{' ' if why else ''}Trying again until {settings.coordinator} "
-            "answers.",
+        reason = (
+            f"{error} {why}{' ' if why else ''}Trying again until {settings.coordinator} answers."
         )
+        level = logging.DEBUG if is_repeated else logging.WARNING
+        self._worker.events.retried("joining", reason, level=level)
         self._logged_error = type(error) if isinstance(error, _LASTING) else None
 
     def _finished(self) -> bool:
@@ -121,7 +119,7 @@ class Agent:
         return self._idle_since + self._settings.max_idle_seconds - self._clock()
 
     def _take_assignment(self) -> None:
-        self._worker.metering.phases.enter(Phase.WAITING)
+        self._worker.phases.enter(Phase.WAITING)
         wait_seconds = max(0.0, min(POLL_SECONDS, self._patience_seconds()))
         assignment = self._client.acquire(wait_seconds=wait_seconds)
         reason = self._client.idle_reason
@@ -147,7 +145,6 @@ class Agent:
             else f"density {task.density:.3f}"
         )
         logger.info("%s: %s, %s", assignment, task.model, what)
-        ended = threading.Event()
         failure: list[BaseException] = []
         with LeaseKeeper(self._client, assignment, self._worker.events) as lease:
 
@@ -160,16 +157,14 @@ class Agent:
                 # A user's model may call sys.exit().
                 except BaseException as error:  # noqa: BLE001 - reported in the main thread
                     failure.append(error)
-                finally:
-                    ended.set()
 
             within = partial(copy_context().run, work)
             thread = threading.Thread(target=within, name=assignment.assignment_id, daemon=True)
             thread.start()
             # Signal handlers run between two waits.
-            while not ended.wait(0.1) and not self._stopping.is_set():
-                pass
-            if not ended.is_set():
+            while thread.is_alive() and not self._stopping.is_set():
+                thread.join(0.1)
+            if thread.is_alive():
                 self._count(assignment, Outcome.STOPPED)
                 self._release(assignment)
                 thread.join(_LEAVE_SECONDS)
@@ -183,7 +178,7 @@ class Agent:
 
     def _count(self, assignment: Assignment, outcome: Outcome) -> None:
         counter = RANGES if assignment.shard is None else LEARNERS
-        self._worker.metering.meters.add(counter, outcome.value)
+        self._worker.meters.add(counter, outcome.value)
 
     def _release(
         self, assignment: Assignment, error: str = "", *, over_limits: bool = False

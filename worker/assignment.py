@@ -37,7 +37,8 @@ from lipt.common.models import build_model
 from lipt.common.models.footprint import ModelFigures, measure_model
 from lipt.common.models.head import frozen_names
 from lipt.common.models.registry import build_without_values, load_model
-from lipt.common.observability.logs import EventKind, Events
+from lipt.common.observability.logs import Events
+from lipt.common.observability.metrics import Meters, Phases
 from lipt.common.observability.tracing import span
 from lipt.common.planning import Cost, Limit, Part, learner_memory, learner_threads, violation
 from lipt.common.process import Machine
@@ -47,7 +48,7 @@ from lipt.common.weights.files import Weights, read_weights, specs_of
 from lipt.core.learner.learner import train_learner
 from lipt.v1 import worker_pb2
 from lipt.worker.client import Assignment, CoordinatorClient, LeaseKeeper
-from lipt.worker.instruments import BLOB_BYTES, EXAMPLES, STEPS, WAITED, Metering, Phase
+from lipt.worker.instruments import BLOB_BYTES, EXAMPLES, STEPS, WAITED, Phase
 from lipt.worker.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
@@ -67,8 +68,9 @@ class Worker:
     device: torch.device
     limits: WorkerLimits
     cache: BlobStore
-    events: Events
-    metering: Metering = field(default_factory=Metering)
+    events: Events = field(default_factory=Events)
+    meters: Meters = field(default_factory=Meters)
+    phases: Phases = field(default_factory=lambda: Phases(*Phase))
     pause: Callable[[float], object] = sleep
 
     # Reused for the next range.
@@ -100,7 +102,7 @@ class Worker:
     def _train(
         self, assignment: Assignment, task: LearnerTask, exchange: Exchange, lease: LeaseKeeper
     ) -> None:
-        started, meters, phases = perf_counter(), self.metering.meters, self.metering.phases
+        started, meters, phases = perf_counter(), self.meters, self.phases
         num_examples = task.learners.num_minibatches * task.learners.batch_size
 
         def after_step(step: int, loss: float) -> None:
@@ -166,7 +168,7 @@ class Worker:
         return read_weights(source, like=like, max_bytes=max_bytes)
 
     def _score(self, assignment: Assignment, task: ScoringTask, exchange: Exchange) -> None:
-        started, phases = perf_counter(), self.metering.phases
+        started, phases = perf_counter(), self.phases
 
         def require_needed(_num_done: int) -> None:
             if exchange.should_stop():
@@ -247,12 +249,13 @@ class Exchange:
         self, worker: Worker, assignment: Assignment, should_stop: Callable[[], bool]
     ) -> None:
         self._worker, self._assignment = worker, assignment
+        self._retried = worker.events.retried
         self.should_stop = should_stop
         policy = RetryPolicy(
             sleep=worker.pause,
             on_retry=lambda error: self._retried("transfer", f"{error} Going on where it was."),
         )
-        blobs, add = worker.client.blobs, worker.metering.meters.add
+        blobs, add = worker.client.blobs, worker.meters.add
         self._downloads = Transfers(blobs, lambda n: add(BLOB_BYTES, "received", by=n), policy)
         self._uploads = Transfers(blobs, lambda n: add(BLOB_BYTES, "sent", by=n), policy)
         self.bytes_received = 0
@@ -320,11 +323,6 @@ class Exchange:
             except waits_for as error:
                 self._retried("handing over", f"{error} Trying again.")
                 self._worker.pause(max(_RETRY_SECONDS, error.retry_after_seconds or 0.0))
-
-    def _retried(self, what: str, reason: str) -> None:
-        self._worker.events.record(
-            EventKind.RETRIED, detail=what, level=logging.WARNING, reason=reason
-        )
 
 
 class WorkerLimits:

@@ -49,7 +49,7 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
     from contextlib import ExitStack
 
     from lipt.common.imports import require_importable
-    from lipt.common.observability.logs import Events, configure_logging
+    from lipt.common.observability.logs import configure_logging
     from lipt.common.process import this_machine, wait_passively
 
     settings = load_settings(WorkerSettings, config=config, flags=flags)
@@ -68,7 +68,7 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
     from lipt.worker.agent import Agent
     from lipt.worker.assignment import Worker, WorkerLimits
     from lipt.worker.client import CoordinatorClient
-    from lipt.worker.instruments import WORKER, Metering
+    from lipt.worker.instruments import SECONDS, WORKER
 
     logger = logging.getLogger(__name__)
     tls = TlsFiles.from_options(settings.tls_cert, settings.tls_key, settings.tls_ca)
@@ -84,17 +84,18 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
     if limits.memory is not None and device.type == "cpu":
         limit_memory(limits.memory.at_most)
     cache = BlobStore(settings.cache_dir, max_blob_bytes=settings.max_blob_bytes)
-    events, metering = Events(), Metering()
     with ExitStack() as stack:
         stack.enter_context(exporting("lipt-worker", instance=settings.name))
+        channel = stack.enter_context(open_channel(settings.coordinator, tls, token))
+        worker = Worker(settings, CoordinatorClient(channel), device, limits, cache)
         if listen is not None:
+            phases = worker.phases
             metrics = serving_metrics(
-                listen, tls, events, metering.meters, WORKER, metering.readings
+                *(listen, tls, worker.events, worker.meters, WORKER),
+                lambda: {SECONDS: phases.seconds()},
             )
             logger.info("metrics on %s/metrics", stack.enter_context(metrics))
-        channel = stack.enter_context(open_channel(settings.coordinator, tls, token))
-        client = CoordinatorClient(channel)
-        agent = Agent(Worker(settings, client, device, limits, cache, events, metering))
+        agent = Agent(worker)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: agent.stop())
         agent.run()

@@ -18,7 +18,7 @@ from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto
 from lipt.common.config.tasks import LearnerTask, ScoringTask
 from lipt.common.config.values import validate
 from lipt.common.errors import LiptError, StaleLeaseError, UnknownRunError, from_rpc_error
-from lipt.common.observability.logs import EventKind, Events
+from lipt.common.observability.logs import Events
 from lipt.common.observability.tracing import received
 from lipt.common.process.devices import device_name, versions_on
 from lipt.common.rpc.channel import LongPoll, with_metadata
@@ -220,13 +220,8 @@ class LeaseKeeper:
                 self.lost.set()
             except LiptError as error:
                 # The lease may survive a restart of the coordinator.
-                self._events.record(
-                    EventKind.RETRIED,
-                    detail="heartbeat",
-                    level=logging.WARNING,
-                    assignment=self._assignment.assignment_id,
-                    reason=str(error),
-                )
+                name = self._assignment.assignment_id
+                self._events.retried("heartbeat", error, assignment=name)
                 pause = min(1.0, self._assignment.heartbeat_seconds)
                 self._left.wait(max(pause, error.retry_after_seconds or 0.0))
             self._news.wait(self._assignment.heartbeat_seconds)

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 
-from lipt.common.observability.metrics import (
-    Counter,
-    Instrument,
-    Meters,
-    Phases,
-    Readings,
-)
+from lipt.common.observability.metrics import Counter, Instrument
 
 
 class Phase(StrEnum):
@@ -71,14 +64,3 @@ BLOB_BYTES = Counter(
 WORKER: tuple[Instrument, ...] = tuple(
     one for one in list(vars().values()) if isinstance(one, Instrument)
 )
-
-
-@dataclass(frozen=True)
-class Metering:
-    """A worker's meters and phases."""
-
-    meters: Meters = field(default_factory=Meters)
-    phases: Phases = field(default_factory=lambda: Phases(*Phase))
-
-    def readings(self) -> Readings:
-        return {SECONDS: self.phases.seconds()}

@@ -8,19 +8,10 @@ from pathlib import Path
 from typing import Annotated, Self
 
 from platformdirs import user_cache_path
-from pydantic import ByteSize, Field, SecretStr, model_validator
+from pydantic import ByteSize, DirectoryPath, Field, SecretStr, model_validator
 
 from lipt.common.config.run_config import Section
 from lipt.common.config.settings import LogFormat, LogLevel, MetricsAddress, TlsKey
-
-# The protocol's limit.
-_MAX_NAME_CHARACTERS = 80
-
-
-def default_name(host: str, process_id: int) -> str:
-    """A default worker name, unique among the workers on the host."""
-    number = f"-{process_id}"
-    return host[: _MAX_NAME_CHARACTERS - len(number)] + number
 
 
 class _Connection(Section):
@@ -46,9 +37,9 @@ class WorkerSettings(_Connection):
     """All settings of `lipt-worker`."""
 
     name: str = Field(
-        default_factory=lambda: default_name(socket.gethostname(), os.getpid()),
+        default_factory=lambda: f"{socket.gethostname()[:64]}-{os.getpid()}",
         min_length=1,
-        max_length=_MAX_NAME_CHARACTERS,
+        max_length=80,
         examples=["box-3"],
     )
     """Name of this worker in listings. Default: the host's name and the process's number, because a
@@ -105,13 +96,12 @@ class PoolSettings(_Connection):
     """CPUs that Ray sets aside for each worker."""
     resources: tuple[Annotated[str, Field(pattern=r"^[^=]+=\d+(\.\d+)?$")], ...] = ()
     """Further resource of Ray's nodes that each worker takes, as NAME=AMOUNT."""
-    runtime_env: Path | None = Field(default=None, examples=["runtime-env.yaml"])
-    """File with the environment that Ray makes on its nodes, as `ray job submit --runtime-env`
-    takes it (YAML or JSON): `working_dir: /FOLDER` copies a folder with your own modules."""
+    working_dir: DirectoryPath | None = Field(default=None, examples=["/home/me/project"])
+    """Folder with your own modules, which Ray copies to its nodes."""
 
     @model_validator(mode="after")
     def _ray_settings_require_ray(self) -> Self:
-        given = [name for name in ("resources", "runtime_env") if getattr(self, name)]
+        given = [name for name in ("resources", "working_dir") if getattr(self, name)]
         if given and self.ray is None:
             raise ValueError(f"{given[0]} is for a pool on Ray. Give --ray, or leave it out.")
         return self

@@ -154,6 +154,11 @@ class Events:
         pairs = (f"{name}={_quoted(value)}" for name, value in {"event": kind, **given}.items())
         logger.log(level, " ".join(pairs), extra={_EVENT: {"kind": kind.value, **given}})
 
+    def retried(
+        self, what: str, reason: object, *, level: int = logging.WARNING, **fields: object
+    ) -> None:
+        self.record(EventKind.RETRIED, detail=what, level=level, **fields, reason=str(reason))
+
     def count(self, kind: EventKind, detail: str | None = None) -> int:
         return sum(
             number

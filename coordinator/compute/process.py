@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from lipt.common.errors import ComputeError, LiptError, OutOfMemoryError
-from lipt.common.observability.logs import EventKind, Events, configure_logging
+from lipt.common.observability.logs import Events, configure_logging
 from lipt.common.observability.tracing import exporting
 from lipt.common.process.devices import is_out_of_memory, limit_memory, prefer_as_oom_victim
 from lipt.common.text import format_bytes
@@ -196,13 +196,7 @@ class ComputeProcess:
                 raise _out_of_memory(job, why, self.memory_bytes)
             if attempt == _MAX_DEATHS or self._stopped:
                 break
-            self.events.record(
-                EventKind.RETRIED,
-                detail="compute",
-                level=logging.WARNING,
-                job=name_of(job),
-                reason=f"its process ended {how}",
-            )
+            self.events.retried("compute", f"its process ended {how}", job=name_of(job))
         raise ComputeError(
             f"the compute process ended {how} during {name_of(job)}, at attempt {attempt} of "
             f"{_MAX_DEATHS}; see the log. The next job starts a new one."

@@ -110,8 +110,6 @@ def fair_order(waiting: Iterable[Entry], ranks: Mapping[str, int]) -> list[Entry
 
 @dataclass(eq=False)
 class _Executor:
-    """A process, its current job, and its waiting jobs."""
-
     name: str
     process: ComputeProcess
     waiting: list[Entry] = field(default_factory=list)

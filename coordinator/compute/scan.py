@@ -263,7 +263,6 @@ class Verification:
         return wrong
 
     def _is_of_its_batch(self, drawn: _Drawn) -> bool:
-        """Whether the worker's own batch gives the values that it sent, to the bit."""
         size = self._whole.batch_size
         start = drawn.row // size * size
         stop = min(start + size, self._whole.stop)
@@ -349,8 +348,6 @@ def scan_of(
 
 
 class _SharedPass:
-    """One scan, in the process that needs it."""
-
     def __init__(self, context: Context, scan: Scan, model: nn.Module) -> None:
         self._context, self._scan = context, scan
         self._folder = RangeFolder(scans_dir(context.settings.state_dir), scan.scan_id)
@@ -454,7 +451,6 @@ class _SharedPass:
         return None
 
     def _account(self) -> Mapping[str, Any]:
-        """Numbers of scored and of verified examples by credential, for the manifest."""
         num_examples: Counter[str] = Counter()
         for index, credential in self._taken.items():
             num_examples[credential] += len(self._scan.task(index))

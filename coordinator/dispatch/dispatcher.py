@@ -241,7 +241,6 @@ class Dispatcher:
         self._match_soon()
 
     def _match_soon(self) -> None:
-        """Schedule one matching pass for all changes in this turn of the loop."""
         if self._polls and not self._is_to_match:
             self._is_to_match = True
             asyncio.get_running_loop().call_soon(self._match)

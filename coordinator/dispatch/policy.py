@@ -71,7 +71,10 @@ def candidates(
     for of_run in waiting:
         due_of_run = next_trial_at(consecutive_ends_of_run(of_run.run, silent))
         if due_of_run is not None:
-            if now >= due_of_run and not _is_tried(of_run.run, reserved):
+            is_tried = any(key.run_id == of_run.run.run_id for key in reserved) or any(
+                learner.state is LearnerState.LEASED for learner in of_run.run.learners
+            )
+            if now >= due_of_run and not is_tried:
                 # Always the same one, so that the others stay untried.
                 learner = max(of_run.learners(), key=lambda each: len(each.silent_ends))
                 trials.append(RunLearner(of_run.run, learner))
@@ -86,11 +89,6 @@ def candidates(
             elif now >= due:
                 trials.append(candidate)
     yield from trials
-
-
-def _is_tried(run: RunRecord, reserved: Collection[AssignmentKey]) -> bool:
-    is_leased = any(learner.state is LearnerState.LEASED for learner in run.learners)
-    return is_leased or any(key.run_id == run.run_id for key in reserved)
 
 
 def idle_reason(worker: WorkerRecord, waiting: Iterable[QueuedLearners]) -> str:

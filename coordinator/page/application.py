@@ -62,7 +62,6 @@ class Route:
 
     @classmethod
     def of_call(cls, call: str, *, admins_only: bool = False) -> Self:
-        """The route of a call of the contract."""
         handler, streams = handlers.calling(call)
         return cls("POST", f"/api/{call}", handler, call, admins_only, streams)
 
@@ -92,8 +91,6 @@ ROUTES = (
 
 
 def application(page: Page) -> ASGIApp:
-    """The page as an ASGI application."""
-
     async def index(_: Request) -> Response:
         return FileResponse(STATIC / "index.html")
 
@@ -104,8 +101,7 @@ def application(page: Page) -> ASGIApp:
     # An editable install links to its files one by one.
     files = StaticFiles(directory=STATIC, follow_symlink=True)
     routes += [StarletteRoute("/", index), Mount("/static", files)]
-    errors = {404: _not_found, 405: _not_found}
-    inner = Starlette(routes=routes, exception_handlers=errors)
+    inner = Starlette(routes=routes)
 
     async def outermost(scope: Scope, receive: Receive, send: Send) -> None:
         """Put the security headers on every answer, and refuse foreign host names."""
@@ -130,8 +126,6 @@ def application(page: Page) -> ASGIApp:
 
 
 class _Guarded:
-    """One route behind its checks."""
-
     def __init__(self, page: Page, route: Route) -> None:
         self._page = page
         self._route = route
@@ -151,7 +145,10 @@ class _Guarded:
             waits = limits.enter(session.peer, streams=streams)
             try:
                 await asyncio.sleep(waits)
-                response = await self._answer(PageRequest(self._page, request, session))
+                body = await requests.read_body(request) if request.method == "POST" else b"{}"
+                admitted = PageRequest(self._page, request, session)
+                value = await self._handler(admitted, body)
+                response = await requests.response_of(value, admitted)
                 await response(scope, receive, noting)
             finally:
                 limits.leave(session.peer, streams=streams)
@@ -162,11 +159,6 @@ class _Guarded:
             # An answer that has begun is cut off: it cannot become another.
             if not begun:
                 await response(scope, receive, send)
-
-    async def _answer(self, request: PageRequest) -> Response:
-        posts = self._route.method == "POST"
-        body = await requests.read_body(request.http) if posts else b"{}"
-        return await requests.response_of(await self._handler(request, body), request)
 
     def _admitted(self, request: Request) -> Session:
         """The session, which may use this route; anonymous where signing in is not needed."""
@@ -187,12 +179,6 @@ class _Guarded:
         # In the task that answers the request: each has one of its own.
         note_caller(session.caller)
         return session
-
-
-async def _not_found(request: Request, error: Exception) -> Response:
-    text = f"there is no {request.method} {request.url.path[:200]} here."
-    value = {"error": {"reason": "NOT_FOUND", "message": text}}
-    return requests.answer(value, status=getattr(error, "status_code", 404))
 
 
 def own_names(listen_host: str, certified: Iterable[str] = (), url: str | None = None) -> set[str]:

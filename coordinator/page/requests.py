@@ -1,8 +1,7 @@
 """Requests of the page: bodies, answers, refusals and streams.
 
 A handler takes fields of the body and of the path by name and type. It returns a value, a response,
-or a generator, whose values are streamed as lines of JSON. The last line of a failed stream is the
-error.
+or a generator of JSON lines, of which an error is the last.
 """
 
 from __future__ import annotations
@@ -197,9 +196,8 @@ async def _lines(
         except StopAsyncIteration:
             return
         except Exception as error:  # noqa: BLE001 - the outermost frame of a stream
-            known = error if isinstance(error, LiptError) else None
-            told = known or incident(error, "a stream of the page")
-            yield as_json(_error_value(told)) + b"\n"
+            known = error if isinstance(error, LiptError) else incident(error, "a page's stream")
+            yield as_json(_error_value(known)) + b"\n"
 
 
 def _error_value(error: LiptError) -> dict[str, Any]:

@@ -1,9 +1,14 @@
-"""Serving: the page over HTTP or HTTPS, by uvicorn in the coordinator's event loop."""
+"""Serving: the page over HTTP or HTTPS, by uvicorn in the coordinator's event loop.
+
+Connections are limited, per address and in all. One is silent while no request of it is under way.
+Beyond a limit the oldest silent one is closed, so that new ones are served.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import socket
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -14,20 +19,82 @@ from lipt.common.access.tls import TlsFiles, server_context, split_address
 from lipt.common.errors import ConfigError
 from lipt.common.imports import import_extra
 from lipt.coordinator.app import App
-from lipt.coordinator.page.connections import SILENT_SECONDS, Connections, guarded
 from lipt.coordinator.page.sessions import Attempts, Sessions
 from lipt.coordinator.rpc.limits import PeerLimits
 
 logger = logging.getLogger(__name__)
 
 FLAG = "--dashboard-listen"
-_MAX_HEADER_BYTES = 16 * 1024
+SILENT_SECONDS = 10.0
+# A reverse proxy is one address.
+MOST_OF_ADDRESS, MOST = 128, 256
+_WARN_EVERY_SECONDS = 60.0
 
 
 def require_dashboard() -> None:
     """Refuse a page whose packages are missing, before anything is opened."""
     for package in ("starlette", "uvicorn"):
         import_extra(package, package=package, extra="dashboard", needed_for=FLAG)
+
+
+class Connections:
+    """The open connections of one server, oldest first."""
+
+    def __init__(self) -> None:
+        self._open: dict[Any, None] = {}
+        self._warned_at = -math.inf
+
+    def add(self, new: Any) -> None:
+        """Count a connection; beyond a limit another one, or this one, is closed."""
+        self._open[new] = None
+        own = [one for one in self._open if one.address == new.address]
+        crowded = own if len(own) > MOST_OF_ADDRESS else list(self._open)
+        if len(own) <= MOST_OF_ADDRESS and len(self._open) <= MOST:
+            return
+        leaving = next((one for one in crowded if one is not new and one.is_silent()), new)
+        self.remove(leaving)
+        leaving.transport.abort()
+        if monotonic() - self._warned_at >= _WARN_EVERY_SECONDS:
+            self._warned_at = monotonic()
+            logger.warning(
+                "the page has %d connections, %d of them of %s: silent ones are closed",
+                *(len(self._open), len(own), new.address),
+            )
+
+    def remove(self, one: Any) -> None:
+        self._open.pop(one, None)
+
+
+def guarded(protocol: type[Any], connections: Connections) -> Callable[..., asyncio.Protocol]:
+    """Uvicorn's protocol class, each of whose connections is counted and watched."""
+
+    class Guarded(protocol):  # type: ignore[misc]
+        address = ""
+        _looked_at: object = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self.address = self.client[0] if self.client else ""
+            self._timer = self.loop.call_later(SILENT_SECONDS, self._look)
+            connections.add(self)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._timer.cancel()
+            connections.remove(self)
+            super().connection_lost(exc)
+
+        def is_silent(self) -> bool:
+            return self.cycle is None or self.cycle.response_complete
+
+        def _look(self) -> None:
+            # A connection whose last request is the same as before has sent none, or a part.
+            if self.is_silent() and self.cycle is self._looked_at:
+                self.transport.abort()
+                return
+            self._looked_at = self.cycle
+            self._timer = self.loop.call_later(SILENT_SECONDS, self._look)
+
+    return Guarded
 
 
 class PageServer:
@@ -47,7 +114,7 @@ class PageServer:
         self.port: int = self._socket.getsockname()[1]
         self.encrypted = self._context is not None
         self._server: Any = None
-        self._serving: asyncio.Task[None] | None = None
+        self._serving: asyncio.Task[None]
 
     @property
     def url(self) -> str:
@@ -69,7 +136,7 @@ class PageServer:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            h11_max_incomplete_event_size=_MAX_HEADER_BYTES,
+            h11_max_incomplete_event_size=16 * 1024,
             timeout_graceful_shutdown=max(round(drain_seconds), 1),
         )
         # The coordinator logs start and stop; requests of strangers must not fill the log.
@@ -95,7 +162,7 @@ class PageServer:
 
     async def stop(self) -> None:
         """Take no more requests, and let those under way end."""
-        if self._server is None or self._serving is None:
+        if self._server is None:
             self._socket.close()
             return
         self._server.should_exit = True
@@ -115,7 +182,6 @@ async def open_page(
     *,
     limits: PeerLimits,
 ) -> None:
-    """Serve the page from here on."""
     # Import starlette, which is an extra.
     from lipt.coordinator.page.application import application, own_names  # noqa: PLC0415
     from lipt.coordinator.page.requests import Page  # noqa: PLC0415

@@ -182,27 +182,21 @@ class Attempts:
         self._clock = clock
         self._until: OrderedDict[str, float] = OrderedDict()
 
-    def require_room(self, address: str) -> None:
-        """Refuse an address with too many recent failures."""
-        _, waits = self._used(address)
+    def note_failure(self, address: str) -> None:
+        """Count a failed attempt; TooManyCallsError after too many recent ones."""
+        until, waits = used(
+            self._until.get(address, 0.0),
+            self._clock(),
+            per_second=_ATTEMPTS_PER_SECOND,
+            burst_seconds=_ATTEMPTS_BURST_SECONDS,
+        )
         if waits:
             raise TooManyCallsError(
                 f"too many attempts to sign in have failed from {address}. Try again in "
                 f"{waits:.0f} s.",
                 retry_after_seconds=waits,
             )
-
-    def note_failure(self, address: str) -> None:
-        """Count a failed attempt."""
-        self._until[address] = self._used(address)[0]
+        self._until[address] = until
         self._until.move_to_end(address)
         if len(self._until) > _MAX_ADDRESSES:
             self._until.popitem(last=False)
-
-    def _used(self, address: str) -> tuple[float, float]:
-        return used(
-            self._until.get(address, 0.0),
-            self._clock(),
-            per_second=_ATTEMPTS_PER_SECOND,
-            burst_seconds=_ATTEMPTS_BURST_SECONDS,
-        )

@@ -108,7 +108,6 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
         request: blob_pb2.WriteBlobRequest | None,
         rest: AsyncIterator[blob_pb2.WriteBlobRequest],
     ) -> None:
-        """Write a stream's chunks; the next is received during each write."""
         while request is not None:
             self.meters.add(BLOB_BYTES, "received", by=len(request.chunk.data))
             writing = asyncio.ensure_future(asyncio.to_thread(_append, upload, request.chunk))

@@ -99,7 +99,12 @@ class PeerLimits:
                 logger.warning("calls of %s are refused: %s", peer, error)
             raise
         finally:
-            self._forget()
+            while len(self._peers) > _MAX_PEERS:
+                idle = (name for name, state in self._peers.items() if not state.num_calls)
+                name = next(idle, None)
+                if name is None:
+                    break
+                del self._peers[name]
 
     def leave(self, peer: str, *, streams: bool) -> None:
         state = self._peers[peer]
@@ -140,14 +145,6 @@ class PeerLimits:
         peer.num_streams += streams
         self._num_calls += 1
         return waits
-
-    def _forget(self) -> None:
-        while len(self._peers) > _MAX_PEERS:
-            idle = (name for name, state in self._peers.items() if not state.num_calls)
-            name = next(idle, None)
-            if name is None:
-                return
-            del self._peers[name]
 
 
 def used(

@@ -32,7 +32,6 @@ ResultT = TypeVar("ResultT")
 
 _DEFAULT_PAGE_SIZE = 100
 _MAX_PAGE_SIZE = 1000
-_READ_AT_ONCE = 20
 # Minimum and maximum time between two messages to a watching or waiting client.
 _MIN_INTERVAL_SECONDS = 0.2
 _SIGN_OF_LIFE_SECONDS = 5.0
@@ -74,10 +73,9 @@ class RunService(run_pb2_grpc.RunServiceServicer):
         size = request.page_size or _DEFAULT_PAGE_SIZE
         page, token = page_of(self.store.runs(), request.page_token, size)
         response = run_pb2.ListRunsResponse(next_page_token=token)
-        for place, run in enumerate(page):
+        for run in page:
             # Records are read from disk: let other calls run in between.
-            if place and place % _READ_AT_ONCE == 0:
-                await asyncio.sleep(0)
+            await asyncio.sleep(0)
             with contextlib.suppress(UnknownRunError):  # removed meanwhile
                 response.runs.append(self._view(self.store.record(run.run_id), learners=False))
         return response
@@ -85,7 +83,7 @@ class RunService(run_pb2_grpc.RunServiceServicer):
     async def CancelRun(
         self, request: run_pb2.CancelRunRequest, context: Context
     ) -> run_pb2.CancelRunResponse:
-        run = await self.requests.cancel(request.run_id)
+        run = await self.requests.driver.cancel(self.store.find(request.run_id).run_id)
         return run_pb2.CancelRunResponse(run=self._view(run))
 
     async def WatchRun(

@@ -85,10 +85,11 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         self, request: pb.HeartbeatRequest, context: Context
     ) -> pb.HeartbeatResponse:
         lease, progress = self._leased(request, context), request.progress
+        phase = enum_value(pb.LearnerPhase.DESCRIPTOR, progress.phase)
         stop = self.dispatcher.heartbeat(
             lease,
             LearnerProgress(
-                phase=_phase(progress.phase),
+                phase=LearnerPhase(phase if phase in set(LearnerPhase) else LearnerPhase.UNKNOWN),
                 step=progress.step,
                 loss=progress.loss if math.isfinite(progress.loss) else 0.0,
             ),
@@ -144,7 +145,6 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         self.dispatcher.workers.require(worker_id, shown_by(context))
 
     def _leased(self, request: Any, context: Context) -> LeaseId:
-        """The lease that a call is about."""
         self._require_worker(request.worker_id, context)
         key = AssignmentKey.parse(request.assignment_id)
         lease = LeaseId(key, request.epoch, request.worker_id)
@@ -182,11 +182,6 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             shard=blob_to_proto(learner.shard),
             task=fill_message(pb.LearnerTask(), dump(run.task(learner))),
         )
-
-
-def _phase(number: int) -> LearnerPhase:
-    value = enum_value(pb.LearnerPhase.DESCRIPTOR, number)
-    return LearnerPhase(value) if value in set(LearnerPhase) else LearnerPhase.UNKNOWN
 
 
 def _wait_seconds(asked: float) -> float:

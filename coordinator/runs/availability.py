@@ -139,7 +139,4 @@ async def restore(
 
 
 async def _damaged(blobs: BlobStore, names: Iterable[BlobName]) -> set[BlobName]:
-    def damaged() -> set[BlobName]:
-        return {name for name in names if not blobs.is_whole(name)}
-
-    return await asyncio.to_thread(damaged)
+    return await asyncio.to_thread(lambda: {name for name in names if not blobs.is_whole(name)})

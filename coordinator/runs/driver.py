@@ -160,14 +160,8 @@ class RunDriver:
                 except StateError as error:
                     num_refused += 1
                     pause = _BACKOFF.pause_seconds(num_refused)
-                    self.events.record(
-                        EventKind.RETRIED,
-                        detail=stage,
-                        level=logging.WARNING,
-                        run=self.store.find(run_id).name,
-                        after_seconds=pause,
-                        reason=str(error),
-                    )
+                    run_name = self.store.find(run_id).name
+                    self.events.retried(stage, error, run=run_name, after_seconds=pause)
                     self.store.set_activity(run_id, Progressed(f"waiting for the disk: {error}"))
                 except OtherDataError as error:
                     num_held += 1
@@ -205,7 +199,6 @@ class RunDriver:
         await self._patiently(run.run_id, lambda: self.restore(run, report), stage="stage")
 
     def _look_after(self, run: RunRecord) -> None:
-        """Restore a run's inputs in the background, unless that is under way."""
 
         async def look() -> None:
             try:

@@ -90,9 +90,6 @@ class RunRequests:
         log_about(run=run.run_id)
         return run
 
-    async def cancel(self, key: str) -> RunRecord:
-        return await self.driver.cancel(self.store.find(key).run_id)
-
     def _free_name(self, wanted: str) -> str:
         taken = {run.name for run in self.store.runs()} | {LATEST}
         if not wanted:

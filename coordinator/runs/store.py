@@ -126,8 +126,6 @@ def changed_learners(old: RunRecord, new: RunRecord) -> list[LearnerRecord]:
 
 @dataclass(slots=True)
 class _Entry:
-    """In-memory state of every run."""
-
     summary: RunSummary
     revision: int
     used_at: float
@@ -308,7 +306,6 @@ class RunStore:
         return live
 
     def _retire(self, run_id: str) -> None:
-        """Treat a run whose end is durable as an ended one."""
         live = self._live.get(run_id)
         if live and live.settled and live.shown.state.ended:
             del self._live[run_id]

@@ -166,7 +166,8 @@ def verify(
         return Verification(
             True,
             f"workers {same[0].worker_name} and {newest.worker_name} agree on it, and "
-            f"{_handed_in(wrong)}: look at {_names(wrong)}",
+            f"{_handed_in(wrong)}: look at "
+            f"{', '.join(f'{held.worker_name} ({held.kind})' for held in wrong)}",
             tuple(held.worker_name for held in wrong),
         )
     rivals = [held for held in others if held.kind == newest.kind]
@@ -215,10 +216,6 @@ def with_result(
 def _handed_in(results: Sequence[UnconfirmedResult]) -> str:
     parts = [f"{held.worker_name} submitted {held.result.sha256[:12]}" for held in results]
     return f"worker{'s' if len(parts) > 1 else ''} {', '.join(parts)}"
-
-
-def _names(results: Sequence[UnconfirmedResult]) -> str:
-    return ", ".join(f"{held.worker_name} ({held.kind})" for held in results)
 
 
 def has_result(learner: LearnerRecord, result: BlobName, worker_id: str, epoch: int) -> bool:

@@ -307,14 +307,9 @@ class Database:
             "kind = ? AND EXISTS (SELECT 1 FROM json_each(body, '$.manifest.scored_by.credentials')"
             " WHERE json_extract(value, '$.credential') = ?)"
         )
-        query, removed = f"DELETE FROM records WHERE {which}", 0  # noqa: S608 - constants
-
-        def remove(connection: sqlite3.Connection) -> None:
-            nonlocal removed
-            removed = connection.execute(query, (KINDS[SubsetRecord][0], credential)).rowcount
-
-        await self._write(remove)
-        return removed
+        query = f"DELETE FROM records WHERE {which}"  # noqa: S608 - constants
+        values = (KINDS[SubsetRecord][0], credential)
+        return await self._write(lambda connection: connection.execute(query, values).rowcount)
 
     async def _find(self, kind: type[RecordT], which: str, *values: object) -> tuple[RecordT, ...]:
         return await self._load(
@@ -329,9 +324,9 @@ class Database:
         require_readable(problems)
         return records
 
-    async def _write(self, action: Callable[[sqlite3.Connection], object]) -> None:
+    async def _write(self, action: Callable[[sqlite3.Connection], ResultT]) -> ResultT:
         """Run an action as one transaction, which is durable on return."""
-        await self._do(partial(_commit, self._connection, action))
+        return await self._do(partial(_commit, self._connection, action))
 
     async def _do(self, action: Callable[[], ResultT]) -> ResultT:
         loop = asyncio.get_running_loop()
@@ -342,16 +337,19 @@ class Database:
             raise StateError(f"the state could not be used: {error}. {_REMEDY}") from error
 
 
-def _commit(connection: sqlite3.Connection, action: Callable[[sqlite3.Connection], object]) -> None:
+def _commit(
+    connection: sqlite3.Connection, action: Callable[[sqlite3.Connection], ResultT]
+) -> ResultT:
     connection.execute("BEGIN IMMEDIATE")
     try:
-        action(connection)
+        result = action(connection)
         connection.execute("COMMIT")
     except BaseException:
         # On a full disk SQLite sometimes rolls back by itself.
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+    return result
 
 
 def _require_not_lost(path: Path) -> None:

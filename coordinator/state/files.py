@@ -95,7 +95,6 @@ class StateLock:
         self.describe("starting")
 
     def _require_effect(self, path: Path) -> None:
-        """Refuse a file system whose locks have no effect, as some network ones do."""
         with path.open("rb") as second:
             try:
                 fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -365,7 +365,6 @@ def collect_garbage(
 
 
 def _remove_half_written(folder: Path, before: float) -> None:
-    """Remove cache files that killed compute processes left unfinished."""
     # Links are not followed: their targets are not part of the state.
     for at, _, names in () if folder.is_symlink() else os.walk(folder):
         for path in (Path(at) / name for name in names if ".tmp" in name):

@@ -10,6 +10,8 @@ from docs.make.configuration import configuration
 from docs.make.errors import errors
 from docs.make.markdown import table
 from docs.make.metrics import metrics
+from docs.make.plain_words import complaints as found_in
+from docs.make.plain_words import main
 from docs.make.strategies import section, strategies
 from lipt import Recipe
 from lipt.common.config.knobs import sections
@@ -111,3 +113,74 @@ def test_external_resources_are_not_confused_with_links(tmp_path: Path) -> None:
 def test_docstring_parser_warnings_fail_the_build() -> None:
     said = "Build started\ngriffe: trainer/samplers.py:1: No type\nNo issues found\n"
     assert complaints(said) == ["griffe: trainer/samplers.py:1: No type"]
+
+
+LONG = " ".join(["word"] * 36)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "term"),
+    [
+        ("Of which it was made nobody knows.", "nobody"),
+        ("What is had of a model,\nwhichever that is.", "is had"),
+        ("What both have in\ncommon is of one kind.", "What both have in common is of"),
+        ("What the worker is told is logged.", "What the worker is told"),
+        ("All is as ever.", "as ever"),
+        ("A softmax of chances.", "chances"),
+    ],
+)
+def test_a_planted_sentence_is_found_with_its_line(sentence: str, term: str) -> None:
+    in_one_line = " ".join(sentence.split())
+    texts = {
+        "a.md": f"Plain.\n{sentence}\n",
+        "comment.py": f"x = 1\n# {in_one_line}\n",
+        "docstring.py": f'x = 1\n"""{sentence}"""\n',
+        "message.py": f'x = 1\nprint(f"{{x}}: {in_one_line}")\n',
+    }
+    for name, text in texts.items():
+        assert [line for line, why in found_in(name, text) if repr(term) in why] == [2]
+
+
+def test_a_docstring_begins_with_a_noun() -> None:
+    assert [line for line, _ in found_in("a.py", '"""What is compared."""')] == [1]
+    assert found_in("a.py", '"""Plan of a comparison: what is compared."""') == []
+
+
+@pytest.mark.parametrize(
+    ("page", "lines"),
+    [
+        (f"Plain.\n\n{LONG}.\n", [3]),
+        (f"- {LONG}\n- {LONG}\n", [1, 2]),
+        (f"| a | {LONG} |\n", [1]),
+        # Code, addresses and sentences that end are no long sentences.
+        (f"```\n{LONG}\n```\n\n    {LONG}\n", []),
+        (f"`{LONG}` and [one](two three)\n", []),
+        ("Ten plain words stand here. " * 6, []),
+    ],
+)
+def test_long_sentences_are_found_on_their_lines(page: str, lines: list[int]) -> None:
+    assert [line for line, _ in found_in("a.md", page)] == lines
+
+
+@pytest.mark.parametrize(
+    ("message", "lines"),
+    [
+        ('f"{x} is bad. Do this."', []),
+        ('f"{x} is bad. Do this. {x} {x}"', [1]),
+        (f'"{"word " * 40}"', []),
+        (f'"{"word " * 41}"', [1]),
+    ],
+)
+def test_long_errors_are_found(message: str, lines: list[int]) -> None:
+    assert [line for line, _ in found_in("a.py", f"raise ConfigError({message})")] == lines
+
+
+def test_the_command_fails_and_names_the_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("docs.make.plain_words._ROOT", tmp_path)
+    (tmp_path / "a.md").write_text("Nobody knows.\n")
+    assert main(["a.md"]) == 1
+    assert capsys.readouterr().out.startswith("a.md:1: 'Nobody'")
+    (tmp_path / "a.md").write_text("The coordinator knows.\n")
+    assert main(["a.md"]) == 0

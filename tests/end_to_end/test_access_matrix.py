@@ -24,6 +24,7 @@ from lipt.common.errors import from_rpc_error
 from lipt.v1 import access_pb2, access_pb2_grpc
 from tests.cluster import Cluster
 from tests.rpcs import EXPECTED, all_methods, path_of
+from tests.tls_files import write_files
 
 IN, UNKNOWN, DENIED, SHUT = "let in", "UNAUTHENTICATED", "PERMISSION_DENIED", "no connection"
 
@@ -111,11 +112,7 @@ CASES = [(server, name) for server, kinds in KINDS.items() for name in kinds]
 class Certificates:
     def __init__(self, directory: Path) -> None:
         self._authority = trustme.CA()
-        self.files = {name: directory / f"{name}.pem" for name in ("cert", "key", "ca")}
-        server = self._authority.issue_cert("127.0.0.1")
-        server.cert_chain_pems[0].write_to_path(str(self.files["cert"]))
-        server.private_key_pem.write_to_path(str(self.files["key"]))
-        self._authority.cert_pem.write_to_path(str(self.files["ca"]))
+        self.files = write_files(directory, self._authority)
         issue = self._authority.issue_cert
         past = datetime(2026, 1, 1, tzinfo=UTC)
         self._issued = {
@@ -192,14 +189,14 @@ def bearer(text: str) -> tuple[tuple[str, str], ...]:
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
     certificates = Certificates(tmp_path_factory.mktemp("certificates"))
-    files = {name: str(path) for name, path in certificates.files.items()}
-    tls = ("--tls-cert", files["cert"], "--tls-key", files["key"])
+    files = certificates.files
+    tls = ("--tls-cert", str(files.cert), "--tls-key", str(files.key))
     flags: dict[str, tuple[str, ...]] = {
         "own user": (),
         "insecure": ("--insecure",),
         "insecure, tokens": ("--insecure", "--require-token"),
         "tls": tls,
-        "mtls": (*tls, "--tls-ca", files["ca"]),
+        "mtls": (*tls, "--tls-ca", str(files.ca)),
     }
     assert flags.keys() == KINDS.keys()
     with ExitStack() as stack:

@@ -149,17 +149,12 @@ RUN = {
 
 def serve(cluster: Cluster, shared: str = "true", listen: str = "127.0.0.1:0") -> LoggedProcess:
     flags = cluster.config(CONFIG.format(shared=shared))
-    source = ("--data", "digits", "--listen", listen)
-    return cluster.start_coordinator(*source, *flags)
+    return cluster.start_coordinator("--listen", listen, *flags)
 
 
 def subset(cluster: Cluster) -> Subset:
     with cluster.client() as client:
         return client.subset(strategy="craig", fraction=0.1)
-
-
-def subset_digest(cluster: Cluster) -> str:
-    return subset(cluster).digest
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +170,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         kept = directory / "kept"
         shutil.copytree(cluster.state, kept)
         serve(cluster, "false")
-        return kept, subset_digest(cluster)
+        return kept, subset(cluster).digest
 
 
 @pytest.fixture
@@ -240,10 +235,10 @@ def test_acknowledged_results_survive_a_killed_coordinator(cluster: Cluster, dig
     coordinator = serve(cluster)
     worker = cluster.play_worker("one", has_data=True)
     with ThreadPoolExecutor() as threads:
-        wanted = threads.submit(subset_digest, cluster)
+        wanted = threads.submit(subset, cluster)
         held = worker.take()
         worker.submit_range(held, scored(worker, held), digits())
         coordinator.stop(signal.SIGKILL)
         again = serve(cluster, listen=cluster.address)
-        assert wanted.result() == digest
+        assert wanted.result().digest == digest
     assert again.wait_for(r"of 15 ranges, (\d+) by workers of 1 credentials")[1] == "1"

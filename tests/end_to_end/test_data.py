@@ -4,15 +4,12 @@ import csv
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from PIL import Image
-from sklearn.datasets import load_digits
 
 from lipt import Client
 from lipt.common.data import open_dataset, open_pairs
@@ -22,6 +19,7 @@ from lipt.trainer.views import RunView
 from tests.cluster import SMALL_RUN, Cluster
 from tests.coloured_shapes import TOWERS, caption_of, swapped, write_folder
 from tests.end_to_end.patient_coordinator import PATIENT
+from tests.other_digits import LABELS_N, write_digits
 from tests.session import Session
 
 
@@ -175,24 +173,14 @@ def test_the_service_and_select_keep_the_same_pairs(cluster: Cluster, source: st
 
 
 NUM_FLIPPED = 60
-DIGITS: Any = load_digits()
-
-
-def write_digits(folder: Path, labels: Iterable[int], *, scale: int = 1) -> list[Path]:
-    for number, label in enumerate(labels):
-        path = folder / str(label) / f"{number:04}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pixels = (DIGITS.images[number] * 15).astype(np.uint8).repeat(scale, 0).repeat(scale, 1)
-        Image.fromarray(pixels).save(path)
-    return sorted(folder.rglob("*.png"))
 
 
 def test_most_flipped_labels_are_found_and_shown(cluster: Cluster, tmp_path: Path) -> None:
     folder, out, draw = tmp_path / "digits", tmp_path / "found", np.random.default_rng(0)
-    labels_N = DIGITS.target.copy()
+    labels_N = LABELS_N.numpy().copy()
     flipped = draw.choice(len(labels_N), NUM_FLIPPED, replace=False)
     labels_N[flipped] = (labels_N[flipped] + draw.integers(1, 10, NUM_FLIPPED)) % 10
-    write_digits(folder, labels_N)
+    write_digits(folder, dict(enumerate(labels_N)))
     # The same picture twice, in the directory where it belongs.
     right = int(np.setdiff1d(np.arange(100), flipped)[0])
     right_folder = folder / str(labels_N[right])
@@ -245,7 +233,7 @@ def choices(cluster: Cluster, features: NDArray[np.float32]) -> list[NDArray[Any
 
 def test_broken_images_do_not_change_the_subset(cluster: Cluster, tmp_path: Path) -> None:
     folder, removed = tmp_path / "all", tmp_path / "removed"
-    paths = write_digits(folder, DIGITS.target[:NUM_IMAGES], scale=4)
+    paths = write_digits(folder, dict(enumerate(LABELS_N[:NUM_IMAGES].tolist())), scale=4)
     shutil.copytree(folder, removed)
     for row, content in zip(BROKEN, (b"", paths[57].read_bytes()[:60], b"no image"), strict=True):
         (removed / paths[row].relative_to(folder)).unlink()

@@ -177,14 +177,11 @@ def require_harmless(text: str) -> None:
     assert not [line for line in lines if line.startswith((FORGED, "ok     all"))]
 
 
-SECRET = "0123456789abcdef" * 2
-
-
 def test_a_peer_s_text_cannot_control_logs_or_terminals(cluster: Cluster) -> None:
     coordinator = cluster.start_coordinator()
     with open_channel(cluster.address) as channel, cluster.client() as client:
         workers = worker_pb2_grpc.WorkerServiceStub(
-            with_metadata(channel, lambda: ((WORKER_SECRET, SECRET),))
+            with_metadata(channel, lambda: ((WORKER_SECRET, OWN),))
         )
         long = worker_pb2.RegisterRequest(instance_id="i", name="x" * 3_900_000, protocol=PROTOCOL)
         with pytest.raises(grpc.RpcError) as caught:
@@ -194,7 +191,7 @@ def test_a_peer_s_text_cannot_control_logs_or_terminals(cluster: Cluster) -> Non
         assert len(coordinator.text()) < 10_000
         registered = workers.Register(
             worker_pb2.RegisterRequest(
-                instance_id=SECRET,
+                instance_id=OWN,
                 name=HOSTILE,
                 device=HOSTILE,
                 versions={"torch": HOSTILE, HOSTILE: "1"},

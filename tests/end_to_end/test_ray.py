@@ -5,13 +5,19 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from lipt.common.states import LearnerState
 from tests.cluster import SMALL_RUN, Cluster, children_of
+
+pytest.importorskip("ray")
+
+POOL = ("-c", "from lipt.worker.__main__ import pool; pool()")
+# So long that a node can be ended while its worker has a learner.
+LEARNERS = {"num_learners": 6, "num_steps": 40, "batch_size": 32}
 
 
 class RayNodes:
@@ -43,35 +49,15 @@ def with_descendants(pid: int) -> set[int]:
     return {pid}.union(*map(with_descendants, children_of(pid)))
 
 
-@contextmanager
-def two_nodes(**environment: str) -> Iterator[RayNodes]:
-    """A cluster whose nodes alone have this environment besides the test's."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("RAY_memory_monitor_refresh_ms", "0")
-        # Whatever this user's own clusters do; a local one makes a token in the home folder.
-        patch.setenv("RAY_AUTH_MODE", "disabled")
-        with pytest.MonkeyPatch.context() as of_nodes:
-            for name, value in environment.items():
-                of_nodes.setenv(name, value)
-            nodes = RayNodes()
-        try:
-            yield nodes
-        finally:
-            nodes.cluster.shutdown()
-
-
-pytest.importorskip("ray")
-
-POOL = ("-m", "lipt.worker.pool")
-# So long that a node can be ended while its worker has a learner.
-LEARNERS = {"num_learners": 6, "num_steps": 40, "batch_size": 32}
-
-
 @pytest.fixture
-def nodes() -> Iterator[RayNodes]:
-    with two_nodes() as nodes:
-        yield nodes
+def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayNodes]:
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("RAY_memory_monitor_refresh_ms", "0")
+    # Whatever this user's own clusters do; a local one makes a token in the home folder.
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    nodes = RayNodes()
+    yield nodes
+    nodes.cluster.shutdown()
 
 
 def test_a_vanished_node_only_costs_time(cluster: Cluster, nodes: RayNodes) -> None:

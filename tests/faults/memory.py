@@ -18,9 +18,9 @@ def reset_peak(pid: int | str = "self") -> None:
 
 
 @contextmanager
-def memory_growth(at_most_bytes: int) -> Iterator[None]:
-    reset_peak()
-    before = resident_bytes()
+def memory_growth(at_most_bytes: int, pid: int | str = "self") -> Iterator[None]:
+    reset_peak(pid)
+    before = resident_bytes(pid)
     yield
-    growth = resident_bytes(peak=True) - before
+    growth = resident_bytes(pid, peak=True) - before
     assert growth <= at_most_bytes, f"{growth / 2**20:.0f} MiB more"

@@ -24,7 +24,6 @@ from lipt.common.config.run_config import (
 from lipt.common.config.settings import load_settings
 from lipt.common.config.tasks import LearnerTask
 from lipt.common.inputs.specs import ImageFormat
-from lipt.common.observability.logs import Events
 from lipt.common.process import Machine
 from lipt.common.rpc.channel import LongPoll, open_channel
 from lipt.v1 import blob_pb2, worker_pb2, worker_pb2_grpc
@@ -193,4 +192,4 @@ def make_worker(fake: FakeClient, cache: BlobStore, **settings: Any) -> Worker:
     made = load_settings(WorkerSettings, config=None, flags=flags)
     cpu = torch.device("cpu")
     limits = WorkerLimits(made, Machine(num_cores=3, memory_bytes=10 * 2**30), cpu)
-    return Worker(made, fake.client, cpu, limits, cache, Events(), pause=lambda _: None)
+    return Worker(made, fake.client, cpu, limits, cache, pause=lambda _: None)

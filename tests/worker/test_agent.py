@@ -19,10 +19,11 @@ from lipt.common.errors import (
     UnreachableError,
 )
 from lipt.common.observability.logs import EventKind, Events
+from lipt.common.observability.metrics import Meters
 from lipt.v1 import worker_pb2
 from lipt.worker.agent import Agent
 from lipt.worker.client import Assignment, LeaseKeeper
-from lipt.worker.instruments import LEARNERS, Metering
+from lipt.worker.instruments import LEARNERS
 from tests.clock import Clock
 from tests.meters import sums
 from tests.worker.fake_client import FakeClient, make_assignment, make_worker
@@ -45,7 +46,7 @@ def fail(error: BaseException) -> Work:
 class World:
     fake: FakeClient
     events: Events = field(default_factory=Events)
-    metering: Metering = field(default_factory=Metering)
+    meters: Meters = field(default_factory=Meters)
     work: list[Work] = field(default_factory=lambda: [succeed])
     done: list[tuple[str, str]] = field(default_factory=list)
     pauses: list[float] = field(default_factory=list)
@@ -64,7 +65,7 @@ class World:
     ) -> Agent:
         flags = {"name": "one", "max_learners": max_learners, "max_idle_seconds": max_idle_seconds}
         worker = make_worker(self.fake, self.fake.blobs.store, **flags)
-        worker = replace(worker, events=self.events, metering=self.metering)
+        worker = replace(worker, events=self.events, meters=self.meters)
         worker.carry_out = self.carry_out  # type: ignore[method-assign]
         agent = Agent(worker, pause=self.pause, clock=clock)
         self.fake.when_idle = agent.stop
@@ -77,7 +78,7 @@ class World:
         (self.work.pop(0) if len(self.work) > 1 else self.work[0])(lease, should_stop)
 
     def outcomes(self) -> dict[str, float]:
-        counted = sums(self.metering.meters, LEARNERS)
+        counted = sums(self.meters, LEARNERS)
         return {outcome: number for (outcome,), number in counted.items() if number}
 
     def live(self, *assignments: Assignment | Exception | None) -> None:

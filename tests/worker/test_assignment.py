@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,7 +15,9 @@ import torch
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
-from lipt.common.config.tasks import ScoringTask
+from lipt.common.config.run_config import LearnersConfig
+from lipt.common.config.settings import load_settings
+from lipt.common.config.tasks import LearnerTask, ScoringTask
 from lipt.common.data import Dataset, Shard, open_dataset, pack_shard
 from lipt.common.errors import (
     ForeignBlobError,
@@ -30,15 +34,18 @@ from lipt.common.inputs.model_input import images_in
 from lipt.common.inputs.specs import ImageFormat, spec_of
 from lipt.common.models import build_model
 from lipt.common.observability.logs import EventKind, Events
-from lipt.common.observability.metrics import Phases
+from lipt.common.observability.metrics import Meters, Phases
+from lipt.common.process import Machine
 from lipt.common.signals.passes import data_proof, read_range, score_range
 from lipt.common.weights.encodings import open_weights
 from lipt.common.weights.files import Weights, pack, specs_of
 from lipt.core.learner.learner import LearnerResult
 from lipt.v1 import worker_pb2
 from lipt.worker import assignment as assigning
+from lipt.worker.assignment import WorkerLimits
 from lipt.worker.client import Assignment, LeaseKeeper
-from lipt.worker.instruments import BLOB_BYTES, EXAMPLES, STEPS, WAITED, Metering, Phase
+from lipt.worker.instruments import BLOB_BYTES, EXAMPLES, STEPS, WAITED, Phase
+from lipt.worker.settings import WorkerSettings
 from tests.blob_files import flip_a_bit
 from tests.clock import Clock
 from tests.meters import sums
@@ -116,7 +123,7 @@ class World:
         self.clock = Clock()
         self.training = FakeTraining(self.clock)
         self.events = Events()
-        self.metering = Metering(phases=Phases(*Phase, clock=self.clock))
+        self.meters, self.phases = Meters(), Phases(*Phase, clock=self.clock)
         self.said: list[tuple[int, int, float]] = []
         self.pauses: list[float] = []
         self.stopping = self.stops_while_it_waits = False
@@ -136,7 +143,8 @@ class World:
         worker = replace(
             make_worker(self.fake, self.cache, cache_bytes=cache_bytes),
             events=self.events,
-            metering=self.metering,
+            meters=self.meters,
+            phases=self.phases,
             pause=self._pause,
         )
         with NotedLease(self.said, self.fake.client, assignment, self.events) as lease:
@@ -177,11 +185,11 @@ def test_a_learner_is_fetched_trained_submitted_and_measured(world: World) -> No
         (worker_pb2.LEARNER_PHASE_TRAINING, 1, 0.75),
         (worker_pb2.LEARNER_PHASE_SUBMITTING, 2, 0.5),
     ]
-    counted = partial(sums, world.metering.meters)
+    counted = partial(sums, world.meters)
     assert counted(BLOB_BYTES) == {("received",): num_fetched, ("sent",): result.size_bytes}
     # One step is reported, of a minibatch of 8.
     assert (counted(STEPS), counted(EXAMPLES)) == ({(): 1.0}, {(): 8.0})
-    assert world.metering.phases.seconds()[("training",)] == 3.0
+    assert world.phases.seconds()[("training",)] == 3.0
     assert counted(WAITED) == {(): 0.25}
 
 
@@ -276,13 +284,11 @@ def test_a_result_damaged_on_the_coordinator_is_sent_again(world: World) -> None
 class Scorer:
     def __init__(self, directory: Path) -> None:
         self.fake = FakeClient(directory / "coordinator")
-        self.metering = Metering()
         self.stopping = False
         self.model = linear(num_classes=10)
         self.digits = open_dataset("digits")
         cache = BlobStore(directory / "cache", max_blob_bytes=2**24)
-        worker = make_worker(self.fake, cache, worker_data="digits")
-        self.worker = replace(worker, metering=self.metering)
+        self.worker = make_worker(self.fake, cache, worker_data="digits")
         self.task = ScoringTask(
             model="tests.tiny:linear",
             num_classes=10,
@@ -325,7 +331,7 @@ def test_a_range_s_values_are_submitted(scorer: Scorer) -> None:
     assert torch.equal(errors, here["errors"])
     assert torch.equal(features, here["features"])
     assert report.bytes_received == scorer.assignment.initial_weights.size_bytes
-    assert sums(scorer.metering.meters, BLOB_BYTES)["sent",] == name.size_bytes
+    assert sums(scorer.worker.meters, BLOB_BYTES)["sent",] == name.size_bytes
 
 
 def test_scoring_data_is_opened_at_the_model_s_size(scorer: Scorer) -> None:
@@ -372,3 +378,55 @@ def test_scoring_detects_changed_data_and_stops_between_batches(
     scorer.stopping = False
     scorer.run()
     assert len(scorer.fake.committed) == 1
+
+
+CPU = torch.device("cpu")
+MACHINE = Machine(num_cores=3, memory_bytes=10 * 2**30)
+
+
+def limits(device: torch.device = CPU, **flags: Any) -> WorkerLimits:
+    flags = {"allow_modules": ("tests.tiny",), **flags}
+    return WorkerLimits(load_settings(WorkerSettings, config=None, flags=flags), MACHINE, device)
+
+
+def task(**learners: Any) -> LearnerTask:
+    return replace(TASK, learners=LearnersConfig(**learners))
+
+
+@pytest.mark.parametrize(
+    ("device", "flags", "threads", "memory"),
+    [
+        ("cpu", {}, 12, 8 * 2**30),
+        # A CUDA device refuses by itself what it has no room for.
+        ("cuda:0", {}, 12, None),
+        ("cuda:0", {"max_threads": 5, "max_memory": "2GiB"}, 5, 2 * 2**30),
+    ],
+    ids=["machine", "device", "flags"],
+)
+def test_worker_limits_come_from_flags_or_the_machine(
+    device: str, flags: dict[str, Any], threads: int, memory: int | None
+) -> None:
+    found = limits(torch.device(device), **flags)
+    assert found.threads.at_most == threads
+    assert (found.memory and found.memory.at_most) == memory
+
+
+def test_too_many_threads_are_refused_with_the_flag() -> None:
+    with pytest.raises(OverLimitError) as refused:
+        limits(max_threads=2).require(task(cpu_threads=3))
+    assert str(refused.value) == (
+        "learners.cpu_threads = 3: training of a learner comes to 3 threads, over this worker's "
+        "--max-threads = 2 threads. Lower learners.cpu_threads to at most 2, or raise this "
+        "worker's --max-threads."
+    )
+
+
+def test_too_much_memory_is_refused_with_the_figures() -> None:
+    large = replace(TASK, model="resnet18", learners=LearnersConfig(batch_size=100_000))
+    words = r"learners\.batch_size = 100000: memory of a worker comes to .* GB, .* GB of it for "
+    with pytest.raises(OverLimitError, match=words + "the activations of a minibatch, over this"):
+        limits(max_memory="2GiB").require(large)
+
+
+def test_workers_of_one_host_have_different_names() -> None:
+    assert WorkerSettings().name == f"{socket.gethostname()}-{os.getpid()}"

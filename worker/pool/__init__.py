@@ -1,9 +1,8 @@
 """Worker pool: as many `lipt-worker` processes as open learners, here or on Ray.
 
 Workers depend only on the coordinator: a killed pool, or the loss of half its machines, costs only
-time. This module runs workers on this machine. The kernel sends a child SIGTERM when its
-starter's thread ends, so that it releases its learner. Imports stay light: the module runs before
-each worker.
+time. The kernel sends a child SIGTERM when its starter's thread ends, so that it releases its
+learner. Imports stay light: this module runs before each worker.
 """
 
 from __future__ import annotations
@@ -14,13 +13,9 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 
-# Time for a worker to release its learner at a slow coordinator.
-STOP_SECONDS = 15.0
 _TAIL_LINES = 15
 _SET_PARENT_DEATH_SIGNAL = 1
 _BOUND = "from lipt.worker.pool import become; become()"
@@ -80,53 +75,3 @@ def become() -> None:
     if os.getppid() != int(parent):  # it ended before it could be followed
         return
     os.execv(sys.executable, [sys.executable, "-m", module, *arguments])  # noqa: S606 - no shell
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A worker that has ended; `status` is negative for a signal, None if unknown."""
-
-    number: int
-    status: int | None
-    tail: str = ""
-
-
-class LocalEngine:
-    """Runs workers as children of this process; two with 0.5 `gpus_per_worker` share a GPU."""
-
-    def __init__(self, gpus_per_worker: float, print_line: Callable[[str], object]) -> None:
-        self._gpus = gpus_per_worker
-        self._print_line = print_line
-        self._children: dict[int, Child] = {}
-
-    def start(self, number: int, arguments: Sequence[str]) -> None:
-        device = f"cuda:{int(number * min(self._gpus, 1.0))}" if self._gpus else "cpu"
-        # First, so that a device in the user's arguments overrides it.
-        arguments = ["--device", device, *arguments]
-        self._children[number] = Child(
-            "lipt.worker",
-            arguments,
-            os.environ,
-            lambda line: self._print_line(f"worker {number} | {line}"),
-        )
-
-    def ended(self) -> list[Ended]:
-        found = [
-            Ended(number, status, child.tail())
-            for number, child in self._children.items()
-            if (status := child.poll()) is not None
-        ]
-        for ended in found:
-            del self._children[ended.number]
-        return found
-
-    def stop(self, numbers: Collection[int]) -> None:
-        for number in numbers:
-            self._children[number].terminate()
-
-    def close(self) -> None:
-        self.stop(self._children)
-        deadline = time.monotonic() + STOP_SECONDS
-        for child in self._children.values():
-            child.end(max(0.0, deadline - time.monotonic()))
-        self._children.clear()

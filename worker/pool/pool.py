@@ -9,22 +9,29 @@ from __future__ import annotations
 
 import logging
 import math
+import os
+import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import grpc
 
-from lipt.common.access.tls import TlsFiles, split_address
+from lipt.common.access.tls import TlsFiles, is_loopback, split_address
 from lipt.common.access.tokens import TokenSource
 from lipt.common.backoff import Backoff
-from lipt.common.errors import LiptError, ProcessEndedError
+from lipt.common.errors import ConfigError, LiptError, ProcessEndedError, UnreachableError
+from lipt.common.imports import import_extra
 from lipt.common.rpc.channel import LongPoll, open_channel
+from lipt.common.terminal import print_line
 from lipt.v1 import worker_pb2, worker_pb2_grpc
-from lipt.worker.pool import Ended, LocalEngine
-from lipt.worker.pool.ray_engine import RayEngine
+from lipt.worker.pool import Child
 from lipt.worker.settings import PoolSettings
 
 logger = logging.getLogger(__name__)
@@ -40,6 +47,194 @@ _USAGE = 2
 # A worker that fails earlier has probably never worked.
 _YOUNG_SECONDS = 60.0
 _BACKOFF = Backoff(first_seconds=1.0, max_seconds=60.0)
+# Time for a worker to release its learner at a slow coordinator.
+_STOP_SECONDS = 15.0
+_LOCAL = "local"
+# Beyond the worker's own: a cancellation passes several Ray processes.
+_CLOSE_SECONDS = _STOP_SECONDS + 10.0
+# Longest time until a task notices its cancellation.
+_SLICE_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A worker that has ended; `status` is negative for a signal, None if unknown."""
+
+    number: int
+    status: int | None
+    tail: str = ""
+
+
+class LocalEngine:
+    """Runs workers as children of this process; two with 0.5 `gpus_per_worker` share a GPU."""
+
+    def __init__(self, gpus_per_worker: float) -> None:
+        self._gpus = gpus_per_worker
+        self._children: dict[int, Child] = {}
+
+    def start(self, number: int, arguments: Sequence[str]) -> None:
+        device = f"cuda:{int(number * min(self._gpus, 1.0))}" if self._gpus else "cpu"
+        # First, so that a device in the user's arguments overrides it.
+        arguments = ["--device", device, *arguments]
+        self._children[number] = Child(
+            "lipt.worker",
+            arguments,
+            os.environ,
+            lambda line: print_line(f"worker {number} | {line}", err=True),
+        )
+
+    def ended(self) -> list[Ended]:
+        found = [
+            Ended(number, status, child.tail())
+            for number, child in self._children.items()
+            if (status := child.poll()) is not None
+        ]
+        for ended in found:
+            del self._children[ended.number]
+        return found
+
+    def stop(self, numbers: Collection[int]) -> None:
+        for number in numbers:
+            self._children[number].terminate()
+
+    def close(self) -> None:
+        self.stop(self._children)
+        deadline = time.monotonic() + _STOP_SECONDS
+        for child in self._children.values():
+            child.end(max(0.0, deadline - time.monotonic()))
+        self._children.clear()
+
+
+class RayEngine:
+    """Runs workers as tasks of a Ray cluster, which places and restarts them.
+
+    Ray finds or adds a node for each task, and restarts it elsewhere if the node is lost. Nothing
+    stays on the cluster.
+    """
+
+    def __init__(self, settings: PoolSettings) -> None:
+        amounts = (each.partition("=") for each in settings.resources)
+        resources = {name: float(amount) for name, _, amount in amounts}
+        self._ray: Any = import_extra(
+            "ray", package="ray", extra="ray", needed_for="a worker pool on Ray"
+        )
+        # Only workers get the token.
+        self._environment = {}
+        if settings.token is not None and settings.token_file is None:
+            self._environment = {"LIPT_TOKEN": settings.token.get_secret_value()}
+        self._tasks: dict[int, Any] = {}
+        _connect(self._ray, settings.ray or _LOCAL, settings.working_dir)
+        self._device = "cuda" if settings.gpus_per_worker else "cpu"
+        self._run: Callable[..., Any] = (
+            self._ray.remote(run_worker)
+            .options(
+                name="lipt-worker",
+                num_cpus=settings.cpus_per_worker,
+                num_gpus=settings.gpus_per_worker,
+                resources=resources or None,
+                scheduling_strategy="SPREAD",
+                max_retries=-1,
+            )
+            .remote
+        )
+        self._require_reachable(settings.coordinator)
+
+    def _require_reachable(self, coordinator: str) -> None:
+        host, _ = split_address(coordinator)
+        if not is_loopback(host):
+            return
+        here = self._ray.util.get_node_ip_address()
+        nodes = {node["NodeManagerAddress"] for node in self._ray.nodes() if node["Alive"]}
+        if elsewhere := sorted(nodes - {here, "127.0.0.1"}):
+            raise ConfigError(
+                f"{coordinator} is an address of this machine alone, and Ray has nodes on "
+                f"{', '.join(elsewhere[:3])}. Have the coordinator --listen on 0.0.0.0 with TLS, "
+                "and give the pool --coordinator HOST:PORT."
+            )
+
+    def start(self, number: int, arguments: Sequence[str]) -> None:
+        # First, so that a device in the user's arguments overrides it.
+        words = ["--device", self._device, *arguments]
+        self._tasks[number] = self._run(words, dict(self._environment))
+
+    def ended(self) -> list[Ended]:
+        if not self._tasks:
+            return []
+        tasks = list(self._tasks.values())
+        done, _ = self._ray.wait(tasks, num_returns=len(tasks), timeout=0)
+        found = [
+            self._ended(number, task) for number, task in self._tasks.items() if task in set(done)
+        ]
+        for ended in found:
+            del self._tasks[ended.number]
+        return found
+
+    def _ended(self, number: int, task: Any) -> Ended:
+        try:
+            status, tail = self._ray.get(task)
+        except self._ray.exceptions.TaskCancelledError:
+            return Ended(number, 0)
+        except self._ray.exceptions.RayTaskError as error:
+            # No worker started, for example because lipt is not installed there.
+            return Ended(number, 1, str(error))
+        except self._ray.exceptions.RayError as error:
+            return Ended(number, None, str(error))
+        return Ended(number, status, tail)
+
+    def stop(self, numbers: Collection[int]) -> None:
+        """Cancel waiting tasks, and end running workers."""
+        for number in numbers:
+            self._ray.cancel(self._tasks[number])
+
+    def close(self) -> None:
+        self.stop(self._tasks)
+        tasks = list(self._tasks.values())
+        if tasks:
+            self._ray.wait(tasks, num_returns=len(tasks), timeout=_CLOSE_SECONDS)
+        self._tasks.clear()
+        self._ray.shutdown()
+
+
+def _connect(ray: Any, address: str, working_dir: Path | None) -> None:
+    options: dict[str, Any] = {}
+    if address == _LOCAL:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        options["include_dashboard"] = False
+    if working_dir is not None:
+        options["runtime_env"] = {"working_dir": str(working_dir)}
+    try:
+        ray.init(
+            address=address,
+            namespace="lipt",
+            # Lines of many workers stay in Ray's logs.
+            log_to_driver=False,
+            logging_level=logging.WARNING,
+            **options,
+        )
+    except (OSError, RuntimeError, ValueError) as error:
+        raise UnreachableError(
+            f"no Ray cluster can be used at {address!r}: {error}. Start one (ray start --head "
+            "--port 6379) and give --ray HOST:6379, or --ray local."
+        ) from None
+
+
+def run_worker(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:
+    """Run a worker to its end; returns its exit status and last lines."""
+    # Ray cancels a task by SIGINT, which background processes ignore by default.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    # The lines are for `ray logs`.
+    log = partial(print, file=sys.stderr, flush=True)
+    child = Child("lipt.worker", arguments, os.environ | environment, log)
+    try:
+        while (status := child.poll()) is None:
+            time.sleep(_SLICE_SECONDS)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        child.terminate()
+        status = child.end(_STOP_SECONDS)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return status, child.tail()
 
 
 class DemandSource:
@@ -153,17 +348,13 @@ def _workers(number: int) -> str:
 
 
 @contextmanager
-def open_pool_workers(
-    settings: PoolSettings, worker_arguments: Sequence[str], *, print_line: Callable[[str], object]
-) -> Iterator[Pool]:
-    """A pool whose workers end with the block; `print_line` gets the output lines of local ones."""
+def open_pool_workers(settings: PoolSettings, worker_arguments: Sequence[str]) -> Iterator[Pool]:
+    """A pool whose workers end with the block."""
     split_address(settings.coordinator)
     tls = TlsFiles.from_options(settings.tls_cert, settings.tls_key, settings.tls_ca)
     token = TokenSource.from_options(settings.token_file, settings.token)
     arguments = [*own_arguments(settings), *worker_arguments]
-    engine = (
-        RayEngine(settings) if settings.ray else LocalEngine(settings.gpus_per_worker, print_line)
-    )
+    engine = RayEngine(settings) if settings.ray else LocalEngine(settings.gpus_per_worker)
     has_data = any(word.partition("=")[0] == "--worker-data" for word in worker_arguments)
     try:
         with open_channel(settings.coordinator, tls, token) as channel:

@@ -32,7 +32,7 @@ _LOOK_SECONDS = 0.2
 # Variables only for workers and trainers.
 _PEERS_OWN = ("LIPT_TLS_", "LIPT_TOKEN")
 _FLAGS = (
-    "workers idle_seconds ray gpus_per_worker cpus_per_worker runtime_env "
+    "workers idle_seconds ray gpus_per_worker cpus_per_worker working_dir "
     "tls_cert tls_key tls_ca token_file log_level"
 )
 
@@ -70,17 +70,12 @@ def _run_pool(flags: dict[str, Any], worker_arguments: list[str]) -> None:
     settings = load_settings(PoolSettings, config=None, flags=flags)
     configure_logging(settings.log_level)
     logger = logging.getLogger(__name__)
-    with open_pool_workers(
-        settings, worker_arguments, print_line=partial(print_line, err=True)
-    ) as pool:
+    with open_pool_workers(settings, worker_arguments) as pool:
         # Connecting to Ray replaces handlers.
         _on_signals(pool.stop)
         logger.info("up to %d workers for %s", settings.workers, settings.coordinator)
         pool.run()
     logger.info("stopped")
-
-
-_Insecure = Annotated[bool, typer.Option("--insecure", help="The coordinator's --insecure.")]
 
 
 @app.command()
@@ -112,7 +107,9 @@ def up(
     state_dir: Annotated[
         Path | None, typer.Option(help="The coordinator's --state-dir.", show_default=False)
     ] = None,
-    insecure: _Insecure = False,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="The coordinator's --insecure.")
+    ] = False,
     allow_module: Annotated[
         list[str] | None,
         typer.Option(help="Module that a run's model may be imported from; for all. Repeatable."),
@@ -142,15 +139,12 @@ def up(
     configure_logging(settings.log_level)
     stopping = threading.Event()
     _on_signals(stopping.set)
-    print_output = partial(print_line, err=True)
-    with _coordinator(words, stopping, print_output) as (child, listening):
+    with _coordinator(words, stopping) as (child, listening):
         if not listening:
             return
         reached = _reachable(listening, address, here=settings.ray is None)
         settings = settings.model_copy(update={"coordinator": reached})
-        with open_pool_workers(
-            settings, [*modules, *(worker_arguments or [])], print_line=print_output
-        ) as pool:
+        with open_pool_workers(settings, [*modules, *(worker_arguments or [])]) as pool:
 
             def stop() -> None:
                 stopping.set()
@@ -171,9 +165,7 @@ def _on_signals(stop: Callable[[], object]) -> None:
 
 
 @contextmanager
-def _coordinator(
-    arguments: list[str], stopping: threading.Event, print_line: Callable[[str], object]
-) -> Iterator[tuple[Child, str]]:
+def _coordinator(arguments: list[str], stopping: threading.Event) -> Iterator[tuple[Child, str]]:
     """A coordinator and its address; "" if this process was stopped first."""
     import tempfile
 
@@ -188,7 +180,7 @@ def _coordinator(
             "lipt.coordinator",
             [*arguments, "--address-file", str(file)],
             environment,
-            lambda line: print_line(f"coordinator | {line}"),
+            lambda line: print_line(f"coordinator | {line}", err=True),
         )
         try:
             while not file.exists() and not stopping.wait(_LOOK_SECONDS):

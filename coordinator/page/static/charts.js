@@ -1,16 +1,13 @@
-// Charts in real pixels: the soup, classes, a map of examples.
+// Charts in real pixels: the soup, classes, a map of examples, and their pictures.
 
-import { alphaOf, count, percent, tried } from "./format.js";
-import { html } from "./parts.js";
-import { state } from "./store.js";
-import { useLayoutEffect, useRef } from "./vendor/htm-preact.js";
+import { alphaOf, count, percent, table, tried } from "./parts.js";
+import { post } from "./service.js";
+import { changed, say, state } from "./store.js";
+import { html, useLayoutEffect, useRef } from "./vendor/htm-preact.js";
 
 const LEFT = 54; // room for the labels of the y axis
-
-const chart = (kind, width, height, summary, content) => html`
-  <svg class="chart ${kind}" role="img" width=${width} height=${height} viewBox="0 0 ${width} ${height}" aria-label=${summary}>
-    ${content}
-  </svg>`;
+const MOST_CLASSES = 200;
+const SIZE = 460; // of a map
 
 /** The soup as it grows: a dot for each learner's own accuracy, a step for the soup's after it. */
 export function soupChart(run, room = state.width) {
@@ -28,7 +25,7 @@ export function soupChart(run, room = state.width) {
   const kept = learners.filter(({ ingredient }) => ingredient.kept).length;
   const every = Math.ceil(26 / slot);
   const summary = `The soup's accuracy: ${percent(soups.at(-1))} after ${learners.length} of ${run.learners.length} learners were offered, ${kept} kept. The table of learners has every step.`;
-  return chart("soup-chart", width, height, summary, html`
+  return html`<svg class="chart" role="img" width=${width} height=${height} viewBox="0 0 ${width} ${height}" aria-label=${summary}>
     ${[0, 0.25, 0.5, 0.75, 1].map((share) => low + share * (high - low)).map((value) => html`<g class="tick" key="tick ${value}">
       <line x1=${LEFT} x2=${width - 8} y1=${y(value)} y2=${y(value)} />
       <text x=${LEFT - 7} y=${y(value) + 4} text-anchor="end">${percent(value)}</text>
@@ -45,36 +42,31 @@ export function soupChart(run, room = state.width) {
         ${place % every === 0 && html`<text x=${x} y=${bottom + 15} text-anchor="middle">${index}${ingredient.kept ? "✓" : "×"}</text>`}
       </g>`;
     })}
-    <text x=${LEFT} y=${height - 3}>learners in the order in which they were offered</text>`);
+    <text x=${LEFT} y=${height - 3}>learners in the order in which they were offered</text>
+  </svg>`;
 }
 
 export const soupLegend = () => html`
   <p class="legend dim"><span>━ soup after it</span><span>● ✓ alone, kept</span><span>◌ × alone, discarded</span></p>`;
 
-const MOST_CLASSES = 200;
-
 /** Classes as bars; series: {name, counts}, one or two; inData: numbers in the data. */
 export function histogram(caption, names, series, inData) {
   const most = Math.max(1, ...series.flatMap(({ counts }) => counts));
   const height = 12 / series.length;
-  const row = (name, place) => html`<tr key=${place}>
-    <th scope="row" title=${name}>${name}</th>
-    <td class="bars"><svg viewBox="0 0 ${most} 12" preserveAspectRatio="none" aria-hidden="true">${series.map(({ counts }, at) => html`
-      <rect class="bar s${at}" y=${height * at} width=${counts[place]} height=${height} />`)}</svg></td>
-    ${series.map(({ counts }) => html`<td class="numeric">${count(counts[place])}</td>`)}
-    ${inData && html`<td class="numeric dim">${count(inData[place])}</td>`}
-  </tr>`;
-  return html`<div class="histogram"><table>
-    <caption class="unseen">${caption}</caption>
-    <thead><tr>
-      <th scope="col">class</th><th scope="col">examples</th>${series.map(({ name }, at) => html`<th scope="col" class="numeric"><span class="series s${at}">${name}</span></th>`)}
-      ${inData && html`<th scope="col" class="numeric">in the data</th>`}
-    </tr></thead>
-    <tbody>${names.slice(0, MOST_CLASSES).map(row)}</tbody>
-  </table>${names.length > MOST_CLASSES && html`<p class="dim">The first ${MOST_CLASSES} of ${count(names.length)} classes.</p>`}</div>`;
+  const columns = [["class"], ["examples", "bars"], ...series.map(({ name }, at) => [html`<span class="series s${at}">${name}</span>`, "numeric"])];
+  if (inData) columns.push(["in the data", "numeric dim"]);
+  const row = (name, place) => ({
+    key: place,
+    cells: [
+      html`<span title=${name}>${name}</span>`,
+      html`<svg viewBox="0 0 ${most} 12" preserveAspectRatio="none" aria-hidden="true">${series.map(({ counts }, at) => html`
+        <rect class="bar s${at}" y=${height * at} width=${counts[place]} height=${height} />`)}</svg>`,
+      ...[...series.map(({ counts }) => counts), ...(inData ? [inData] : [])].map((counts) => count(counts[place])),
+    ],
+  });
+  return html`<div class="histogram">${table(caption, columns, names.slice(0, MOST_CLASSES).map(row))}
+    ${names.length > MOST_CLASSES && html`<p class="dim">The first ${MOST_CLASSES} of ${count(names.length)} classes.</p>`}</div>`;
 }
-
-const SIZE = 460;
 
 /** Examples as points, the chosen ones over the others; drawn once for each answer. */
 export function ExampleMap({ map, place, name }) {
@@ -95,4 +87,42 @@ export function ExampleMap({ map, place, name }) {
   }, [map]);
   return html`<canvas ref=${canvas} width=${SIZE} height=${SIZE} class="map" role="img"
     aria-label="Map of ${count(map.ids.length)} examples, similar ones close together; ${count(chosen.filter(Boolean).length)} of them chosen by ${name}." />`;
+}
+
+// By id: the picture, or null while it is on its way.
+const pictures = new Map();
+
+async function fetchPictures(missing) {
+  for (const id of missing) pictures.set(id, null);
+  const answer = await post("/api/pictures", { ids: missing }).catch((error) => say(`No pictures: ${error.message}`, "bad"));
+  for (const picture of answer?.pictures ?? []) pictures.set(picture.id, picture);
+  changed();
+}
+
+addEventListener("coordinator-back", () => {
+  for (const [id, picture] of pictures) if (picture === null) pictures.delete(id);
+});
+
+/** Pictures of examples with their ids and captions: their class where none is given. */
+export function gallery(label, ids, caption = (_, picture) => picture.class_name) {
+  const wanted = ids.map(Number);
+  const missing = wanted.filter((id) => !pictures.has(id));
+  if (missing.length > 0) void fetchPictures(missing);
+  return html`
+    <ul class="gallery" aria-label=${label}>${wanted.map((id) => {
+      const picture = pictures.get(id);
+      return html`<li key=${id}><figure>
+        ${thumbnail(id, picture)}
+        <figcaption><span class="dim">${id}</span> ${picture && caption(id, picture)}</figcaption>
+      </figure></li>`;
+    })}</ul>`;
+}
+
+function thumbnail(id, picture) {
+  if (!picture) return html`<div class="no-picture">…</div>`;
+  // Nothing but a picture in the answer itself is ever loaded.
+  if (picture.png?.startsWith("data:image/png;base64,")) {
+    return html`<img src=${picture.png} alt="example ${id}, labelled ${picture.class_name}" />`;
+  }
+  return html`<div class="no-picture text">${picture.text ?? "no picture"}</div>`;
 }

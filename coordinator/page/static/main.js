@@ -1,32 +1,26 @@
 // The page: signing in, the frame around every view, and drawing it whenever the state has changed.
 
-import { relative, word } from "./format.js";
-import { button, commands, field, html, problem, submit } from "./parts.js";
+import { button, commands, field, html, problem, relative, submit, word } from "./parts.js";
 import { call, follow, post, unfollow } from "./service.js";
 import { changed, closeDialog, perform, readRoute, runById, say, state, task, to } from "./store.js";
 import { render, useLayoutEffect, useRef } from "./vendor/htm-preact.js";
-import { diagnosisView } from "./view_diagnosis.js";
-import { runView } from "./view_run.js";
-import { compareView, runsView } from "./view_runs.js";
-import { queueView, workersView } from "./view_service.js";
-import { subsetsView } from "./view_subsets.js";
+import { diagnosisView, subsetsView } from "./view_data.js";
+import { compareView, queueView, runsView, runView, workersView } from "./view_service.js";
 
 const place = (id) => document.getElementById(id);
-const VIEWS = { runs: "Runs", workers: "Workers", queue: "Queue", diagnosis: "Diagnosis" };
+const VIEWS = { runs: ["Runs", runsView], workers: ["Workers", workersView], queue: ["Queue", queueView], diagnosis: ["Diagnosis", diagnosisView] };
 
-/** The view of the route and its title. */
+/** The title and the view of the route. */
 function viewHere() {
   const [first, id, part] = state.route.parts;
-  if (first === "runs" && id) {
-    const name = runById(id)?.name ?? "Run";
-    return part === "subsets" ? [subsetsView, `Subsets of ${name}`] : [runView, name];
-  }
-  const views = { workers: workersView, queue: queueView, diagnosis: diagnosisView, compare: compareView };
-  return [views[first] ?? runsView, first === "compare" ? "Two runs" : VIEWS[first] ?? "Runs"];
+  if (first === "compare") return ["Two runs", compareView];
+  if (first !== "runs" || !id) return Object.hasOwn(VIEWS, first) ? VIEWS[first] : VIEWS.runs;
+  const name = runById(id)?.name ?? "Run";
+  return part === "subsets" ? [`Subsets of ${name}`, subsetsView] : [name, runView];
 }
 
 function draw() {
-  const [view, title] = viewHere();
+  const [title, view] = viewHere();
   const [isForm, isAway] = [state.signIn.needed, state.connection.kind === "away"];
   state.width = place("content").clientWidth || state.width;
   render(topBar(), place("top"));
@@ -57,7 +51,7 @@ function topBar() {
   const numbers = { workers: state.numWorkers, queue: state.computations.length };
   return html`
     <a class="brand" href=${to(["runs"])} aria-label="lipt, to the runs">lipt</a>
-    ${state.me && html`<nav aria-label="Views">${Object.entries(VIEWS).map(([path, name]) => html`
+    ${state.me && html`<nav aria-label="Views">${Object.entries(VIEWS).map(([path, [name]]) => html`
       <a key=${path} href=${to([path])} aria-current=${here === path ? "page" : undefined}>${name}${numbers[path] > 0 && html`<span class="tally">${numbers[path]}</span>`}</a>`)}</nav>`}
     <div class="who">
       ${state.me && html`
@@ -108,11 +102,7 @@ async function enter() {
   changed();
 }
 
-async function loadInfo() {
-  const info = await perform("info", () => call("InfoService/GetInfo"));
-  if (info) state.info = info;
-  changed();
-}
+const loadInfo = () => perform("info", () => call("InfoService/GetInfo"));
 
 function needSignIn() {
   if (state.signIn.needed) return;

@@ -1,6 +1,6 @@
 // The coordinator: requests to it, and the live stream of its state.
 
-import { standingOf } from "./format.js";
+import { standingOf } from "./parts.js";
 import { changed, say, state } from "./store.js";
 
 /** The error of a refused request; `status` is 0 where nobody answered. */
@@ -102,18 +102,16 @@ export function unfollow() {
 }
 
 function heard(service) {
-  const { kind, since } = state.connection;
-  state.connection = { kind: "live", since: kind === "live" ? since : Date.now(), lastHeard: Date.now() };
+  const { kind } = state.connection;
+  state.connection = { kind: "live", lastHeard: Date.now() };
   state.clockSkew = Date.parse(service.now) - Date.now();
   // The first answer of a stream has all runs; the others have those that changed.
   const before = new Map(state.runs.map((run) => [run.run_id, run]));
   const runs = new Map([...(kind === "live" ? before : []), ...service.runs.map((run) => [run.run_id, run])]);
   if (state.hasService) for (const run of service.runs) announce(before.get(run.run_id), run);
   state.runs = [...runs.values()].sort((a, b) => Date.parse(b.created_at) - Date.parse(a.created_at));
-  for (const name of ["workers", "computations"]) state[name] = service[name];
-  state.numRuns = service.num_runs;
-  state.numWorkers = service.num_workers;
-  state.hasService = true;
+  const { workers, computations, num_runs: numRuns, num_workers: numWorkers } = service;
+  Object.assign(state, { workers, computations, numRuns, numWorkers, hasService: true });
   if (kind === "away") dispatchEvent(new Event("coordinator-back"));
   changed();
 }

@@ -3,14 +3,13 @@
 export const state = {
   me: null, // {name, roles}; null until the caller is known
   signIn: { needed: false, message: "" },
-  info: null,
   runs: [], // newest first
   numRuns: 0,
   workers: [],
   numWorkers: 0,
   computations: [],
   hasService: false, // whether the first event of the live stream has arrived
-  connection: { kind: "connecting", since: Date.now(), lastHeard: 0 }, // or "live", or "away"
+  connection: { kind: "connecting", lastHeard: 0 }, // or "live", or "away" with the time since when
   clockSkew: 0, // the coordinator's clock less this one's, in milliseconds
   route: readRoute(),
   width: 960, // of the content in CSS pixels: charts are drawn in real ones

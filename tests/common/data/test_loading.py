@@ -1,4 +1,6 @@
+import hashlib
 import math
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +18,6 @@ from lipt.common.data.sources.rows import EncodedRows
 from lipt.common.errors import ConfigError, DataError, MissingExtraError, UnknownNameError
 from lipt.common.imports import SCHEMES
 from lipt.common.inputs.specs import ColumnsSpec, ImageSpec
-from tests.cifar_batches import write_cifar
 from tests.common.data.columns import SIZES, TOKENS, column_rows, counted, write_folder
 
 
@@ -169,10 +170,25 @@ def test_digits_equal_scikit_learn_s_without_importing_it(monkeypatch: pytest.Mo
         open_dataset("digits")
 
 
+def write_cifar10(folder: Path, files: dict[str, list[int]], patch: pytest.MonkeyPatch) -> None:
+    folder.mkdir()
+    written = []
+    for seed, (file, labels) in enumerate(files.items(), start=1):
+        data = np.random.default_rng(seed).integers(0, 256, (len(labels), 3072), np.uint8)
+        content = pickle.dumps({"data": data, "labels": labels})
+        (folder / file).write_bytes(content)
+        written.append((file, hashlib.md5(content).hexdigest()))
+    names = pickle.dumps({"label_names": [f"class {number}" for number in range(10)]})
+    (folder / "batches.meta").write_bytes(names)
+    patch.setattr(datasets.CIFAR10, "train_list", written[:-1])
+    patch.setattr(datasets.CIFAR10, "test_list", written[-1:])
+    patch.setitem(datasets.CIFAR10.meta, "md5", hashlib.md5(names).hexdigest())
+
+
 def test_cifar10_reads_published_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {f"data_batch_{i}": [i, 1, 0] for i in range(1, 6)} | {"test_batch": [7]}
     folder = tmp_path / "cifar-10-batches-py"
-    write_cifar(monkeypatch, folder, "CIFAR10", files, num_classes=10, meta="batches.meta")
+    write_cifar10(folder, files, monkeypatch)
     data = open_dataset(f"cifar10:{tmp_path}")
     assert data.inputs == ImageSpec(3, 32, 32)
     assert data.labels_N.tolist() == [1, 1, 0, 2, 1, 0, 3, 1, 0, 4, 1, 0, 5, 1, 0]

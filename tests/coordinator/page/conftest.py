@@ -39,7 +39,7 @@ class ServedPage:
     @asynccontextmanager
     async def browser(self, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
         """A client without a session, whose requests come from the page."""
-        headers = {"Origin": self.url, "Content-Type": "application/json"}
+        headers = {"Origin": self.url, "Content-Type": "Application/JSON; charset=utf-8"}
         async with httpx.AsyncClient(
             base_url=self.url, headers=headers, timeout=20.0, trust_env=False, **options
         ) as browser:

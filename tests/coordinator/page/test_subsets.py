@@ -62,6 +62,8 @@ async def trainer(page: ServedPage, browser: httpx.AsyncClient) -> httpx.AsyncCl
 
 
 GET_SUBSET = "/api/SubsetService/GetSubset"
+MAP, PICTURES = "/api/runs/mine/map", "/api/pictures"
+WRONG_IDS = ([-1], [500], [2**70], list(range(65)))
 NESTED = json.loads("[" * 150 + "]" * 150)
 
 
@@ -105,32 +107,36 @@ async def test_subsets_are_listed_newest_first_and_found_by_digest(
 
 
 @pytest.mark.parametrize(
-    ("wanted", "status", "reason"),
+    ("path", "wanted", "reason"),
     [
-        ({"strategy": "uniform", "fraction": 2.0}, 400, "INVALID_BUDGET"),
-        ({"strategy": "uniform", "fraction": 0.1, "budget": 3}, 400, "INVALID_REQUEST"),
-        ({"strategy": "uniform", "budget": 10**30}, 400, "INVALID_REQUEST"),
-        ({"strategy": "none such", "budget": 3}, 400, "UNKNOWN_NAME"),
-        ({"strategy": "x" * 1000, "budget": 3}, 400, "INVALID_REQUEST"),
-        ({"strategy": "uniform", "budget": 3, "options": {"a": "b"}}, 400, "INVALID_OPTION"),
+        (GET_SUBSET, {"strategy": "uniform", "fraction": 2.0}, "INVALID_BUDGET"),
+        (GET_SUBSET, {"strategy": "uniform", "fraction": 0.1, "budget": 3}, "INVALID_REQUEST"),
+        (GET_SUBSET, {"strategy": "uniform", "budget": 10**30}, "INVALID_REQUEST"),
+        (GET_SUBSET, {"strategy": "none such", "budget": 3}, "UNKNOWN_NAME"),
+        (GET_SUBSET, {"strategy": "x" * 1000, "budget": 3}, "INVALID_REQUEST"),
+        (GET_SUBSET, {"strategy": "uniform", "budget": 3, "options": {"a": "b"}}, "INVALID_OPTION"),
         # No such field, none of its type, nested too deep, and no text.
-        ({"more": 1}, 400, "INVALID_REQUEST"),
-        ({"strategy": 1}, 400, "INVALID_REQUEST"),
-        ({"budget": "x"}, 400, "INVALID_REQUEST"),
-        ({"options": NESTED}, 400, "INVALID_REQUEST"),
-        ({"strategy": "\ud800"}, 400, "INVALID_REQUEST"),
+        (GET_SUBSET, {"more": 1}, "INVALID_REQUEST"),
+        (GET_SUBSET, {"strategy": 1}, "INVALID_REQUEST"),
+        (GET_SUBSET, {"budget": "x"}, "INVALID_REQUEST"),
+        (GET_SUBSET, {"options": NESTED}, "INVALID_REQUEST"),
+        (GET_SUBSET, {"strategy": "\ud800"}, "INVALID_REQUEST"),
+        (MAP, {"digests": []}, "INVALID_REQUEST"),
+        (MAP, {"digests": ["0" * 64] * 3}, "INVALID_REQUEST"),
+        (MAP, {"digests": [1]}, "INVALID_REQUEST"),
+        (MAP, {"digests": ["0" * 64]}, "UNKNOWN_BLOB"),
+        *((PICTURES, {"ids": ids}, "INVALID_REQUEST") for ids in WRONG_IDS),
     ],
 )
-async def test_an_impossible_subset_is_refused_with_its_status(
-    trainer: httpx.AsyncClient,
-    compute: FakeCompute,
-    wanted: dict[str, object],
-    status: int,
-    reason: str,
+async def test_what_cannot_be_computed_is_refused_with_its_reason(
+    trainer: httpx.AsyncClient, compute: FakeCompute, path: str, wanted: Any, reason: str
 ) -> None:
-    answer = await trainer.post(GET_SUBSET, content=json.dumps({"run_id": "mine", **wanted}))
-    assert (answer.status_code, answer.json()["error"]["reason"]) == (status, reason)
-    assert "SelectSubset" not in compute.kinds
+    computed = list(compute.kinds)
+    named = {"run_id": "mine"} if path == GET_SUBSET else {}
+    answer = await trainer.post(path, content=json.dumps({**named, **wanted}))
+    assert answer.status_code == (404 if reason == "UNKNOWN_BLOB" else 400)
+    assert answer.json()["error"]["reason"] == reason
+    assert compute.kinds == computed
 
 
 @pytest.mark.parametrize("job", [SelectSubset, MapExamples])
@@ -140,7 +146,7 @@ async def test_a_computation_ends_with_its_only_reader(
     digest = (await chosen(trainer, budget=10))["digest"]
     path, wanted = {
         SelectSubset: (GET_SUBSET, {"run_id": "mine", "strategy": "uniform", "budget": 3}),
-        MapExamples: ("/api/runs/mine/map", {"digests": [digest]}),
+        MapExamples: (MAP, {"digests": [digest]}),
     }[job]
     hanging = Hanging()
     compute.answers[job] = hanging
@@ -178,33 +184,12 @@ async def test_two_subsets_are_drawn_on_one_map(
 ) -> None:
     digests = [(await chosen(trainer, budget=budget))["digest"] for budget in (10, 40)]
     compute.answers[MapExamples] = lambda job: tuple((row / 500, 0.5) for row in job.ids)
-    answer = await trainer.post("/api/runs/mine/map", json={"digests": digests})
+    answer = await trainer.post(MAP, json={"digests": digests})
     drawn = lines_of(answer)[-1]
     assert drawn["ids"] == list(range(500))
     assert drawn["places"][250] == [0.5, 0.5]
     assert drawn["labels"] == LABELS_OF_DATA.tolist()
     assert [sum(taken) for taken in drawn["chosen"]] == [10, 40]
-
-
-@pytest.mark.parametrize(
-    ("digests", "status", "reason"),
-    [
-        ([], 400, "INVALID_REQUEST"),
-        (["0" * 64] * 3, 400, "INVALID_REQUEST"),
-        ([1], 400, "INVALID_REQUEST"),
-        (["0" * 64], 404, "UNKNOWN_BLOB"),
-    ],
-)
-async def test_a_map_of_an_unknown_subset_is_refused(
-    trainer: httpx.AsyncClient,
-    compute: FakeCompute,
-    digests: list[object],
-    status: int,
-    reason: str,
-) -> None:
-    answer = await trainer.post("/api/runs/mine/map", json={"digests": digests})
-    assert (answer.status_code, answer.json()["error"]["reason"]) == (status, reason)
-    assert "MapExamples" not in compute.kinds
 
 
 async def test_subsets_of_other_data_are_not_compared(
@@ -233,21 +218,12 @@ async def test_diagnosis_is_computed_and_shown(
 async def test_examples_are_shown_by_id_with_their_labels(
     page: ServedPage, browser: httpx.AsyncClient
 ) -> None:
-    answer = await browser.post("/api/pictures", json={"ids": [499, 0]})
+    answer = await browser.post(PICTURES, json={"ids": [499, 0]})
     assert answer.json()["pictures"] == [
         {"id": 499, "class_name": "9", "png": None, "text": "<b>499"},
         {"id": 0, "class_name": "0", "png": None, "text": "<b>0"},
     ]
     assert answer.headers["content-type"] == "application/json"
-
-
-@pytest.mark.parametrize("ids", [[-1], [500], [2**70], list(range(65))])
-async def test_unknown_examples_are_refused(
-    browser: httpx.AsyncClient, compute: FakeCompute, ids: list[int]
-) -> None:
-    answer = await browser.post("/api/pictures", json={"ids": ids})
-    assert (answer.status_code, answer.json()["error"]["reason"]) == (400, "INVALID_REQUEST")
-    assert "ShowExamples" not in compute.kinds
 
 
 LABELS = np.array([0, 0, 0, 1, 1, 1] * 20)

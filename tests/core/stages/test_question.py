@@ -174,7 +174,7 @@ def test_a_warm_up_needs_no_theta_p() -> None:
     assert asked.options == (("pretraining", "epochs:15"),)
     assert asked.weights == asked.initial == BlobName.of(b"theta*")
     assert asked.proxy is None
-    assert not SelectSubset.answering(asked).is_light
+    assert not SelectSubset(**vars(asked)).is_light
     assert training_for(query("craig", "epochs:15"), 1000) is Training.INITIAL_WEIGHTS
     # So that the subsets of before keep their keys.
     assert asked_for("craig", "lipt") == asked_for("craig")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from lipt.coordinator.rpc.info import LIVENESS, READINESS
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.worker import cli as worker_cli
 from lipt.worker.settings import WorkerSettings
-from tests.deploy.kubernetes.test_objects import DEPLOY, Object, only, pods
+from tests.deploy.kubernetes.test_objects import DEPLOY, Object, components, only, pods
 
 _UNITS = {"Gi": 2**30, "Mi": 2**20}
 _COMMANDS: dict[str, tuple[typer.Typer, Any, str, type[Any]]] = {
@@ -27,18 +28,14 @@ _COMMANDS: dict[str, tuple[typer.Typer, Any, str, type[Any]]] = {
 
 
 @pytest.fixture
-def read(tmp_path: Path) -> Any:
-    def read(given: list[Object], component: str) -> tuple[Any, Object]:
-        with pytest.MonkeyPatch.context() as patch:
-            return _read(given, component, patch, tmp_path)
-
-    return read
+def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    return partial(_read, patch=monkeypatch, folder=tmp_path)
 
 
 def _read(
-    given: list[Object], component: str, patch: pytest.MonkeyPatch, folder: Path
+    given: list[Object], component: str, *, patch: pytest.MonkeyPatch, folder: Path
 ) -> tuple[Any, Object]:
-    spec = spec_of(given, component)
+    spec = components(given)[component]["spec"]
     (container,) = spec["containers"]
     (command,) = container["command"]
     app, module, function, model = _COMMANDS[command]
@@ -57,15 +54,6 @@ def _read(
     if config is not None:
         config = file_of(given, spec, config, folder)
     return load_settings(model, config=config, flags=flags), spec
-
-
-def spec_of(given: list[Object], component: str) -> Object:
-    (spec,) = [
-        template["spec"]
-        for _, template in pods(given)
-        if template["metadata"]["labels"]["app.kubernetes.io/component"] == component
-    ]
-    return spec
 
 
 def mount_of(spec: Object, path: Path) -> Object:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import LoggedProcess
+from tests.cluster import BECOME, LoggedProcess
 from tests.deploy.slurm import real
 
 pytestmark = pytest.mark.slow
@@ -53,10 +53,9 @@ class Job:
         }
         clean = {name: text for name, text in os.environ.items() if not name.startswith("LIPT_")}
         batch = LoggedProcess(
-            [str(SCRIPT), *arguments],
+            [*BECOME, "bash", str(SCRIPT), *arguments],
             self.folder / f"job-{len(self._batches)}.log",
             clean | own | environment,
-            program="bash",
         )
         self._batches.append(batch)
         return batch

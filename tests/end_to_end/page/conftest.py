@@ -7,15 +7,12 @@ import re
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
-from PIL import Image
-from sklearn.datasets import load_digits
 
 from tests.cluster import SMALL_RUN, WORKER, Cluster, LoggedProcess
+from tests.other_digits import LABELS_N, write_digits
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
@@ -97,19 +94,6 @@ class Watcher:
             context.close()
 
 
-_OF_EACH_CLASS = 80
-
-
-def _images(folder: Path) -> Path:
-    values, labels = load_digits(return_X_y=True)
-    for label, name in enumerate(HOSTILE_CLASSES):
-        (folder / name).mkdir(parents=True)
-        for row in np.flatnonzero(labels == label)[:_OF_EACH_CLASS]:
-            pixels = (values[row].reshape(8, 8) * 15).astype("uint8")
-            Image.fromarray(pixels).save(folder / name / f"{row:04}.png")
-    return folder
-
-
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Debian's Chromium, without a window; while it is there, no other event loop can run here."""
@@ -127,7 +111,10 @@ def browser() -> Iterator[Browser]:
 def service(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     directory = tmp_path_factory.mktemp("page")
     with Cluster(directory) as cluster:
-        flags = ["--data", f"imagefolder:{_images(directory / 'images')}"]
+        rows = {row: label for row, label in enumerate(LABELS_N[:800].tolist()) if label < 4}
+        images = directory / "images"
+        write_digits(images, {row: HOSTILE_CLASSES[label] for row, label in rows.items()})
+        flags = ["--data", f"imagefolder:{images}"]
         coordinator = cluster.start_coordinator(*flags, "--dashboard-listen", "127.0.0.1:0")
         url = coordinator.wait_for(r"the page is at (\S+):")[1]
         tokens = {role: make_token(cluster, role)["secret"] for role in ("admin", "trainer")}

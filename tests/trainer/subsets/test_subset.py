@@ -145,7 +145,7 @@ def test_other_metadata_is_refused(before: str, after: str, complaint: str, tmp_
         ([5, 2], None, None, "index 2 follows 5"),
         ([2, 2], None, None, "index 2 follows 2"),
         ([-1, 2], None, None, "row numbers"),
-        ([2, 5], [1.0], None, "differ in length"),
+        ([2, 5], [1.0], None, "Give one for each index"),
         ([2], [float("nan")], None, "finite"),
         ([2], [float("inf")], None, "finite"),
         *(

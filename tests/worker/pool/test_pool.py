@@ -14,8 +14,15 @@ from lipt.common.config.settings import load_settings
 from lipt.common.errors import ConfigError, LiptError, ProcessEndedError, UnreachableError
 from lipt.common.rpc.channel import LongPoll
 from lipt.v1 import worker_pb2, worker_pb2_grpc
-from lipt.worker.pool import Ended, LocalEngine, ray_engine
-from lipt.worker.pool.pool import Demand, DemandSource, Pool, open_pool_workers, own_arguments
+from lipt.worker.pool.pool import (
+    Demand,
+    DemandSource,
+    Ended,
+    LocalEngine,
+    Pool,
+    open_pool_workers,
+    own_arguments,
+)
 from lipt.worker.settings import PoolSettings
 from tests.clock import Clock
 from tests.worker.fake_client import serving
@@ -89,7 +96,9 @@ class Bench:
 def test_the_pool_starts_workers_for_learners_and_stops_idle_ones() -> None:
     bench = Bench()
     assert bench.tend(Demand()) == []
-    assert bench.tend(Demand(num_upcoming=3)) == [0, 1, 2]
+    # These workers have no data.
+    assert bench.tend(Demand(num_ranges=3)) == []
+    assert bench.tend(Demand(num_queued=1, num_leased=1, num_upcoming=1)) == [0, 1, 2]
     assert bench.tend(Demand(num_queued=3, num_leased=3)) == [0, 1, 2, 3]
     bench.tend(Demand())
     assert bench.engine.stopped == []
@@ -158,7 +167,7 @@ TOKEN = "lipt_0123456789abcdef_" + "A" * 43
 
 
 def open_pool(**flags: Any) -> None:
-    with open_pool_workers(settings(**flags), [], print_line=print):
+    with open_pool_workers(settings(**flags), []):
         pass
 
 
@@ -166,27 +175,16 @@ def open_pool(**flags: Any) -> None:
     ("flags", "sentence"),
     [
         ({"workers": 0}, "workers = 0"),
-        ({"runtime_env": Path()}, "runtime_env is for a pool on Ray"),
+        ({"working_dir": Path()}, "working_dir is for a pool on Ray"),
         ({"resources": ("gpu=1",)}, "resources is for a pool on Ray"),
         ({"coordinator": "head"}, "address 'head' is not host:port"),
         ({"ray": "auto", "resources": ("gpu",)}, "resources.0 = 'gpu': string should match"),
-        ({"ray": "auto", "runtime_env": Path("none.yaml")}, "--runtime-env none.yaml cannot be"),
+        ({"ray": "auto", "working_dir": "/none"}, "working_dir = '/none': path does not point"),
     ],
 )
 def test_invalid_pool_settings_are_refused(flags: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         open_pool(**flags)
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [("env.yaml", "pip: [lipt]\nenv_vars: {A: b}\n"), ("env.json", '{"pip": ["lipt"]}')],
-)
-def test_the_runtime_environment_is_parsed_like_ray_s(tmp_path: Path, name: str, text: str) -> None:
-    pytest.importorskip("yaml")
-    file = tmp_path / name
-    file.write_text(text)
-    assert ray_engine._runtime_env(file)["pip"] == ["lipt"]
 
 
 def test_workers_get_file_paths_and_no_secret(
@@ -214,31 +212,14 @@ def test_local_workers_share_gpus_as_configured(
         def __init__(self, module: str, arguments: list[str], *_: object) -> None:
             started.append([module, *arguments])
 
-    monkeypatch.setattr("lipt.worker.pool.Child", Told)
-    engine = LocalEngine(gpus, print)
+    monkeypatch.setattr("lipt.worker.pool.pool.Child", Told)
+    engine = LocalEngine(gpus)
     for number in range(3):
         engine.start(number, ["--device", "mine"])
     assert [words[:3] for words in started] == [
         ["lipt.worker", "--device", device] for device in devices
     ]
     assert all(words[3:] == ["--device", "mine"] for words in started)
-
-
-@pytest.mark.parametrize(
-    ("demand", "num_workers"),
-    [
-        (Demand(), 0),
-        (Demand(num_queued=3), 3),
-        (Demand(num_queued=1, num_leased=1, num_upcoming=1), 3),
-        (Demand(num_queued=9), 4),
-        # These workers have no data.
-        (Demand(num_ranges=3), 0),
-    ],
-)
-def test_the_pool_has_a_worker_per_open_learner_within_bounds(
-    demand: Demand, num_workers: int
-) -> None:
-    assert len(Bench().tend(demand)) == num_workers
 
 
 def test_workers_that_fail_early_restart_after_growing_pauses() -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,11 +15,11 @@ import pytest
 
 from lipt.common.config.settings import load_settings
 from lipt.common.errors import ConfigError
-from lipt.worker.pool import Child, Ended, ray_engine
-from lipt.worker.pool.ray_engine import RayEngine, run_worker
+from lipt.worker.pool import Child, pool
+from lipt.worker.pool.pool import Ended, RayEngine, run_worker
 from lipt.worker.settings import PoolSettings
 
-STUBBORN = "tests.worker.pool.stubborn"
+STUBBORN = "tests.worker.pool.test_processes"
 # Starts one, says which as soon as it serves, and ends without a word to it.
 ORPHANING = """
 import os, time
@@ -91,7 +92,8 @@ class FakeRay:
         self.cancelled: list[int] = []
         self.is_shut_down = False
 
-    def init(self, **options: Any) -> None: ...
+    def init(self, **options: Any) -> None:
+        self.given = options
 
     def remote(self, _: Any) -> Any:
         def with_options(**options: Any) -> Any:
@@ -123,21 +125,18 @@ class FakeRay:
 
 
 def connect(monkeypatch: pytest.MonkeyPatch, fake: FakeRay, **options: Any) -> RayEngine:
-    monkeypatch.setattr(ray_engine, "import_extra", lambda *_, **__: fake)
+    monkeypatch.setattr(pool, "import_extra", lambda *_, **__: fake)
     flags = {"coordinator": "head:1", "ray": "auto", **options}
     return RayEngine(load_settings(PoolSettings, config=None, flags=flags))
 
 
-def test_ray_gets_a_worker_s_resources_and_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_gets_a_worker_s_resources_and_retries(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     fake = FakeRay()
-    engine = connect(
-        monkeypatch,
-        fake,
-        gpus_per_worker=0.5,
-        cpus_per_worker=2.0,
-        resources=("spot=1",),
-        token="t",
-    )
+    taken = {"gpus_per_worker": 0.5, "cpus_per_worker": 2.0, "resources": ("spot=1",)}
+    engine = connect(monkeypatch, fake, **taken, token="t", working_dir=tmp_path)
+    assert fake.given["runtime_env"] == {"working_dir": str(tmp_path)}
     engine.start(0, ["--coordinator", "head:1"])
     assert (fake.options["num_gpus"], fake.options["num_cpus"]) == (0.5, 2.0)
     assert fake.options["resources"] == {"spot": 1.0}
@@ -189,7 +188,7 @@ def test_cancelled_task_lets_its_worker_end_in_order(monkeypatch: pytest.MonkeyP
                 os.kill(os.getpid(), signal.SIGINT)
             return super().poll()
 
-    monkeypatch.setattr(ray_engine, "Child", Cancelled)
+    monkeypatch.setattr(pool, "Child", Cancelled)
     # As a script has it that starts Ray in the background.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -200,3 +199,10 @@ def test_cancelled_task_lets_its_worker_end_in_order(monkeypatch: pytest.MonkeyP
     # Where it was still starting, the signal itself ended it.
     assert status in (0, -signal.SIGTERM)
     assert started[0].poll() == status
+
+
+if __name__ == "__main__":  # a program that SIGTERM does not end
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("ready", flush=True)  # noqa: T201 - who started it waits for that
+    while True:
+        signal.pause()

@@ -1,11 +1,10 @@
-// The subsets of a run: chosen, listed, and one or two of them with their examples.
+// The data: the subsets of a run, listed and with their examples, and the diagnosis of its faults.
 
-import { ExampleMap, histogram } from "./charts.js";
-import { count, duration, number, percent } from "./format.js";
-import { button, empty, field, gallery, html, moment, problem, progressLine, submit, table, tile, tiles } from "./parts.js";
+import { ExampleMap, gallery, histogram } from "./charts.js";
+import { button, choice, count, duration, empty, field, fixed, head, html, moment, number, percent, problem, progressLine, section, submit, table, tile, tiles } from "./parts.js";
 import { call, compute, get, ofRun } from "./service.js";
 import { changed, fetched, mayAct, perform, runById, state, task, to } from "./store.js";
-import { noRun, runHead } from "./view_run.js";
+import { noRun, runHead } from "./view_service.js";
 
 export function subsetsView() {
   const run = runById(state.route.parts[1]);
@@ -25,25 +24,22 @@ export function subsetsView() {
     ${shown && (shown.value ? details(run, shown.value) : problem(shown.error) || html`<p class="dim">Fetching the subset…</p>`)}`;
 }
 
-// Selected in the form; its other fields are the browser's.
-const selected = { strategy: "auto", unit: "percent" };
-const select = (what) => (event) => {
-  selected[what] = event.target.value;
-  changed();
-};
+let selected = "auto"; // in the form; its other fields are the browser's
 
 function subsetForm(run) {
   const strategies = fetched("strategies", () => call("SubsetService/ListStrategies")).value?.strategies ?? [];
-  const strategy = strategies.find((each) => each.name === selected.strategy);
+  const strategy = strategies.find((each) => each.name === selected);
+  const select = (event) => {
+    selected = event.target.value;
+    changed();
+  };
   const choosing = task(`choose of ${run.run_id}`);
   const ready = run.state === "RUN_STATE_READY";
   return html`<form class="card ask" aria-label="Select a subset" onSubmit=${(event) => choose(event, run)}>
     <div class="fields">
-      ${field("strategy", "Strategy", (props) => html`<select ...${props} name="strategy" value=${selected.strategy} onChange=${select("strategy")}>
-        ${strategies.map(({ name }) => html`<option key=${name} value=${name}>${name}</option>`)}</select>`)}
+      ${field("strategy", "Strategy", (props) => choice({ ...props, name: "strategy", value: selected, onChange: select }, strategies.map(({ name }) => [name])))}
       ${field("size", "Keep", (props) => html`<input ...${props} name="size" type="number" min="0" step="any" required defaultValue="10" />`)}
-      ${field("unit", "of them, in", (props) => html`<select ...${props} name="unit" value=${selected.unit} onChange=${select("unit")}>
-        <option value="percent">percent of the data</option><option value="examples">examples</option></select>`)}
+      ${field("unit", "of them, in", (props) => choice({ ...props, name: "unit" }, [["percent", "percent of the data"], ["examples"]]))}
       <div class="field submit">${submit("Choose", ready ? choosing.busy : "not ready", "Choosing…")}</div>
     </div>
     ${strategy && html`<p class="dim">${strategy.name}: ${strategy.summary}. ${strategy.paper}</p>`}
@@ -60,9 +56,9 @@ function subsetForm(run) {
 function optionField(strategy, { name, default_value: preset, allowed_values: allowed, help }) {
   // Values are listed by name, or described: "integer >= 1", "epochs:N".
   const isListed = allowed.length > 1 && allowed.every((value) => /^[\w.-]+$/.test(value));
+  const others = allowed.filter((value) => value !== preset).map((value) => [value]);
   return field(`option-${strategy.name}-${name}`, name, (props) => (isListed
-    ? html`<select ...${props} name="option ${name}"><option value="">${preset} (default)</option>
-        ${allowed.filter((value) => value !== preset).map((value) => html`<option key=${value} value=${value}>${value}</option>`)}</select>`
+    ? choice({ ...props, name: `option ${name}` }, [["", `${preset} (default)`], ...others])
     : html`<input ...${props} name="option ${name}" type="text" autocomplete="off" spellcheck=${false} placeholder=${preset} />`), help);
 }
 
@@ -74,12 +70,13 @@ async function choose(event, run) {
     .map(([name, value]) => [name.slice("option ".length), value]));
   // Rounded: 7 percent are 0.07 and not 0.07000000000000001.
   const amount = unit === "percent" ? { fraction: Number((size / 100).toPrecision(12)) } : { budget: Math.round(size) };
-  const answer = await perform(`choose of ${run.run_id}`, (onProgress) =>
-    compute("/api/SubsetService/GetSubset", { run_id: run.run_id, strategy, options, ...amount }, onProgress));
-  if (!answer) return;
-  const { digest } = answer.subset;
-  await perform(`subsets ${run.run_id}`, () => get(ofRun(run, "subsets")));
-  location.hash = to(["runs", run.run_id, "subsets"], { show: digest });
+  const answer = await perform(`choose of ${run.run_id}`, async (onProgress) => {
+    const found = await compute("/api/SubsetService/GetSubset", { run_id: run.run_id, strategy, options, ...amount }, onProgress);
+    // Before the next choice can begin: the last one is shown.
+    await perform(`subsets ${run.run_id}`, () => get(ofRun(run, "subsets")));
+    return found;
+  });
+  if (answer) location.hash = to(["runs", run.run_id, "subsets"], { show: answer.subset.digest });
 }
 
 function subsetsTable(run, subsets, [first, second]) {
@@ -141,6 +138,54 @@ function facts({ num_examples: size, fraction, weights, manifest }) {
     ${tiles(tile("examples", `${count(size)} · ${percent(fraction)}`),
       tile("weights", weights.weighted ? `${number(weights.min).toPrecision(3)} to ${number(weights.max).toPrecision(3)}` : "all equal"),
       costs.selection_seconds !== undefined && tile("chosen in", duration(costs.selection_seconds)))}
-    ${words.length > 0 && html`<ul class="words">${words.map((text) => html`<li>${String(text)}</li>`)}</ul>`}
+    ${words.length > 0 && html`<ul class="dim">${words.map((text) => html`<li>${String(text)}</li>`)}</ul>`}
     ${manifest?.stopped_early && html`<p class="note">${String(manifest.stopped_early)}</p>`}`;
+}
+
+export function diagnosisView() {
+  const runId = state.route.query.get("run") ?? "";
+  const key = `diagnosis ${runId}`;
+  const { value, busy, progress, error } = task(key);
+  const diagnose = () => perform(key, async (onProgress) => {
+    const { diagnosis } = await compute("/api/DiagnosisService/Diagnose", { run_id: runId }, onProgress);
+    return get(`/api/diagnoses/${diagnosis.file.sha256}`);
+  });
+  const change = (event) => { location.hash = to(["diagnosis"], { run: event.target.value }); };
+  const learners = state.runs.filter((run) => run.state === "RUN_STATE_READY").map((run) => [run.run_id, `the learners of ${run.name}`]);
+  return html`
+    ${head("Diagnosis")}
+    <div class="card ask">
+      <div class="fields">
+        ${field("seen-by", "Based on", (props) => choice({ ...props, value: runId, onChange: change }, [["", "the data alone"], ...learners]))}
+        <div class="field submit">${button(busy ? "Diagnosing…" : "Diagnose", diagnose, { class: "main", disabled: busy || !mayAct("trainer") })}</div>
+      </div>
+      <p class="dim">Wrong labels, duplicates, outliers, imbalance, and the smallest useful subset. It needs neither a run nor a worker.</p>
+      ${busy && progressLine(progress)} ${problem(error)}
+    </div>
+    ${value && findings(value)}`;
+}
+
+const pictures = (id, title, ids, caption) => ids.length > 0 && section(id, title, gallery(title, ids.slice(0, 32), caption), "the worst first");
+
+function findings(found) {
+  const { label_errors: errors, duplicates, outliers, imbalance, redundancy, learnability, class_names: names } = found;
+  const suspects = new Map(errors.ranked.map((suspect) => [suspect.id, suspect]));
+  const caption = (id) => html`<s>${names[suspects.get(id).given]}</s> <b><span class="unseen">looks like </span>${names[suspects.get(id).suggested]}</b>`;
+  return html`
+    ${tiles(
+      tile("suspect labels", count(errors.num_suspects)),
+      tile("wrong labels, estimated", percent(errors.noise_rate), `95% interval ${percent(errors.noise_low)} to ${percent(errors.noise_high)}`),
+      tile("surplus duplicates", count(duplicates.surplus)), tile("outliers", count(outliers.count)),
+      tile("largest to smallest class", `${fixed(imbalance.ratio, 1)} : 1`),
+      tile("share that represents 90%", percent(redundancy.share_for_90), "by facility location"),
+      tile("suggested fraction", percent(learnability.suggested_fraction, 0), learnability.reason))}
+    ${found.worst_fitting.length > 0 ? pictures("worst", "Worst fitting targets", found.worst_fitting)
+      : pictures("suspects", "Labels that look wrong", [...suspects.keys()], caption)}
+    ${found.confusion.length > 0 && section("confusion", "Confused classes", table("Confused classes",
+      [["labelled", "long"], ["looks like", "long"], ["examples", "numeric"], ["of the class", "numeric"]],
+      found.confusion.slice(0, 10).map((pair) => ({ key: `${pair.given} ${pair.suggested}`, cells: [names[pair.given], names[pair.suggested], count(pair.count), percent(pair.share)] }))))}
+    ${duplicates.groups.length > 0 && section("duplicates", "Duplicates", duplicates.groups.slice(0, 8).map((group, place) =>
+      gallery(`Group ${place + 1} of near-duplicates`, group.slice(0, 8))))}
+    ${section("balance", "Classes", histogram("Classes of the data", names, [{ name: "number", counts: found.class_counts }]))}
+    ${pictures("outliers", "Outliers", outliers.ranked)}`;
 }
