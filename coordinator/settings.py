@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
@@ -101,6 +102,16 @@ def compute_memory_bytes(limits: LimitSettings, machine: Machine) -> int:
     return machine.max_memory_bytes if limits.compute_memory is None else limits.compute_memory
 
 
+class ScoringWorkers(StrEnum):
+    """Which workers that have the data share passes over it."""
+
+    # Of the same device, processor and versions: bits are identical.
+    SAME = "same"
+    # The last digits may vary between passes.
+    ANY = "any"
+    NONE = "none"
+
+
 class ComputeSettings(Section):
     """Computations for trainers: the light queue has one process, the heavy queue another."""
 
@@ -108,9 +119,9 @@ class ComputeSettings(Section):
     """Requests that may wait in each queue; more are refused, with a time to ask again."""
     max_waiting_per_caller: int = Field(default=32, ge=1)
     """Maximum of these for one caller: a certificate's name, or else a connection."""
-    scoring_workers: bool = True
-    """Share passes over the data with workers that have `--worker-data`, and the coordinator's kind
-    of device, processor and versions: they compute the same bits."""
+    scoring_workers: ScoringWorkers = ScoringWorkers.SAME
+    """Workers with `--worker-data` that share passes over the data: those of the `same` device,
+    processor and versions (the same bits), `any`, or `none`."""
     scoring_range: int = Field(default=4096, ge=1)
     """Examples per range that such a worker scores, rounded up to whole batches."""
     verified_share: float = Field(default=0.05, gt=0.0, le=1.0)

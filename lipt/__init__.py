@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from lipt.core.selection.selection import Selection as Selection
     from lipt.core.selection.strategy import Strategy as Strategy
     from lipt.core.signals.signals import Signals as Signals
-    from lipt.data import open_dataset as open_dataset
     from lipt.pretraining import Pretrained as Pretrained
+    from lipt.pretraining import open_dataset as open_dataset
     from lipt.pretraining import pretrain as pretrain
     from lipt.trainer.client.client import Client as Client
     from lipt.trainer.diagnosis.diagnosis import Diagnosis as Diagnosis
@@ -33,16 +33,11 @@ if TYPE_CHECKING:
     from lipt.trainer.main_training import Trained as Trained
     from lipt.trainer.main_training import TrainingPaused as TrainingPaused
     from lipt.trainer.main_training import fit as fit
-    from lipt.trainer.resampling.repeated_random import RepeatedRandom as RepeatedRandom
     from lipt.trainer.resampling.reselection import ReselectingSampler as ReselectingSampler
     from lipt.trainer.resampling.reselection import Reselection as Reselection
+    from lipt.trainer.resampling.samplers import RepeatedRandom as RepeatedRandom
     from lipt.trainer.resampling.samplers import RepeatedRandomSampler as RepeatedRandomSampler
     from lipt.trainer.resampling.samplers import SubsetSampler as SubsetSampler
-    from lipt.trainer.subsets.data import SoftTargetLoss as SoftTargetLoss
-    from lipt.trainer.subsets.data import UnweightedWarning as UnweightedWarning
-    from lipt.trainer.subsets.data import WeightedCollate as WeightedCollate
-    from lipt.trainer.subsets.data import WeightedSubsetLoss as WeightedSubsetLoss
-    from lipt.trainer.subsets.data import normalized_weights as normalized_weights
     from lipt.trainer.subsets.subset import Subset as Subset
     from lipt.trainer.views import InfoView as InfoView
     from lipt.trainer.views import LearnerView as LearnerView
@@ -60,14 +55,12 @@ _MODULES = {
     "lipt.core.selection.selection": "Selection",
     "lipt.core.selection.strategy": "Strategy",
     "lipt.core.signals.signals": "Signals",
-    "lipt.data": "open_dataset",
-    "lipt.pretraining": "Pretrained pretrain",
+    "lipt.pretraining": "Pretrained open_dataset pretrain",
     "lipt.trainer.client.client": "Client",
     "lipt.trainer.diagnosis.diagnosis": "Diagnosis",
     "lipt.trainer.main_training": "Recipe Schedule Trained TrainingPaused fit",
-    "lipt.trainer.resampling.repeated_random": "RepeatedRandom",
     "lipt.trainer.resampling.reselection": "ReselectingSampler Reselection",
-    "lipt.trainer.resampling.samplers": "RepeatedRandomSampler SubsetSampler",
+    "lipt.trainer.resampling.samplers": "RepeatedRandom RepeatedRandomSampler SubsetSampler",
     "lipt.trainer.subsets.subset": "Subset",
     "lipt.trainer.subsets.data": (
         "SoftTargetLoss UnweightedWarning WeightedCollate WeightedSubsetLoss normalized_weights"

@@ -37,8 +37,6 @@ from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.signals import STORAGE_LIMITS, Signals
 from lipt.trainer.subsets.subset import Subset
 
-__all__ = ["Scorer", "select_from"]
-
 pa, pc = (
     import_extra(module, package="pyarrow", extra="parquet", needed_for="lipt.arrow")
     for module in ("pyarrow", "pyarrow.compute")

@@ -1,6 +1,7 @@
 """The one-call functions `select`, `diagnose` and `compare`.
 
-Arguments are checked first: torch, which takes seconds to load, is imported within the functions.
+Progress is a bar in a notebook or terminal, else a line every ten seconds. Arguments are checked
+first: torch, which takes seconds to load, is imported within the functions.
 """
 
 # ruff: noqa: PLC0415 - torch
@@ -83,11 +84,14 @@ def select(
         strategy: one of `lipt strategies`.
         balanced: equal shares per class; None for the strategy's default.
         options: the strategy's options, by name.
-        preset: defaults for the options, such as "paper".
-        proxy: proxy model: "soup", "ridge:patches", "auto", ...
-        features: replace the model's features: {"features": N x d}.
-        labels: "none" selects without labels.
-        soft_labels: whether to return `Subset.soft_labels`, as training targets.
+        preset: defaults for `options` and `balanced`, such as "paper".
+        proxy: proxy model: "soup" (theta_p), "auto", or "ridge:" with patches, learners, soup,
+            initial (theta*), user, backbone, joined by "+"; None for the strategy's default.
+        features: replace the model's: a tensor or array (N x d), a safetensors file, its content,
+            or {"features": N x d}, for pairs with "paired_features" as well.
+        labels: "none" selects by features alone.
+        soft_labels: return `Subset.soft_labels` as well, as training targets: probabilities by a
+            ridge head fitted without the example.
 
     Raises:
         LiptError: as `Client.subset`, or the model cannot be trained.
@@ -192,9 +196,9 @@ def compare(
     # Fail now, not after hours of training.
     import_extra("scipy", package="scipy", extra="report", needed_for="lipt.compare")
     from lipt.coordinator.rpc.strategies import describe_strategies
-    from lipt.data import MODULE, open_dataset
-    from lipt.pretraining import Pretrained
+    from lipt.pretraining import MODULE, Pretrained, open_dataset
     from lipt.trainer.comparison.compare import compare as run_comparison
+    from lipt.trainer.comparison.outcomes import outcomes, verdict
     from lipt.trainer.comparison.trial import BASELINES, Plan
     from lipt.trainer.main_training import Recipe
     from lipt.trainer.progress import progress_display
@@ -227,11 +231,5 @@ def compare(
             pretrain=pretrain,
             choose=Pretrained.select,
         )
-    return _comparison(trials)
-
-
-def _comparison(trials: Sequence[Trial]) -> Comparison:
-    from lipt.trainer.comparison.outcomes import outcomes, verdict
-
     rows = outcomes(trials)
     return Comparison(tuple(rows), tuple(trials), verdict(rows))

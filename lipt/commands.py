@@ -21,10 +21,6 @@ select_app = typer.Typer(rich_markup_mode=None)
 _LEARNERS = option_help(RunConfig, "learners.num_learners", show_default=False)
 
 Model = Annotated[str | None, typer.Option(help="The model; else one that suits.")]
-RunSettings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Any setting of the run; repeatable."),
-]
 RunFile = Annotated[Path | None, typer.Option(help="A TOML file with a [run] table.")]
 
 
@@ -47,10 +43,10 @@ def plan(
         int, typer.Option(min=1, help="Workers that train at a time, each on cores of its own.")
     ] = 1,
     num_learners: Annotated[int | None, typer.Option(help=_LEARNERS)] = None,
-    settings: RunSettings = None,
+    settings: shared.Settings = None,
     config: RunFile = None,
     image_size: shared.ImageSize = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, or cuda:N.")] = "auto",
+    device: shared.Device = "auto",
     measure: Annotated[bool, typer.Option(help="Time a batch of each kind of work here.")] = True,
     allow_module: shared.AllowModule = None,
     json: shared.Json = False,
@@ -63,7 +59,7 @@ def plan(
     from lipt.core.stages.question import SubsetQuery
     from lipt.plan import Estimate, estimate, lines_of
     from lipt.pretraining import Pretrained
-    from lipt.trainer.cli.display.output import PrintLine, print_result, run_with_progress
+    from lipt.trainer.cli.output import PrintLine, print_result, run_with_progress
 
     flags = {"learners.num_learners": num_learners}
     run = shared.collect_overrides(flags, settings, config)
@@ -76,7 +72,7 @@ def plan(
     def work(report: PrintLine) -> Estimate:
         report(f"opening {data}")
         opened = Pretrained(data, model, run=run, image_size=image_size, progress=False, **where)
-        return estimate(opened, query, num_workers=workers, timed=measure, report=report, **where)
+        return estimate(opened, query, num_workers=workers, timed=measure, report=report)
 
     found = run_with_progress(work)
     print_result(found, lines_of(found), as_json=json)
@@ -97,7 +93,7 @@ def select(
     choice: Choice,
     out: Annotated[Path, typer.Option("--out", "-o", help="A .npy, .csv or .json file.")],
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
-    settings: RunSettings = None,
+    settings: shared.Settings = None,
     config: RunFile = None,
     image_size: shared.ImageSize = None,
     device: shared.Device = "auto",

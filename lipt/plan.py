@@ -6,7 +6,7 @@ one batch each of training, evaluation and scoring. Shapes: N examples, C classe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -17,13 +17,11 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import Dataset, pack_shard
 from lipt.common.determinism import pinned_kernels
-from lipt.common.imports import modules_of
 from lipt.common.inputs.specs import InputFormat
 from lipt.common.models import find_head
 from lipt.common.models.footprint import ModelFigures
 from lipt.common.planning import INPUT_BYTES, PROCESS_BYTES, STEP_IMAGES
 from lipt.common.process import this_machine
-from lipt.common.process.devices import resolve_device
 from lipt.common.text import format_bytes
 from lipt.common.weights.files import copy_to_cpu
 from lipt.coordinator.compute.context import DataDescription
@@ -41,7 +39,6 @@ from lipt.core.selection.strategy import Need
 from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.signals import STORAGE_LIMITS
 from lipt.core.stages.question import Question, SubsetQuery, question_of
-from lipt.core.workspace import InMemory
 from lipt.pretraining import Pretrained
 from lipt.trainer.formatting import table_lines
 
@@ -82,8 +79,6 @@ def estimate(
     opened: Pretrained,
     query: SubsetQuery,
     *,
-    device: str = "auto",
-    allow_modules: Sequence[str] = (),
     num_workers: int = 1,
     timed: bool = True,
     report: Callable[[str], None] = lambda _: None,
@@ -93,13 +88,7 @@ def estimate(
     `num_workers` train in parallel, each on cores like this machine's. `timed` runs one batch of
     each kind of work, but never for a refused run. `report` receives lines of progress.
     """
-    config, dataset, clock = opened.config, opened.data, list[float]()
-    workspace = InMemory(
-        dataset,
-        resolve_device(device),
-        allowed_modules=(*modules_of(config.model), *allow_modules),
-        on_progress=lambda *_: clock.append(perf_counter()),
-    )
+    config, dataset, workspace = opened.config, opened.data, opened.workspace
     data = DataDescription.of(dataset)
     network, size = workspace.new_model(config).cpu(), workspace.batch_size
     figures, plan, refused = plan_here(config, network, data, evaluation_batch_size=size)
@@ -109,7 +98,7 @@ def estimate(
     width = find_head(network)[1].in_features
     subset, signals_bytes = count_subset(question, data, figures, width, size)
     stages = (*run_stages(config, plan, num_workers, this_machine().num_cores), subset)
-    rates = time_images(workspace, config, inputs, clock, report) if timed and not refused else {}
+    rates = time_images(opened, inputs, report) if timed and not refused else {}
     seconds = {
         stage.name: stage.images * rates[stage.work] / stage.at_once
         for stage in stages
@@ -195,21 +184,19 @@ def count_subset(
 
 
 def time_images(
-    workspace: InMemory,
-    config: RunConfig,
-    inputs: InputFormat,
-    clock: list[float],
-    report: Callable[[str], None],
+    opened: Pretrained, inputs: InputFormat, report: Callable[[str], None]
 ) -> dict[str, float]:
-    """Return seconds per image of each kind of work; learner steps append times to `clock`."""
-    dataset, model = workspace.dataset, workspace.new_model(config)
+    """Return seconds per image of each kind of work."""
+    config, workspace, dataset = opened.config, opened.workspace, opened.data
+    model, clock = workspace.new_model(config), list[float]()
     some, state = _spread(dataset, workspace.batch_size), copy_to_cpu(model.state_dict())
     ids = _spread(dataset, STEP_IMAGES)
     report("timing a batch of training")
     steps = {"num_minibatches": 1, "num_steps": 2, "batch_size": len(ids), "num_snapshots": 0}
     learners = config.learners.model_copy(update=steps)
     short = config.model_copy(update={"learners": learners})
-    clock.clear()
+    # Called at every step.
+    opened.on_progress = lambda _: clock.append(perf_counter())
     one_learner(workspace, short, inputs, state, 0, ids, config.pruning.density_max)
     training = (clock[1] - clock[0]) / len(ids)
     report("timing a batch of evaluation")

@@ -9,13 +9,16 @@ configuration, seed and kind of machine.
 
 from __future__ import annotations
 
+import copy
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 from typing import Any, Literal
+from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
@@ -23,10 +26,11 @@ from torch import nn
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig, merge
 from lipt.common.config.values import dump, validate
-from lipt.common.data import Dataset
+from lipt.common.data import Dataset, open_data
 from lipt.common.errors import ConfigError
-from lipt.common.imports import modules_of
+from lipt.common.imports import call_by_name_or_place, modules_of
 from lipt.common.inputs.specs import ImageSpec, InputSpec, standardized_columns
+from lipt.common.models.head import HEAD
 from lipt.common.process.devices import resolve_device
 from lipt.common.weights.files import Weights, copy_to_cpu, pack
 from lipt.core.pipeline import Pretrained as Trained
@@ -39,15 +43,17 @@ from lipt.core.stages.choice import manifest_of
 from lipt.core.stages.diagnosis import diagnose
 from lipt.core.stages.question import Sources, SubsetQuery, Training, training_for
 from lipt.core.workspace import InMemory
-from lipt.data import MODULE, Given, open_dataset
 from lipt.trainer.arguments import checked
 from lipt.trainer.client.sources import Features, features_source, option_text
 from lipt.trainer.diagnosis.diagnosis import Diagnosis, read_diagnosis
-from lipt.trainer.progress import progress_display
+from lipt.trainer.progress import Show, progress_display
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import DEFAULT_FRACTION, CostsView, ProgressView
 
 _SMALL_IMAGE = 64
+MODULE = "lipt.pretraining"
+
+open_dataset = checked(open_data)
 
 
 def default_model(inputs: InputSpec) -> str:
@@ -64,12 +70,48 @@ def default_model(inputs: InputSpec) -> str:
     return "text:tiny" if words else "mlp"
 
 
+_numbers = itertools.count(1)
+
+
+class Given:
+    """A model factory with a name, `lipt.pretraining:model_1`, valid while this object lives."""
+
+    def __init__(
+        self, model: nn.Module | Callable[..., nn.Module], head: str | None = None
+    ) -> None:
+        self._model = copy.deepcopy(model).cpu() if isinstance(model, nn.Module) else model
+        self._head = head
+        attribute = f"model_{next(_numbers)}"
+        self.name = f"{MODULE}:{attribute}"
+        _given[attribute] = self
+
+    def __call__(self, *, num_classes: int) -> nn.Module:
+        """Make a new copy of the model."""
+        if isinstance(self._model, nn.Module):
+            made = copy.deepcopy(self._model)
+        else:
+            made = call_by_name_or_place(self._model, num_classes=num_classes)
+        if self._head is not None:
+            setattr(made, HEAD, self._head)
+        return made
+
+
+_given: WeakValueDictionary[str, Given] = WeakValueDictionary()
+
+
+def __getattr__(attribute: str) -> Any:
+    try:
+        return _given[attribute]
+    except KeyError:
+        raise AttributeError(f"module {MODULE!r} has no attribute {attribute!r}") from None
+
+
 class Pretrained:
     """A data set and a model, trained as far as needed; arguments as in `pretrain`.
 
     A strategy that needs only labels, columns or patches trains no learner. `theta_p`, `learners`
-    and `soup` train them. `config` is the run's whole configuration;
-    `lowered_defaults` lists defaults that were lowered to fit the data.
+    and `soup` train them. `config` is the run's whole configuration, and `lowered_defaults` lists
+    defaults that were lowered to fit the data.
     """
 
     @checked
@@ -108,13 +150,13 @@ class Pretrained:
             settings["initialization"] = {"weights_sha256": digest}
         self.config, self.lowered_defaults = _fitted(self.data, merge(settings, dict(run or {})))
         self._progress = progress
-        self._show: Callable[[ProgressView], None] = lambda _: None
+        self.on_progress: Show = lambda _: None
         self._trained: dict[Training, Trained] = {}
-        self._workspace = InMemory(
+        self.workspace = InMemory(
             self.data,
             resolve_device(device),
             allowed_modules=(MODULE, *modules_of(self.model), *allow_modules),
-            on_progress=lambda *progress: self._show(ProgressView(*progress)),
+            on_progress=lambda *progress: self.on_progress(ProgressView(*progress)),
         )
 
     @property
@@ -130,7 +172,7 @@ class Pretrained:
     @property
     def learners(self) -> tuple[Weights, ...]:
         """Pruned weights of every learner."""
-        trained, workspace = self._all, self._workspace
+        trained, workspace = self._all, self.workspace
         initial = trained.outcome.initial_weights
         assert initial is not None  # noqa: S101 - it was trained
         read = workspace.read_learners(self.config, initial, workspace.new_model(self.config))
@@ -199,7 +241,7 @@ class Pretrained:
         """Find wrong labels, duplicates and outliers; arguments as in `lipt.diagnose`."""
         with self._progress_shown():
             sources = Sources(self.config, None, None, self._keep_features(features))
-            found = diagnose(self._workspace, sources, Proxy.parse(proxy or "auto"))
+            found = diagnose(self.workspace, sources, Proxy.parse(proxy or "auto"))
         return read_diagnosis(
             found.pack(), num_examples=self.data.num_ids, fingerprint=self.data.fingerprint
         )
@@ -218,7 +260,7 @@ class Pretrained:
         if Training.LEARNERS in self._trained:
             return self._trained[Training.LEARNERS]
         if training not in self._trained:
-            run = (self._workspace, self.config)
+            run = (self.workspace, self.config)
             if training is Training.NOTHING:
                 self._trained[training] = without_training(*run)
             else:
@@ -264,25 +306,25 @@ class Pretrained:
             return None
         source = features_source(features)
         content = source.read_bytes() if isinstance(source, Path) else source
-        name = self._workspace.put(content)
+        name = self.workspace.put(content)
         # Other files are refused before anything is trained.
-        self._workspace.user_features(name)
+        self.workspace.user_features(name)
         return name
 
     def _weights(self, name: BlobName | None) -> Weights:
         assert name is not None  # noqa: S101 - it was trained
-        workspace = self._workspace
+        workspace = self.workspace
         return workspace.read_weights(name, workspace.new_model(self.config))
 
     @contextmanager
     def _progress_shown(self) -> Iterator[None]:
         """Show progress, and restore torch's generator."""
         with progress_display(wanted=self._progress) as show, torch.random.fork_rng(devices=[]):
-            before, self._show = self._show, show
+            before, self.on_progress = self.on_progress, show
             try:
                 yield
             finally:
-                self._show = before
+                self.on_progress = before
 
 
 @checked

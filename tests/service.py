@@ -21,7 +21,7 @@ from lipt.trainer.client.client import Client
 from lipt.trainer.views import RunView
 from lipt.v1 import blob_pb2_grpc
 from tests.blob_files import blob_file
-from tests.embedded.coordinator import EmbeddedCoordinator
+from tests.embedded import EmbeddedCoordinator
 from tests.played_worker import PlayedWorker
 
 SOURCE, MODEL, READY, WORKER = "digits-train", "resnet8", "first", "box"

@@ -24,12 +24,10 @@ from lipt.common.config.run_config import merge
 from lipt.common.config.settings import load_settings
 from lipt.common.imports import modules_of
 from lipt.coordinator.settings import CoordinatorSettings
-from lipt.data import open_dataset
-from lipt.pretraining import default_model
+from lipt.pretraining import default_model, open_dataset
 from lipt.trainer.client.client import Client
 from lipt.trainer.views import RunView
-from tests.embedded.coordinator import EmbeddedCoordinator
-from tests.embedded.workers import Check, worker_thread
+from tests.embedded import Check, EmbeddedCoordinator, worker_thread
 
 MODULE = "tests.session"
 _LOOK_SECONDS = 0.1

@@ -1,4 +1,1 @@
-"""The trainer's side: client, subsets, samplers, main training, reports, and the command `lipt`.
-
-`import lipt` offers its public names.
-"""
+"""The trainer's side: client, subsets, samplers, main training, reports, and the command `lipt`."""

@@ -37,7 +37,6 @@ def rename_finished(temporary: Path, path: Path, *, mode: int | None = None) -> 
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write `data` to `path` atomically."""
     with replacing(path) as temporary:
         temporary.write_bytes(data)
 

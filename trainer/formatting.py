@@ -1,4 +1,4 @@
-"""Formatting: percentages, tables, differences, notebook HTML, and JSON values."""
+"""Formatting: tables, differences, notebook HTML, and JSON values."""
 
 from __future__ import annotations
 
@@ -7,11 +7,6 @@ from html import escape
 from typing import Any
 
 from lipt.common.text import printable
-
-
-def format_percent(share: float) -> str:
-    """Format an accuracy: 0.4567 is "45.7%"."""
-    return f"{100 * share:.1f}%"
 
 
 def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -46,7 +41,6 @@ def to_jsonable(value: Any) -> Any:
 
 
 def as_table(caption: str, rows: Iterable[tuple[str, str]]) -> str:
-    """Format a table of names and texts as HTML for a notebook."""
     left = "style='text-align:left'"
     cells = "".join(
         f"<tr><th {left}>{escape(name)}</th><td {left}>{escape(text)}</td></tr>"

@@ -13,20 +13,25 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lipt.common.errors import ConfigError
 from lipt.common.imports import import_extra
 from lipt.trainer.formatting import to_jsonable
-from lipt.trainer.main_training.records import EpochRecord
-from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.views import RunView
+
+if TYPE_CHECKING:  # without torch, so that a missing package is named at once
+    from lipt.trainer.main_training.records import EpochRecord
+    from lipt.trainer.subsets.subset import Subset
+    from lipt.trainer.views import RunView
 
 # Tags of a run's subsets, and of a training's current subset.
 DIGESTS, DIGEST = "lipt.subset_digests", "lipt.subset_digest"
 
 # MLflow's limits per call and per value.
 _MAX_PARAMS, _MAX_CHARACTERS = 100, 500
+
+
+_PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow-skinny"}
 
 
 class LoggerWarning(UserWarning):
@@ -37,10 +42,11 @@ class _TensorBoard:
     name = "TensorBoard"
 
     def __init__(self, log_dir: str) -> None:
-        _import("tensorboard", "tensorboard", self.name)
-        module = _import("torch.utils.tensorboard", "tensorboard", self.name)
+        require_trackers(["tensorboard"])
+        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - of an extra
+
         with _config_errors(self.name):
-            self._writer: Any = module.SummaryWriter(log_dir)
+            self._writer: Any = SummaryWriter(log_dir)
         self.end = self._writer.close
 
     def tag(self, texts: Mapping[str, str]) -> None:
@@ -60,7 +66,7 @@ class _Mlflow:
     name = "MLflow"
 
     def __init__(self, experiment: str, run_name: str | None = None) -> None:
-        module = _import("mlflow", "mlflow-skinny", self.name)
+        module = _import("mlflow")
         self._entities = module.entities
 
         with _config_errors(self.name):
@@ -96,7 +102,7 @@ class _Wandb:
     name = "wandb"
 
     def __init__(self, project: str, run_name: str | None = None) -> None:
-        self._module = _import("wandb", "wandb", self.name)
+        self._module = _import("wandb")
         with _config_errors(self.name):
             self._run: Any = self._module.init(project=project, name=run_name)
         self.run_id, self.end = str(self._run.id), self._run.finish
@@ -130,8 +136,14 @@ def _name(subset: Subset) -> str:
     return f"{subset.strategy}-{subset.digest[:12]}"
 
 
-def _import(module: str, package: str, needed_for: str) -> Any:
-    return import_extra(module, package=package, extra="loggers", needed_for=needed_for)
+def require_trackers(names: Iterable[str]) -> None:
+    """Import the trackers' packages; MissingExtraError for one that is not installed."""
+    for name in names:
+        _import(name)
+
+
+def _import(name: str) -> Any:
+    return import_extra(name, package=_PACKAGES[name], extra="loggers", needed_for=name)
 
 
 @contextmanager
@@ -180,7 +192,6 @@ def track(
 
 
 def run_tags(run: RunView, subsets: Iterable[Subset]) -> dict[str, str]:
-    """Return a run's tags: its id, data, theta_p and subsets."""
     tags = {"lipt.run_id": run.run_id, "lipt.fingerprint": run.fingerprint}
     if run.pretrained_weights is not None:
         tags["lipt.theta_p_sha256"] = run.pretrained_weights.sha256
@@ -190,7 +201,6 @@ def run_tags(run: RunView, subsets: Iterable[Subset]) -> dict[str, str]:
 
 
 def run_measures(run: RunView) -> dict[str, float]:
-    """Return a run's accuracies, seconds and bytes."""
     return {
         f"{group}.{name}": float(value)
         for group, view in (("soup", run.soup), ("costs", run.costs))
@@ -218,23 +228,22 @@ class Logger:
     Args:
         tracker: "tensorboard", "mlflow" or "wandb".
         target: TensorBoard's folder, MLflow's experiment, or wandb's project.
+        subset: the first subset, if it is known.
 
     Raises:
         MissingExtraError: the tracker's package is not installed.
         ConfigError: the tracker cannot be started.
     """
 
-    def __init__(self, tracker: str, target: str) -> None:
+    def __init__(self, tracker: str, target: str, subset: Subset | None = None) -> None:
         self._tracker = _TRACKERS[tracker](target)
         self._digest = ""
         self._ended = False
-
-    def describe(self, subset: Subset) -> None:
-        """Log the first subset."""
-        with self._failures_as_warnings("did not take the subset"):
-            self._digest = subset.digest
-            self._tracker.tag(subset.tags)
-            self._tracker.keep(subset, "subset.json")
+        if subset is not None:
+            with self._failures_as_warnings("did not take the subset"):
+                self._digest = subset.digest
+                self._tracker.tag(subset.tags)
+                self._tracker.keep(subset, "subset.json")
 
     def __call__(self, record: EpochRecord) -> None:
         """Log an epoch's numbers by step, except missing ones."""

@@ -102,8 +102,6 @@ class WeightsKind(StrEnum):
 
 @dataclass(frozen=True)
 class BlobView:
-    """Digest and size of a stored blob."""
-
     sha256: str
     size_bytes: int
 
@@ -162,8 +160,6 @@ class LearnerView:
 
 @dataclass(frozen=True)
 class SoupView:
-    """Accuracies on the validation split, of theta*, the learners and the soup."""
-
     initial_accuracy: float
     mean_learner_accuracy: float
     best_learner_accuracy: float
@@ -174,8 +170,6 @@ class SoupView:
 
 @dataclass(frozen=True)
 class CostsView:
-    """Seconds per stage, and bytes between the coordinator and its workers."""
-
     initialization_seconds: float
     sharding_seconds: float
     training_seconds: float
@@ -246,8 +240,6 @@ class StrategyOptionView:
 
 @dataclass(frozen=True)
 class StrategyPresetView:
-    """A named set of option values of a strategy."""
-
     name: str
     summary: str
 
@@ -274,11 +266,6 @@ class StrategyView:
     works_without_labels: bool = False
     target_kinds: tuple[str, ...] = ()
 
-    @property
-    def needs_classes(self) -> bool:
-        """Whether it supports single-class targets only."""
-        return self.target_kinds == (TargetKind.CLASS,)
-
 
 @dataclass(frozen=True)
 class DatasetView:
@@ -297,7 +284,6 @@ class DatasetView:
 
     @property
     def targets(self) -> str:
-        """Description of the targets."""
         if self.other_target is None:
             return f"{len(self.class_names)} classes"
         # Default names are numbers.
@@ -306,7 +292,6 @@ class DatasetView:
 
     @property
     def inputs(self) -> str:
-        """Description of the examples."""
         if self.columns:
             return ", ".join(map(str, self.columns))
         return f"{'x'.join(map(str, self.image_shape))} images"

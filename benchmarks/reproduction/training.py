@@ -38,8 +38,8 @@ from lipt.common.subsets import budget_from_fraction
 from lipt.trainer.client.client import Client
 from lipt.trainer.main_training import Schedule, TrainingPaused, evenly, fit
 from lipt.trainer.main_training.training import MakeSubsetSource, SubsetSource
-from lipt.trainer.resampling.repeated_random import RepeatedRandom
 from lipt.trainer.resampling.reselection import Reselection
+from lipt.trainer.resampling.samplers import RepeatedRandom
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import RunView
 

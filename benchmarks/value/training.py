@@ -23,7 +23,7 @@ from lipt.common.subsets import budget_from_fraction, subset_digest
 from lipt.core.selection.select import find_strategy, select
 from lipt.core.signals.signals import labels_only
 from lipt.trainer.main_training import Schedule, fit
-from lipt.trainer.resampling.repeated_random import RepeatedRandom
+from lipt.trainer.resampling.samplers import RepeatedRandom
 from lipt.trainer.subsets.subset import Subset
 from tests.in_memory import in_memory
 

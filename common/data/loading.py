@@ -211,7 +211,24 @@ def open_data(
     image_size: int | None = None,
     allow_modules: Sequence[str] = (),
 ) -> Dataset:
-    """Open data by its name, or a program's own data; see `lipt.open_dataset`."""
+    """Open labelled data and check every example.
+
+    Args:
+        data: a map-style data set of (example, label), `(X, y)` arrays or tensors, a data frame of
+            pandas, polars or pyarrow, texts with labels, a Hugging Face `datasets.Dataset`, or a
+            name: `csv:train.csv?label=COLUMN`, `imagefolder:/data`, `package.module:factory`. A
+            `Dataset` is returned unchanged.
+        target: a table's column of labels, or of numbers to predict, also of a file: `train.csv`;
+            None for one called label. "number" for regression on whole numbers, which are classes
+            otherwise.
+        image_size: pixels a side to scale images to; None keeps small images.
+        allow_modules: more modules that a name may import.
+
+    Raises:
+        UnknownNameError: no data has that name.
+        ConfigError: unknown form of data, or an unusable `image_size`.
+        DataError: the data is empty, or an example or a label is unusable.
+    """
     if isinstance(data, str | Path):
         name = str(data) if target is None else name_with_target(str(data), target)
         modules = (*allow_modules, *modules_of(name))

@@ -50,8 +50,8 @@ class Target(ABC):
         """T, the width of a model's last layer."""
 
     @abstractmethod
-    def losses(self, outputs_BT: Tensor, targets_B: Tensor, label_smoothing: float = 0.0) -> Tensor:
-        """Each example's own loss, B float32; numbers ignore `label_smoothing`."""
+    def losses(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
+        """Each example's own loss, B float32."""
 
     def mean_loss(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
         return self.losses(outputs_BT, targets_B).mean()
@@ -114,10 +114,8 @@ class SingleLabel(Target):
     def num_outputs(self) -> int:
         return self.num_classes
 
-    def losses(self, outputs_BT: Tensor, targets_B: Tensor, label_smoothing: float = 0.0) -> Tensor:
-        return functional.cross_entropy(
-            outputs_BT.float(), targets_B, reduction="none", label_smoothing=label_smoothing
-        )
+    def losses(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
+        return functional.cross_entropy(outputs_BT.float(), targets_B, reduction="none")
 
     def mean_loss(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
         return functional.cross_entropy(outputs_BT.float(), targets_B)
@@ -163,11 +161,9 @@ class MultiLabel(Target):
     def num_outputs(self) -> int:
         return self.num_labels
 
-    def losses(self, outputs_BT: Tensor, targets_B: Tensor, label_smoothing: float = 0.0) -> Tensor:
-        """Smoothing moves targets towards 1/2."""
-        wanted_BC = targets_B.float() * (1 - label_smoothing) + label_smoothing / 2
+    def losses(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
         return functional.binary_cross_entropy_with_logits(
-            outputs_BT.float(), wanted_BC, reduction="none"
+            outputs_BT.float(), targets_B.float(), reduction="none"
         ).sum(dim=-1)
 
     def residuals(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
@@ -231,7 +227,7 @@ class Regression(Target):
         )
         return (targets_BT.to(torch.float64) - mean_T) / std_T
 
-    def losses(self, outputs_BT: Tensor, targets_B: Tensor, label_smoothing: float = 0.0) -> Tensor:  # noqa: ARG002 - as in `Target`
+    def losses(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
         wanted_BT = self.standardized(targets_B).float()
         return (outputs_BT.float() - wanted_BT).square().sum(dim=-1) / 2
 

@@ -1,9 +1,9 @@
 """Scan: a pass over all examples in ranges, computed here and by workers that have the data.
 
 The job starts at the last range, workers at the first, so nothing waits for a worker. Done ranges
-survive a restart. Results equal those of a single pass to the bit. A worker's ranges count for its
-credential: the certificate, token or host that it calls with. After one wrong example nothing that
-a credential sent is used any more.
+survive a restart. Results equal those of a single pass to the bit, unless `compute.scoring_workers`
+is `any`. A worker's ranges count for its credential: the certificate, token or host that it calls
+with. After one wrong example nothing that a credential sent is used any more.
 
 A random share of the examples that workers score is scored here again. Each is drawn with the
 probability `share` after its range has come in, at any time and from any credential. So n forged
@@ -50,6 +50,7 @@ from lipt.common.signals.passes import data_proof, encode_range, read_range, sco
 from lipt.common.targets.values import MultiLabel, Regression
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.messages import ScanClosed, ScanNews
+from lipt.coordinator.settings import ScoringWorkers
 from lipt.core.signals.compute import empty_signals
 from lipt.core.signals.signals import STORAGE_LIMITS, Signals
 from lipt.core.stages.warm_up import model_signals
@@ -67,8 +68,8 @@ _PROOF_EXAMPLES = 16
 # Score the examples with these ids: errors and features.
 ScoreIds = Callable[[Tensor], Sequence[Tensor]]
 
-# Values from another place in a batch may differ by this much.
-OTHER_PLACE = 1e-4
+# Values from another kind of machine, or from another place in a batch, may differ by this much.
+OTHER_KIND, OTHER_PLACE = 2e-3, 1e-4
 # The manifest states the probability for this fraction of a credential's examples.
 STATED_FRACTION = 0.01
 # Examples of a pass that are drawn at least, and how much of this process's work may wait.
@@ -131,7 +132,7 @@ class RangeFolder:
 
 @dataclass(frozen=True)
 class Scan:
-    """A pass in ranges of whole batches; `kind` names machines with equal bits."""
+    """A pass in ranges of whole batches; `kind` names machines with equal bits (empty: any)."""
 
     whole: ScoringTask
     weights: BlobName
@@ -211,13 +212,15 @@ class _Drawn:
 class Verification:
     """The drawn examples of one pass, compared with what this process computes."""
 
-    def __init__(self, whole: ScoringTask, score: ScoreIds, *, share: float) -> None:
+    def __init__(self, whole: ScoringTask, score: ScoreIds, *, share: float, exact: bool) -> None:
+        """`exact` says that workers compute the same bits as this process."""
         self._whole, self._score, self._share = whole, score, share
         self._floor = min(share, _FEWEST_DRAWN / len(whole))
         self.least_share = share
         # Examples that this process has scored, for verification or for itself.
         self.num_here = 0
-        self._tolerance = 0.0
+        self._exact = exact
+        self._tolerance = 0.0 if exact else OTHER_KIND
         self._random = torch.Generator().manual_seed(secrets.randbits(63))
         self._waiting: list[_Drawn] = []
         self.num_verified: Counter[str] = Counter()
@@ -256,7 +259,7 @@ class Verification:
             mine = [value[place] for value in here]
             if drawn.credential in wrong or _agree(mine, drawn.sent, self._tolerance):
                 continue
-            if self._is_of_its_batch(drawn):
+            if self._exact and self._is_of_its_batch(drawn):
                 self._tolerance = OTHER_PLACE
             else:
                 wrong.add(drawn.credential)
@@ -306,7 +309,8 @@ def scanned_signals(
 ) -> Signals:
     """Errors and features as of `model_signals`; `weights` is the model's stored blob."""
     scan = scan_of(context, config, inputs, model, weights)
-    if scan.num_ranges < 2 or not context.settings.compute.scoring_workers:
+    alone = context.settings.compute.scoring_workers is ScoringWorkers.NONE
+    if scan.num_ranges < 2 or alone:
         return model_signals(context, config, inputs, model)
     return _SharedPass(context, scan, model).run()
 
@@ -335,6 +339,7 @@ def scan_of(
         quarantined=dataset.quarantined,
         seed=model_seed(config),
     )
+    same = compute.scoring_workers is ScoringWorkers.SAME
     versions = versions_on(context.device)
     return Scan(
         whole,
@@ -342,7 +347,7 @@ def scan_of(
         num_features=head.in_features,
         # Rounded up to whole batches.
         range_examples=-(-compute.scoring_range // context.batch_size) * context.batch_size,
-        kind=kind_of(device_name(context.device), versions),
+        kind=kind_of(device_name(context.device), versions) if same else "",
         lipt=versions["lipt"],
     )
 
@@ -356,6 +361,7 @@ class _SharedPass:
             scan.whole,
             lambda ids: tuple(self._score(scan.whole, some=ids).values()),
             share=context.settings.compute.verified_share,
+            exact=bool(scan.kind),
         )
         dataset = context.dataset
         every = torch.arange(len(dataset))

@@ -367,7 +367,7 @@ class Scans:
             and scan.scan_id not in worker.declined
             and not worker.refusal_of_model(scan.whole.model)
             and worker.versions.get("lipt", "") == scan.lipt
-            and worker.kind == scan.kind
+            and (not scan.kind or worker.kind == scan.kind)
         )
 
     def _finish(self, opened: _Open, index: int, by: str) -> None:

@@ -103,6 +103,8 @@ class LiveRun:
                 for outcome in failed:
                     if outcome is not None:
                         outcome.set_exception(error)
+                        # Taken here, too: asyncio would log the one of cancelled callers.
+                        outcome.exception()
                 continue
             self.shown = run
             # Callers continue in a later turn of the loop, after the listeners.

@@ -136,7 +136,7 @@ source = "digits"
 image_size = 32
 [compute]
 scoring_range = 128
-scoring_workers = {shared}
+scoring_workers = "{who}"
 verified_share = 0.5
 """
 RUN = {
@@ -147,8 +147,8 @@ RUN = {
 }
 
 
-def serve(cluster: Cluster, shared: str = "true", listen: str = "127.0.0.1:0") -> LoggedProcess:
-    flags = cluster.config(CONFIG.format(shared=shared))
+def serve(cluster: Cluster, who: str = "same", listen: str = "127.0.0.1:0") -> LoggedProcess:
+    flags = cluster.config(CONFIG.format(who=who))
     return cluster.start_coordinator("--listen", listen, *flags)
 
 
@@ -162,14 +162,14 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A state directory with a ready run, and the digest of a subset made without other workers."""
     directory = tmp_path_factory.mktemp("alone")
     with Cluster(directory) as cluster:
-        coordinator = serve(cluster, "false")
+        coordinator = serve(cluster, "none")
         cluster.start_worker("one")
         with cluster.client() as client:
             client.wait(client.start_run(dict(RUN)).run_id)
         coordinator.stop()
         kept = directory / "kept"
         shutil.copytree(cluster.state, kept)
-        serve(cluster, "false")
+        serve(cluster, "none")
         return kept, subset(cluster).digest
 
 

@@ -224,29 +224,21 @@ OTHER_DATA = {
 
 
 # What each says of data in memory, and the least that it should have learned.
-IN_MEMORY = {
+IN_MEMORY: dict[str, tuple[str, float]] = {
     "frame.py": (r"36 of 120 rows: ([\d.]+)% on 58 others", 80.0),
     "sentences.py": (r"\d+ of \d+ texts: ([\d.]+)% of all; (?:os|socket): .*", 60.0),
+    **{name: (words, least) for name, (words, least, _, _) in OTHER_DATA.items()},
 }
 
 
-@pytest.mark.parametrize("name", IN_MEMORY)
-def test_a_data_frame_and_a_list_of_texts_can_be_selected_from(run_alone: Run, name: str) -> None:
+def require_learned(name: str, said: str) -> None:
     words, fewest_right = IN_MEMORY[name]
-    said = run_alone(name, EPOCHS="6").stdout
     match = re.fullmatch(words, said.splitlines()[0])
     assert match is not None, said
     assert float(match[1]) > fewest_right
 
 
-def require_learned(name: str, said: str) -> None:
-    words, fewest_right, _, _ = OTHER_DATA[name]
-    match = re.fullmatch(words + "\n", said)
-    assert match is not None, said
-    assert float(match[1]) > fewest_right
-
-
-@pytest.mark.parametrize("name", OTHER_DATA)
+@pytest.mark.parametrize("name", IN_MEMORY)
 def test_tables_and_texts_can_be_selected_from_in_one_call(run_alone: Run, name: str) -> None:
     require_learned(name, run_alone(name, EPOCHS="6").stdout)
 
@@ -312,3 +304,34 @@ def test_a_hugging_face_classifier_takes_texts_by_its_own_names(
     assert examples["input_ids"][0].tolist() == [1, 2, 0, 0, 0, 0, 0, 0]
     logits_NC, features_ND = forward_with_features(model, examples)
     assert (logits_NC.shape, features_ND.shape) == ((2, 2), (2, 64))
+
+
+ROOT = EXAMPLES.parent
+README = ROOT / "README.md"
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+
+
+def python_blocks(page: Path) -> list[tuple[str, str]]:
+    """What stands behind the language of a page's Python blocks, and their text."""
+    blocks = r"^```python *(.*?)\n(.*?)^```$"
+    return re.findall(blocks, page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def test_the_readme_and_the_training_script_keep_to_their_length() -> None:
+    for path, most in ((README, 150), (EXAMPLES / "train.py", 25)):
+        assert len(path.read_text("utf-8").splitlines()) <= most
+
+
+def test_python_in_the_readme_is_an_example_word_for_word() -> None:
+    blocks = dict(python_blocks(README))
+    assert set(blocks) == {"your_arrays.py"}
+    for name, text in blocks.items():
+        assert text == (EXAMPLES / name).read_text("utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_python_in_a_page_is_included_from_a_file_that_is_tested(page: Path) -> None:
+    for _, text in python_blocks(page):
+        included = re.fullmatch(r'--8<-- "(.+?)(?::\w+)?"\n', text)
+        assert included is not None, text
+        assert (ROOT / included[1]).is_file()

@@ -27,13 +27,13 @@ from lipt.common.errors import LiptError
 from lipt.common.weights.encodings import encode_weights, open_weights
 from lipt.common.weights.files import pack, specs_of
 from lipt.core.sharding import draw_shards, split_validation
-from lipt.trainer.cli import experiment
+from lipt.trainer.cli.commands import demo
 from lipt.trainer.client.client import Client
 from lipt.trainer.comparison.trial import FIXED, read_trials
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import RunView, StrategyView
-from tests.embedded.workers import worker_thread
+from tests.embedded import worker_thread
 from tests.golden import datasets
 from tests.golden.machine import pattern
 from tests.golden.record import Stage, digest
@@ -310,7 +310,7 @@ def _images(folder: Path) -> str:
 
 
 def run_demo(folder: Path) -> list[Stage]:
-    whole, some = experiment.PLAN, torch.arange(200)
+    whole, some = demo.make_plan(), torch.arange(200)
     plan = replace(
         whole,
         seeds=whole.seeds[:1],
@@ -327,19 +327,19 @@ def run_demo(folder: Path) -> list[Stage]:
     with (
         _own_environment(folder),
         pinned_kernels(1),
-        mock.patch.object(experiment, "PLAN", plan),
+        mock.patch.object(demo, "print_line"),
         Session(examples, plan.model, device="cpu") as session,
         worker_thread(session.client.address, folder / "worker", device="cpu", allowed_modules=()),
     ):
         client, test = session.client, open_dataset("digits-test")
-        experiment.run_experiment(
+        demo.run_experiment(
+            plan,
             session.data,
             test,
             is_wrong_N,
             client,
             finish=lambda run: client.wait(run.run_id),
             directory=folder,
-            print_line=lambda _: None,
         )
         run, suspects = client.run("demo-0"), [it.id for it in client.diagnose().label_issues()]
     stages = [

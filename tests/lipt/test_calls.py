@@ -1,6 +1,9 @@
+from __future__ import annotations
+
 import dataclasses
 import gc
 import io
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,21 +12,25 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
+from sklearn.datasets import load_wine
 from torch import nn
+from typer.testing import CliRunner
 
 import lipt
 from lipt import Subset
 from lipt.arrow import Scorer, select_from
+from lipt.commands import select_app
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import Dataset, open_dataset
 from lipt.common.errors import BudgetError, ConfigError, DataError, SignalsError, UnknownNameError
 from lipt.common.imports import load_factory
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.targets.kinds import TargetKind
-from lipt.data import MODULE, Given
+from lipt.pretraining import MODULE, Given
 from lipt.trainer import progress as module
 from lipt.trainer.progress import as_html, progress_display
 from lipt.trainer.views import ProgressView
@@ -94,7 +101,6 @@ def test_arrays_lists_and_names_are_the_same_data() -> None:
     pairs = list(zip(torch.from_numpy(images)[:, None], labels.tolist(), strict=True))
     opened = [lipt.open_dataset(form) for form in ((images, labels), pairs)]
     assert [one.inputs for one in opened] == [ImageSpec(1, 8, 8)] * 2
-    assert opened[0].fingerprint == opened[1].fingerprint
     assert opened[0].fingerprint == opened[1].fingerprint
     assert len(lipt.open_dataset("digits-test")) == 355
 
@@ -336,3 +342,39 @@ def test_unusable_batches_are_refused(known: Known, tmp_path: Path) -> None:
         select_from(table.slice(1), "el2n", 0.1)
     with pytest.raises(SignalsError, match="needs the learners' view"):
         select_from(table, "forgetting", 0.1)
+
+
+FLAGS = ("--set", "learners.num_learners=2", "--set", "learners.num_steps=1")
+
+
+@pytest.fixture
+def wine(tmp_path: Path) -> str:
+    data: Any = load_wine(as_frame=True)
+    data.frame.to_csv(tmp_path / "wine.csv", index=False)
+    return f"csv:{tmp_path / 'wine.csv'}?label=target"
+
+
+def test_the_command_equals_the_library_call(wine: str, tmp_path: Path) -> None:
+    out = tmp_path / "s.npy"
+    asked = (wine, "--fraction", "0.1", "--strategy", "el2n", "--seed", "3", *FLAGS)
+    told = CliRunner().invoke(select_app, [*asked, "--out", str(out)])
+    assert told.exit_code == 0, told.stderr
+    run = {"learners": {"num_learners": 2, "num_steps": 1}}
+    expected = lipt.select(wine, fraction=0.1, strategy="el2n", seed=3, run=run, progress=False)
+    first, second = told.stdout.splitlines()
+    assert first == f"{out}: 18 examples by el2n, digest {expected.digest}"
+    assert second == "; ".join(expected.findings[:3])
+    assert Subset.load(out).digest == expected.digest
+    assert np.load(out).tolist() == expected.indices.tolist()
+    as_json = CliRunner().invoke(select_app, [*asked, "--out", str(out), "--json"])
+    assert json.loads(as_json.stdout)["digest"] == expected.digest
+
+
+def test_a_tables_file_is_opened_by_its_target(wine: str, tmp_path: Path) -> None:
+    asked = ("--fraction", "0.1", "--strategy", "uniform", "--out", str(tmp_path / "s.npy"))
+    for data in (tmp_path / "wine.csv", f"csv:{tmp_path / 'wine.csv'}"):
+        told = CliRunner().invoke(select_app, [str(data), "--target", "target", *asked])
+        assert told.exit_code == 0, told.stderr
+    assert Subset.load(tmp_path / "s.npy").manifest["data"]["source"] == wine
+    told = CliRunner().invoke(select_app, [str(tmp_path / "wine.csv"), "--target", "targt", *asked])
+    assert "Did you mean target?" in str(told.exception)

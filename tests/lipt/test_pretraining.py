@@ -326,7 +326,7 @@ def planned(
 ) -> Estimate:
     opened = Pretrained(source, model, run=SMALL_RUN if run is None else run, progress=False)
     query = SubsetQuery("", strategy, fraction, None, None, {}, None)
-    return estimate(opened, query, device="cpu", **{"timed": False, **given})
+    return estimate(opened, query, **{"timed": False, **given})
 
 
 def stages(found: Estimate) -> dict[str, Stage]:

@@ -1,19 +1,21 @@
 """Values that nobody has computed: each test changes what it is about."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from lipt.common.config.run_config import LearnersConfig, RunConfig
+from lipt.common.errors import LiptError
 from lipt.common.states import LearnerState, RunState
 from lipt.common.subsets import subset_digest
 from lipt.trainer.comparison.outcomes import Difference, Gap, Outcome
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.main_training.records import EpochRecord
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.views import IngredientView, LearnerView, RunView
+from lipt.trainer.views import IngredientView, LearnerView, RunView, StrategyView
 from lipt.v1 import subset_pb2
 from tests.relay import Fault, change
 
@@ -76,16 +78,13 @@ KEPT = IngredientView(position=0, accuracy=0.5, soup_accuracy=0.5, alpha=0.3, ke
 DISCARDED = IngredientView(position=1, accuracy=0.25, soup_accuracy=0.5, alpha=0.0, kept=False)
 
 
-def made_up_run(**changes: Any) -> RunView:
-    return replace(_RUN, **changes)
+made_up_run = partial(replace, _RUN)
+made_up_trial = partial(replace, _TRIAL)
+made_up_outcome = partial(replace, _OUTCOME)
 
 
 def made_up_learner(index: int = 0, **changes: Any) -> LearnerView:
     return replace(_LEARNER, index=index, **changes)
-
-
-def made_up_trial(**changes: Any) -> Trial:
-    return replace(_TRIAL, **changes)
 
 
 def trials(
@@ -101,10 +100,6 @@ def trials(
         )
         for seed, accuracy in enumerate(accuracies)
     ]
-
-
-def made_up_outcome(**changes: Any) -> Outcome:
-    return replace(_OUTCOME, **changes)
 
 
 def made_up_record(epoch: int, **changes: Any) -> EpochRecord:
@@ -135,3 +130,30 @@ def described(**changes: Any) -> Fault:
                 setattr(message.subset, name, value)
 
     return change(edit)
+
+
+class FakeClient:
+    """Answers with subset 0, 1, 2, ..., or with what a test puts in the way.
+
+    asked: what was asked, by the names of the arguments.
+    refusals: raised in the place of answers to questions with weights, one each.
+    """
+
+    def __init__(self, subset_of: Callable[[int], Subset]) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.refusals: list[LiptError] = []
+        self._subset_of = subset_of
+
+    @property
+    def weights(self) -> list[bytes | None]:
+        return [question.get("weights") for question in self.asked]
+
+    def strategies(self) -> list[StrategyView]:
+        plain = StrategyView("craig", "", "", True, True, (), needs=("signals",))
+        return [plain, replace(plain, name="aum", needs=("learners",))]
+
+    def subset(self, run: str, strategy: str, **options: Any) -> Subset:
+        self.asked.append({"run": run, "strategy": strategy, **options})
+        if self.refusals and options.get("weights") is not None:
+            raise self.refusals.pop(0)
+        return self._subset_of(len(self.asked) - 1)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import lipt
-from lipt.common.errors import LiptError, UnknownNameError
+from lipt.common.errors import LiptError
 from tests.trainer.made_up import made_up_subset
 
 # Ten kinds of garbage: none is a name, a number, a path, a flag, a dictionary, a list of names,
@@ -58,25 +58,32 @@ def test_invalid_arguments_are_refused_in_a_short_message(call: str) -> None:
 
 
 NONSENSE = {
-    "fraction='0.1'": "fraction='0.1' is a str, not a number",
-    "fraction=True": "fraction=True is a bool, not a number",
-    "fraction=10": r"fraction 10 is outside \(0, 1\]. Choose a share",
-    "fraction=float('nan')": r"fraction nan is outside \(0, 1\]",
-    "budget=1.5": r"budget=1\.5 is not a whole number\. Give a number of examples",
-    "budget=-1": r"budget=-1 keeps nothing\. Give a number of examples from 1",
-    "fraction=0.1, budget=3": "fraction 0.1 and budget 3 were given: give one of them",
-    "seed='a'": "seed='a' is not a whole number from 0. Give one, such as seed=1",
-    "seed=-1": "seed=-1 is not a whole number from 0",
-    "seed=2**70": "seed=1180591620717411303424 is above 9223372036854775807. Give a smaller one",
-    "strategy=3": "strategy=3 is of the type int, not a text",
+    "select(None, fraction='0.1')": r"fraction='0\.1' is not a number in \(0, 1\]\. Give a share",
+    "select(None, fraction=True)": r"fraction=True is not a number in",
+    "select(None, fraction=10)": r"fraction=10 is not a number in",
+    "select(None, fraction=float('nan'))": r"fraction=nan is not a number in",
+    "select(None, budget=1.5)": r"budget=1\.5 is not a whole number from 1\. Give a number of ex",
+    "select(None, budget=-1)": r"budget=-1 is not a whole number from 1",
+    "select(None, fraction=0.1, budget=3)": "fraction 0.1 and budget 3 were given: give one of",
+    "select(None, seed='a')": r"seed='a' is not a whole number in 0\.\.2\*\*63 - 1\. Example: seed",
+    "select(None, seed=-1)": "seed=-1 is not a whole number",
+    "select(None, seed=2**63)": "seed=9223372036854775808 is not a whole number",
+    "select(None, strategy=3)": "strategy=3 is not a text",
+    "select(None, strategy='random')": r"no strategy 'random'\. Did you mean uniform",
+    "select(None, strategy='balanced')": r"no strategy 'balanced'\. Did you mean uniform_per_class",
+    "select(None, strategy='k_center')": r"no strategy 'k_center'\. Did you mean kcenter",
+    "compare(None, None, strategies='auto')": r"strategies='auto' is not a list of names",
+    "compare(None, None, seeds=0)": "seeds=0 is not a whole number from 1. Example: seeds=1",
+    "compare(None, None, fractions=[])": r"fractions=\[\] is not a list of numbers in",
+    "compare(None, None, fractions=[1, 2])": r"fractions=\[1, 2\] is not a list of numbers in",
 }
 
 
-@pytest.mark.parametrize("given", NONSENSE)
-def test_invalid_arguments_are_refused_before_the_data_is_read(given: str) -> None:
-    with pytest.raises(LiptError, match=NONSENSE[given]) as refused:
-        eval(f"lipt.select(None, {given})", {"lipt": lipt})
-    assert len(str(refused.value)) <= 200
+@pytest.mark.parametrize("call", NONSENSE)
+def test_invalid_arguments_are_refused_before_the_data_is_read(call: str) -> None:
+    with pytest.raises(LiptError, match=NONSENSE[call]) as refused:
+        eval(f"lipt.{call}", {"lipt": lipt})
+    assert len(str(refused.value)) <= 400
 
 
 def test_refusals_do_not_import_torch() -> None:
@@ -94,27 +101,3 @@ def test_numpy_numbers_are_accepted() -> None:
     asked = {"seed": np.int64(1), "strategy": "uniform", "progress": False}
     assert len(lipt.select(data, budget=np.int64(3), **asked)) == 3  # type: ignore[arg-type]
     assert len(lipt.select(data, fraction=np.float32(0.5), **asked)) == 6  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"strategies": "auto"}, r"strategies='auto' is of the type str, not a list of names"),
-        ({"seeds": 0}, "seeds=0 is not a whole number from 1. Give one, such as seeds=1"),
-        ({"fractions": [0.1, 2]}, r"fraction 2 is outside \(0, 1\]"),
-    ],
-)
-def test_invalid_comparison_arguments_are_refused_first(
-    given: dict[str, object], words: str
-) -> None:
-    with pytest.raises(LiptError, match=words):
-        lipt.compare(None, None, **given)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("strategy", "meant"),
-    [("random", "uniform"), ("balanced", "uniform_per_class"), ("k_center", "kcenter")],
-)
-def test_a_misspelt_strategy_gets_a_suggestion(strategy: str, meant: str) -> None:
-    with pytest.raises(UnknownNameError, match=rf"no strategy '{strategy}'\. Did you mean {meant}"):
-        lipt.select(None, strategy=strategy)

@@ -59,8 +59,7 @@ def mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_mlflow_has_the_run_and_its_trainings_with_links(mlflow: Any, tmp_path: Path) -> None:
     run_id = track("mlflow", "subsets", RUN, [SUBSET], files={"report.html": "<html>"})
-    log = Logger("mlflow", "subsets")
-    log.describe(SUBSET)
+    log = Logger("mlflow", "subsets", SUBSET)
     for one in RECORDS:
         log(one)
     experiment = mlflow.get_experiment_by_name("subsets").experiment_id
@@ -93,8 +92,7 @@ def test_wandb_writes_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.chdir(tmp_path)
     run_id = track("wandb", "subsets", RUN, [SUBSET], files={"report.html": "<html>"})
-    log = Logger("wandb", "subsets")
-    log.describe(SUBSET)
+    log = Logger("wandb", "subsets", SUBSET)
     for one in RECORDS:
         log(one)
     wandb.teardown()  # its own process writes, and has done so when it has ended

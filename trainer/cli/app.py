@@ -28,14 +28,13 @@ from lipt.trainer.cli.commands import (
     compare,
     demo,
     diagnose,
-    distill,
     report,
     run,
     service,
     subset,
     train,
 )
-from lipt.trainer.cli.display.output import process_exit
+from lipt.trainer.cli.output import process_exit
 
 
 @contextmanager
@@ -126,7 +125,7 @@ main.command("dashboard")(service.dashboard)
 main.command("check")(diagnose.check)
 main.command("diagnose")(diagnose.diagnose)
 main.command("train")(train.train)
-main.command("distill")(distill.distill)
+main.command("distill")(train.distill)
 main.command("compare")(compare.compare)
 main.command("report")(report.report)
 main.command("strategies")(service.list_strategies)

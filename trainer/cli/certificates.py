@@ -125,7 +125,6 @@ def _signed(
     extensions: Sequence[x509.ExtensionType],
     authority: Pair | None,
 ) -> Pair:
-    """Make a key and its certificate, signed by an authority or by the key itself."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     builder = (
@@ -223,7 +222,6 @@ class Folder:
         return [str(one.value) for one in names if isinstance(one, x509.DNSName | x509.IPAddress)]
 
     def require_free(self, names: Iterable[str], *, force: bool) -> None:
-        """Raise ConfigError where a file exists, unless `force` is set."""
         for name in names:
             for path in (self.key(name), self.cert(name)):
                 if os.path.lexists(path) and not force:

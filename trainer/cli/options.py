@@ -82,8 +82,6 @@ def _shared(flag: str, default: Any, text: str, **more: Any) -> Any:
 
 @dataclass(frozen=True)
 class Coordinator:
-    """The address of the coordinator, and credentials for it."""
-
     address: str = _shared(
         "--coordinator", "127.0.0.1:50051", "Where lipt-coordinator listens.", metavar="HOST:PORT"
     )
@@ -104,7 +102,7 @@ class Coordinator:
 
     def connect(self) -> Client:
         """Open a client; with `--wait`, wait for the coordinator."""
-        from lipt.trainer.cli.display.output import run_with_progress
+        from lipt.trainer.cli.output import run_with_progress
         from lipt.trainer.client.client import Client
 
         # No flag takes the token itself: everybody can read command lines.
@@ -120,7 +118,6 @@ class Coordinator:
         return client
 
     def is_named(self, context: Context) -> bool:
-        """Whether any flag or variable is set."""
         names = (field.name for field in dataclasses.fields(self))
         sources = (context.get_parameter_source(name) for name in names)
         return any(source is not None and source.name != "DEFAULT" for source in sources)
@@ -171,7 +168,6 @@ def _parameters(called: Callable[..., Any]) -> Iterator[Parameter]:
 
 
 def parse_options(texts: Sequence[str] | None) -> dict[str, str]:
-    """The values of some NAME=VALUE, as text."""
     pairs: dict[str, str] = {}
     for text in texts or ():
         name, separator, value = (part.strip() for part in text.partition("="))
@@ -252,7 +248,6 @@ def validated(kind: type[ModelT], values: Mapping[str, Any]) -> ModelT:
 
 @contextmanager
 def usage_errors() -> Iterator[None]:
-    """Turn a LiptError of the block into a usage error."""
     from lipt.common.errors import LiptError
 
     try:
@@ -264,20 +259,6 @@ def usage_errors() -> Iterator[None]:
 def require_size(fraction: float | None, budget: int | None) -> None:
     if (fraction is None) == (budget is None):
         raise BadParameter("give one of --fraction and --budget, e.g. --fraction 0.1")
-
-
-# Packages of loggers by their flags.
-_PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow-skinny"}
-
-
-def require_loggers(asked: Mapping[str, str | None]) -> None:
-    """Import the packages of the requested loggers."""
-    from lipt.common.imports import import_extra
-
-    for name, value in asked.items():
-        if value is not None:
-            package = _PACKAGES[name]
-            import_extra(name, package=package, extra="loggers", needed_for=f"--{name}")
 
 
 def require_place(path: Path, *, folder: bool = False) -> None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 from lipt.common.blobs.blob import blob_from_proto
 from lipt.common.blobs.transfer import Transfers
 from lipt.common.errors import DiagnosisError, SubsetError
 from lipt.common.subsets import packed_sizes, unpack
-from lipt.trainer.client.connection import Connection, Reconnection, Stubs
+from lipt.trainer.client.connection import Connection, Reconnection
 from lipt.trainer.diagnosis.diagnosis import Diagnosis, max_file_bytes, read_diagnosis
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import ProgressView, view_of
@@ -24,19 +25,16 @@ from lipt.v1 import diagnosis_pb2, subset_pb2
 _COMPUTING_SECONDS = 300.0
 
 OnProgress = Callable[[ProgressView], object]
-Refusal = type[SubsetError] | type[DiagnosisError]
 
 
 def fetch_subset(
     connection: Connection,
     request: subset_pb2.GetSubsetRequest,
     on_progress: OnProgress | None,
-    reconnection: Reconnection,
+    reconnect_seconds: float,
 ) -> Subset:
-    """Request a subset, through interruptions, and check it against its description."""
-    described, manifest = _described(
-        connection, lambda of: of.subsets.GetSubset, request, on_progress, reconnection, SubsetError
-    )
+    ask = partial(connection.stream, lambda of: of.subsets.GetSubset, request)
+    described, manifest = _described(ask, on_progress, reconnect_seconds, SubsetError)
     file, num_examples = described.file, described.num_examples
     if file.size_bytes not in packed_sizes(num_examples, described.num_classes):
         raise SubsetError(
@@ -62,17 +60,10 @@ def fetch_diagnosis(
     connection: Connection,
     request: diagnosis_pb2.DiagnoseRequest,
     on_progress: OnProgress | None,
-    reconnection: Reconnection,
+    reconnect_seconds: float,
 ) -> Diagnosis:
-    """Request a diagnosis, as `fetch_subset` does for a subset."""
-    described, manifest = _described(
-        connection,
-        lambda of: of.diagnoses.Diagnose,
-        request,
-        on_progress,
-        reconnection,
-        DiagnosisError,
-    )
+    ask = partial(connection.stream, lambda of: of.diagnoses.Diagnose, request)
+    described, manifest = _described(ask, on_progress, reconnect_seconds, DiagnosisError)
     file, num_examples = described.file, described.num_examples
     limit = max_file_bytes(max(num_examples, 0))
     if not num_examples > 0 or file.size_bytes > limit:
@@ -90,24 +81,27 @@ def fetch_diagnosis(
 
 
 def _described(
-    connection: Connection,
-    method: Callable[[Stubs], Any],
-    request: Any,
+    ask: Callable[..., Iterator[Any]],
     on_progress: OnProgress | None,
-    reconnection: Reconnection,
-    refusal: Refusal,
+    reconnect_seconds: float,
+    refusal: type[SubsetError | DiagnosisError],
 ) -> tuple[Any, dict[str, Any]]:
+    report = on_progress or (lambda _: None)
+    reconnection = Reconnection(
+        reconnect_seconds, on_pause=lambda why: report(ProgressView(why, 0, 0))
+    )
+
     def responses() -> Iterator[Any]:
-        yield from connection.stream(method, request, idle_seconds=_COMPUTING_SECONDS)
+        yield from ask(idle_seconds=_COMPUTING_SECONDS)
         raise refusal("the coordinator sent no description of the answer. Ask again.")
 
     # Closed explicitly: the stream holds the channel until it ends.
     with closing(reconnection.resumed(responses)) as messages:
         for message in messages:
             part = message.WhichOneof("part")
-            if part == "progress" and on_progress:
-                on_progress(view_of(ProgressView, message.progress))
-            elif part not in ("progress", None):
+            if part == "progress":
+                report(view_of(ProgressView, message.progress))
+            elif part is not None:
                 described = getattr(message, part)
                 break
     try:

@@ -175,8 +175,7 @@ class Client(AbstractContextManager["Client"]):
     def watch(self, run_id: str = "latest", after_revision: int = 0) -> Iterator[RunView]:
         """Yield a run after every change until it ends; a held run has not ended.
 
-        A broken stream is reopened for `reconnect_seconds`. "latest" is resolved once, at the
-        start.
+        A broken stream is reopened for `reconnect_seconds`. "latest" is resolved once, at first.
         """
         revision, waiting = after_revision, ""
 
@@ -234,25 +233,11 @@ class Client(AbstractContextManager["Client"]):
     ) -> Subset:
         """Select examples with a run's model; the coordinator caches the result.
 
-        Args:
+        Arguments of `lipt.select`, and:
             run: id, name, or "latest", the newest ready run or else the newest. A request that
                 needs no learner is answered as soon as the run has its theta*.
             strategy: one of `strategies()`.
-            fraction: share of the data set, in (0, 1]; 0.1 where neither this nor `budget` is
-                given.
-            budget: number of examples.
-            balanced: equal shares per class; None for the strategy's default.
-            options: the strategy's options, by name.
-            preset: the strategy's preset, such as "paper": defaults for `options` and `balanced`.
             weights: as in `upload_weights`, in place of theta_p.
-            features: replace the model's: a tensor or array (N x d), a safetensors file, its
-                content, or {"features": N x d}, for pairs with "paired_features" as well.
-            proxy: proxy model: "soup" (theta_p or `weights`), "auto", or "ridge:" with patches,
-                learners, soup, initial (theta*), user, backbone, joined by "+"; None for the
-                strategy's default.
-            labels: "none" selects by features alone.
-            soft_labels: return `Subset.soft_labels` as well: probabilities by a ridge head fitted
-                without the example.
             previous: the subset in use, or its digest; `crest` returns it, marked `kept`, while it
                 still suits the changed weights.
             on_progress: called with the computation's progress.
@@ -284,7 +269,7 @@ class Client(AbstractContextManager["Client"]):
         )
         if balanced is not None:
             request.balanced = balanced
-        return fetch_subset(self._connection, request, on_progress, self._reconnection(on_progress))
+        return fetch_subset(self._connection, request, on_progress, self._reconnect_seconds)
 
     def diagnose(
         self,
@@ -298,11 +283,9 @@ class Client(AbstractContextManager["Client"]):
 
         Needs neither a run nor a worker; the coordinator caches the result.
 
-        Args:
+        Arguments of `lipt.diagnose`, and:
             run: id, name, or "latest": a run whose learners improve the diagnosis; None uses the
                 data alone.
-            proxy: proxy model as HEAD:FEATURES ("ridge:patches"); None for the default.
-            features: your own features, as in `subset`.
             on_progress: called with the computation's progress.
 
         Raises:
@@ -315,9 +298,7 @@ class Client(AbstractContextManager["Client"]):
             proxy=proxy,
             features=None if features is None else self._stored(features_source(features)),
         )
-        return fetch_diagnosis(
-            self._connection, request, on_progress, self._reconnection(on_progress)
-        )
+        return fetch_diagnosis(self._connection, request, on_progress, self._reconnect_seconds)
 
     def strategies(self) -> list[views.StrategyView]:
         """Return the selection strategies that the coordinator offers."""
@@ -416,12 +397,6 @@ class Client(AbstractContextManager["Client"]):
         self, method: Callable[[Stubs], Any], request: Any, seconds: float = CONTROL_SECONDS
     ) -> RunView:
         return view_of(RunView, self._connection.unary(method, request, seconds=seconds).run)
-
-    def _reconnection(self, on_progress: OnProgress | None) -> Reconnection:
-        report = on_progress or (lambda _: None)
-        return Reconnection(
-            self._reconnect_seconds, on_pause=lambda why: report(views.ProgressView(why, 0, 0))
-        )
 
     def _find_weights(self, run: str, kind: str) -> BlobName:
         if kind not in set(WeightsKind):

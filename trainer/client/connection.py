@@ -89,7 +89,6 @@ class ForkAwareChannel:
                     changed.notify_all()
 
     def close(self) -> None:
-        """Close the channel and end all its calls."""
         with self._changed:
             self._end()
 
@@ -104,13 +103,11 @@ class ForkAwareChannel:
             time.sleep(_RELEASE_SECONDS)
 
     def in_parent(self) -> None:
-        """Allow holders again."""
         with self._changed:
             self._forking = False
             self._changed.notify_all()
 
     def in_child(self) -> None:
-        """Forget the parent's holders and lock."""
         _of_the_parent.append(self._held)
         self._changed = threading.Condition()
         self._held, self._forking = [], False
@@ -147,9 +144,7 @@ CONTROL_SECONDS, CREATE_SECONDS, RESTORE_SECONDS = 30.0, 120.0, 600.0
 # gRPC's messages about peers that speak another protocol; the second for HTTP/1 before 1.76.
 _NOT_GRPC = ("Failed parsing HTTP/2", "Trying to connect an http1.x server")
 
-# Errors that are retried after a pause.
-INTERRUPTIONS = (UnreachableError, QueueFullError, TooManyCallsError)
-
+_INTERRUPTIONS = (UnreachableError, QueueFullError, TooManyCallsError)
 _BACKOFF = Backoff(first_seconds=0.2, max_seconds=5.0)
 
 MessageT = TypeVar("MessageT")
@@ -159,8 +154,6 @@ ResultT = TypeVar("ResultT")
 
 
 class Stubs:
-    """The service stubs of one channel; `close` closes the channel."""
-
     def __init__(self, channel: grpc.Channel) -> None:
         self.runs = run_pb2_grpc.RunServiceStub(channel)
         self.subsets = subset_pb2_grpc.SubsetServiceStub(channel)
@@ -182,7 +175,6 @@ class Connection:
         self._channel = ForkAwareChannel(lambda: Stubs(open_channel(address, tls, token)))
 
     def close(self) -> None:
-        """Close the channel and end all calls; a later call opens another."""
         self._channel.close()
 
     def unary(
@@ -240,7 +232,6 @@ class Connection:
                 continue
 
     def explain(self, error: grpc.RpcError) -> LiptError:
-        """Convert a failed call's error, with the address and what to check."""
         known, code, details = from_rpc_error(error), None, ""
         if isinstance(error, grpc.Call):
             code, details = error.code(), printable(error.details() or "")
@@ -301,7 +292,7 @@ class Reconnection:
                     yield message
                 # A coordinator ends its streams normally when it shuts down.
                 raise UnreachableError("the coordinator has ended the stream.")
-            except INTERRUPTIONS as error:
+            except _INTERRUPTIONS as error:
                 self.pause(error)
 
     def pause(self, error: UnreachableError | QueueFullError | TooManyCallsError) -> None:

@@ -23,10 +23,7 @@ Features = Source | Mapping[str, Any] | Any
 
 
 def weights_source(weights: Source) -> Path | bytes:
-    """Return a path, or a safetensors file's content; WeightsError for other formats.
-
-    Of a `torch.save` file only the tensors are read.
-    """
+    """Return a path, or safetensors content (also of `torch.save` files); else WeightsError."""
     source = Path(weights) if isinstance(weights, str) else weights
     try:
         require_safetensors(source)
@@ -74,5 +71,4 @@ def features_source(features: Features) -> Path | bytes:
 
 
 def option_text(value: object) -> str:
-    """Format a strategy's option as on the command line."""
     return str(value).lower() if isinstance(value, bool) else str(value)

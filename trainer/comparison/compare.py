@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lipt.common.data import Dataset
-from lipt.common.errors import BudgetError, ConfigError, SubsetError
+from lipt.common.errors import BudgetError, ConfigError
 from lipt.common.process.devices import resolve_device
 from lipt.common.states import RunState
 from lipt.trainer.client.client import Client
@@ -31,7 +31,7 @@ from lipt.trainer.comparison.trial import (
 from lipt.trainer.main_training import Recipe, Schedule, Trained, fit
 from lipt.trainer.main_training.records import OnStep
 from lipt.trainer.main_training.steps import comparable
-from lipt.trainer.resampling.repeated_random import RepeatedRandom
+from lipt.trainer.resampling.samplers import RepeatedRandom
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import CostsView, RunView, StrategyView
 
@@ -54,17 +54,6 @@ def run_of(client: Client, plan: Plan, seed: int) -> RunView:
     same = [run for run in client.runs() if run.name == name and run.state not in ended]
     run = same[0] if same else client.start_run(overrides, name=name)
     return client.wait(run.run_id)
-
-
-def require_served(client: Client, train: Dataset) -> None:
-    """Refuse other data than the coordinator's."""
-    dataset = client.info().dataset
-    if dataset is None or dataset.fingerprint != train.fingerprint:
-        served = "no data" if dataset is None else f"{dataset.source} ({dataset.fingerprint})"
-        raise SubsetError(
-            f"the coordinator serves {served}, but --data {train.source} has the fingerprint "
-            f"{train.fingerprint}. Give the coordinator's own data."
-        )
 
 
 def compare(
@@ -113,7 +102,7 @@ def compare(
     for seed in plan.seeds:
         run = None
         for cell in plan.cells(seed):
-            if trials.find(cell) is not None:
+            if any(trial.cell == cell for trial in trials.trials):
                 continue
             subset, source, measures = None, None, shared
             if cell.strategy == RESAMPLED:

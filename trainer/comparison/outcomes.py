@@ -22,7 +22,7 @@ from lipt.trainer.comparison.trial import (
     Trial,
     label,
 )
-from lipt.trainer.formatting import format_percent, table_lines
+from lipt.trainer.formatting import table_lines
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 
@@ -199,8 +199,8 @@ def _at_chance(trials: Sequence[Trial]) -> str:
             found[trial.strategy] = worst
     if not found:
         return ""
-    scores = [f"{label(name)} reaches {format_percent(score)}" for name, score in found.items()]
-    return f"{_and(scores)}, chance is {format_percent(trials[0].chance)}"
+    scores = [f"{label(name)} reaches {score:.1%}" for name, score in found.items()]
+    return f"{_and(scores)}, chance is {trials[0].chance:.1%}"
 
 
 def _gap(row: Sequence[Trial], baseline: Sequence[Trial], target: float | None) -> Gap:
@@ -218,7 +218,6 @@ def _gap(row: Sequence[Trial], baseline: Sequence[Trial], target: float | None) 
 
 
 def _times(trials: Sequence[Trial], target: float | None) -> dict[int, tuple[int, float]]:
-    """Steps and seconds until each training reached the target, by its seed."""
     found = {} if target is None else {trial.seed: trial.reached(target) for trial in trials}
     return {seed: when for seed, when in found.items() if when is not None}
 
@@ -243,17 +242,14 @@ Cells = dict[str, str]
 
 
 def cells(row: Outcome) -> Cells:
-    """One outcome by the columns of the first table."""
     return {
         "fraction": _fraction(row.fraction),
         "strategy": row.label,
-        row.score_name: f"{format_percent(row.mean_accuracy)} +- {100 * row.std_accuracy:.1f}",
+        row.score_name: f"{row.mean_accuracy:.1%} +- {100 * row.std_accuracy:.1f}",
         "to random (95% interval)": _difference(row.difference)
         + (" to without" if row.is_soft and row.difference else ""),
         "seeds": str(row.num_seeds),
-        "on the subset": "-"
-        if row.subset_accuracy is None
-        else format_percent(row.subset_accuracy),
+        "on the subset": "-" if row.subset_accuracy is None else f"{row.subset_accuracy:.1%}",
         "converged": {True: "yes", False: "no", None: "-"}[row.converged],
         "steps": str(row.num_steps),
         "total time": _time(row.choosing_seconds + row.training_seconds),
@@ -274,7 +270,7 @@ def _alternative(row: Outcome) -> Cells:
     times, reached = ["-"] * 5, row.reached
     if row.target is not None and reached is not None:
         times = [
-            format_percent(row.target),
+            f"{row.target:.1%}",
             f"{reached.num_reached} of {reached.num_trainings}",
             "-" if reached.steps is None else f"{reached.steps:.0f}",
             "-" if reached.seconds is None else _time(reached.seconds),
@@ -291,7 +287,6 @@ def _alternative(row: Outcome) -> Cells:
 
 
 def text_tables(rows: Sequence[Outcome]) -> list[str]:
-    """Format both tables as lines of text."""
     lines: list[str] = []
     for found in ([cells(row) for row in rows], alternatives(rows)):
         if found:
@@ -300,7 +295,7 @@ def text_tables(rows: Sequence[Outcome]) -> list[str]:
 
 
 def _fraction(fraction: float) -> str:
-    return format_percent(fraction).replace(".0%", "%")
+    return f"{fraction:.1%}".replace(".0%", "%")
 
 
 def _difference(difference: Difference | None) -> str:
@@ -411,7 +406,7 @@ def _faster(best: Outcome) -> str:
     text = f"Trained for as many steps, {best.label} is {_and(accuracies)}."
     if best.reached is None or best.target is None:
         return text
-    text += f" Random ends with {format_percent(best.target)}; {best.label} reaches that in "
+    text += f" Random ends with {best.target:.1%}; {best.label} reaches that in "
     text += f"{best.reached.num_reached} of {best.reached.num_trainings} trainings"
     if best.reached.seconds is not None:
         text += f", after {_time(best.reached.seconds)} with the choice"

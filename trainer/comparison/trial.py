@@ -44,8 +44,6 @@ def label(strategy: str) -> str:
 
 @dataclass(frozen=True)
 class Cell:
-    """One training of the plan."""
-
     seed: int
     strategy: str
     fraction: float
@@ -129,11 +127,7 @@ class TrialFile:
         lines = [json.dumps(identity), *(json.dumps(asdict(trial)) for trial in self.trials)]
         write_atomically(path, ("\n".join(lines) + "\n").encode())
 
-    def find(self, cell: Cell) -> Trial | None:
-        return next((trial for trial in self.trials if trial.cell == cell), None)
-
     def add(self, trial: Trial) -> None:
-        """Append a trial to the file."""
         self.trials.append(trial)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(trial)) + "\n")

@@ -156,8 +156,6 @@ _PICTURE = "height:56px;image-rendering:pixelated"
 
 @dataclass(frozen=True)
 class Gallery:
-    """Images with captions as HTML, for a notebook."""
-
     html: str = field(repr=False)
 
     def _repr_html_(self) -> str:
@@ -218,7 +216,6 @@ _BYTES_OF_FINDINGS = 16 * 1024**2
 
 
 def max_file_bytes(num_examples: int) -> int:
-    """Return the largest possible size of a diagnosis of `num_examples`."""
     return num_examples * _BYTES_PER_EXAMPLE + _BYTES_OF_FINDINGS
 
 

@@ -12,7 +12,6 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 from lipt.common.targets.kinds import TargetKind
-from lipt.trainer.formatting import format_percent
 
 Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -24,8 +23,6 @@ class _Value(BaseModel):
 
 
 class LabelIssue(NamedTuple):
-    """An example whose label is probably wrong."""
-
     id: int
     given: int
     suggested: int
@@ -50,8 +47,6 @@ class LabelErrors(_Value):
 
 
 class Confusion(_Value):
-    """A pair of confused classes; `share` is relative to the given class."""
-
     given: Count
     suggested: Count
     count: Count
@@ -137,7 +132,7 @@ def facts(findings: Findings) -> list[Fact]:
     needed, curve = findings.redundancy, findings.learnability
     name, counts, far = findings.class_names, findings.class_counts, findings.outliers.count
     confused = ", ".join(
-        f"{name[pair.given]} that look like {name[pair.suggested]} ({format_percent(pair.share)})"
+        f"{name[pair.given]} that look like {name[pair.suggested]} ({pair.share:.1%})"
         for pair in pairs[:3]
     )
     unequal = (
@@ -147,7 +142,7 @@ def facts(findings: Findings) -> list[Fact]:
     if balance.ratio == 1.0:
         unequal = f"none: {counts[balance.largest]:,} of every class"
     outliers = f"{_counted(far, 'example')} far from everything" if far else "none"
-    few = f"{needed.examples_for_90:,} examples ({format_percent(needed.share_for_90)})"
+    few = f"{needed.examples_for_90:,} examples ({needed.share_for_90:.1%})"
     worth = f"suggested fraction: {curve.suggested_fraction:.3g}"
     if curve.reason:
         worth += f": {curve.reason.rstrip('.')}"
@@ -184,8 +179,8 @@ def _label_errors(findings: Findings) -> Fact:
         )
         return Fact("label errors", text, clear=True)
     share = (
-        f"of all labels an estimated {format_percent(found.noise_rate)} are wrong "
-        f"({format_percent(found.noise_low)} to {format_percent(found.noise_high)})"
+        f"of all labels an estimated {found.noise_rate:.1%} are wrong "
+        f"({found.noise_low:.1%} to {found.noise_high:.1%})"
     )
     if not found.num_suspects:
         return Fact("label errors", f"none looks wrong; {share}", clear=True)
@@ -207,8 +202,8 @@ def proxy_text(findings: Findings) -> str:
         return head
     if findings.target_kind is not TargetKind.CLASS:
         score = findings.target_kind.score_name
-        return f"{head}, with {score} {format_percent(accuracy)} on examples as if not seen"
-    return f"{head}, leave-one-out accuracy {format_percent(accuracy)}"
+        return f"{head}, with {score} {accuracy:.1%} on examples as if not seen"
+    return f"{head}, leave-one-out accuracy {accuracy:.1%}"
 
 
 def fit_text(quality: float) -> str:

@@ -93,7 +93,6 @@ class SamplerCallback(_TrainerCallback):  # type: ignore[misc]
         self._skipped = 0.0
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Save the sampler's state in the checkpoint's folder."""
         if state.is_world_process_zero:
             with replacing(_path(args, state)) as temporary:
                 torch.save(self._sampler.state_dict(), temporary)

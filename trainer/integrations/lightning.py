@@ -35,8 +35,6 @@ class SamplerCallback(_Callback):  # type: ignore[misc]
         self._weighting = Weighting(sampler)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Wrap the module's training step."""
-
         def batch_size() -> int | None:
             # Known only for a DataLoader that makes its own batches.
             size = getattr(trainer.train_dataloader, "batch_size", None)
@@ -45,11 +43,9 @@ class SamplerCallback(_Callback):  # type: ignore[misc]
         pl_module.training_step = self._weighting.step(pl_module.training_step, batch_size)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """Restore the module's own training step."""
         vars(pl_module).pop("training_step", None)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Restore the training step after an error."""
         self.on_fit_end(trainer, pl_module)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
@@ -63,11 +59,9 @@ class SamplerCallback(_Callback):  # type: ignore[misc]
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Take the next batch's weights."""
         self._weighting.next_batch()
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """Save the sampler's state and the next epoch's number."""
         next_epoch = int(trainer.fit_loop.epoch_progress.current.processed)
         saved = {"next_epoch": next_epoch, "sampler": self._sampler.state_dict()}
         checkpoint["lipt_sampler"] = saved

@@ -74,10 +74,7 @@ class WeightedLosses(TorchFunctionMode):
 
 
 class Weighting:
-    """Applies a sampler's weights to the losses of training steps; logs it at the first one.
-
-    Samplers without a subset have no weights.
-    """
+    """Applies a sampler's weights to the losses of training steps; logs it at the first one."""
 
     def __init__(self, sampler: RankSampler) -> None:
         self._sampler = sampler if isinstance(sampler, SubsetSampler) else None
@@ -85,11 +82,9 @@ class Weighting:
         self._reported: set[str] = set()
 
     def begin(self, batch: int = 0) -> None:
-        """Begin an epoch at batch number `batch`."""
         self._batch = batch - 1
 
     def next_batch(self) -> None:
-        """Advance to the epoch's next batch."""
         self._batch += 1
 
     def step(

@@ -20,7 +20,6 @@ from lipt.common.config.values import validate
 from lipt.common.errors import ConfigError
 from lipt.common.images.formats import mild_augmentation
 from lipt.common.inputs.specs import ImageSpec, InputSpec
-from lipt.core.learner.augmentation import NUM_MAGNITUDE_BINS
 
 
 class Recipe(BaseModel):
@@ -52,17 +51,11 @@ class Recipe(BaseModel):
     max_gradient_norm: float = Field(default=5.0, ge=0)
     """Norm that a step's gradient is scaled down to if it is larger; 0 never scales. Networks
     without batch norm need it: a large first step stops their units from learning."""
-    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
-    """Share of the target, soft label included, that is spread over all classes."""
     soft_labels: float = Field(default=0.0, ge=0, le=1)
     """Share of the target that is the subset's soft label; above 0 the subset needs some."""
     augmentation: Literal["auto", "crop_flip", "crop", "randaugment", "none"] = "auto"
     """Shifts, and mirror images of half (`crop_flip`); with RandAugment after them. `auto`: from 28
     pixels a side shifts by up to an eighth, and mirror images in colour; nothing else."""
-    randaugment_ops: int = Field(default=2, ge=0, le=10)
-    """RandAugment's operations per image."""
-    randaugment_magnitude: int = Field(default=9, ge=0, lt=NUM_MAGNITUDE_BINS)
-    """RandAugment's strength."""
     padding: int = Field(default=4, ge=0)
     """Pixels that an augmented image is shifted by at most; with `auto` in place of its own."""
     precision: Precision = Precision.AUTO

@@ -134,7 +134,6 @@ class Checkpoint:
     identity: Mapping[str, Any]
 
     def save(self, path: Path) -> None:
-        """Replace the file atomically."""
         tensors = {
             f"{part}/{name}": tensor
             for part in _PARTS
@@ -183,7 +182,6 @@ class Checkpoint:
 
 
 def require_same(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Raise ConfigError for a checkpoint whose identity differs from `wanted`."""
     part = {name: found.get(name) for name in wanted}
     differing = differences(part, json.loads(json.dumps(wanted)))
     if differing:
@@ -194,7 +192,6 @@ def require_same(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]
 
 
 def generator_states(device: torch.device) -> dict[str, Tensor]:
-    """Return the states of torch's generators, which layers such as dropout use."""
     states = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
         states["cuda"] = torch.cuda.get_rng_state(device)
@@ -202,7 +199,6 @@ def generator_states(device: torch.device) -> dict[str, Tensor]:
 
 
 def restore_generators(states: Mapping[str, Tensor], device: torch.device) -> None:
-    """Restore the generators' states from a checkpoint."""
     torch.set_rng_state(states["cpu"])
     if device.type == "cuda" and "cuda" in states:
         torch.cuda.set_rng_state(states["cuda"], device)

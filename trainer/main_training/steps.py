@@ -124,13 +124,17 @@ def _device_budget_bytes(device: torch.device) -> int:
 
 
 def require_for(subset: Subset, dataset: Dataset) -> None:
-    """Raise SubsetError for a subset that is empty or of another data set."""
     if not len(subset):
         raise SubsetError("the subset is empty, so there is nothing to train on. Get another.")
-    if subset.fingerprint != dataset.fingerprint:
+    require_fingerprint("the subset", subset.fingerprint, dataset)
+
+
+def require_fingerprint(what: str, fingerprint: object, dataset: Dataset) -> None:
+    """Raise SubsetError where the data of `what` is another data set."""
+    if fingerprint != dataset.fingerprint:
         raise SubsetError(
-            f"the subset belongs to data with fingerprint {subset.fingerprint}, but "
-            f"{dataset.source} has {dataset.fingerprint}. Give the data that it was chosen from."
+            f"the data of {what} has the fingerprint {fingerprint}, but {dataset.source} has "
+            f"{dataset.fingerprint}. Give the same data, whole and in its order."
         )
 
 
@@ -193,7 +197,6 @@ _EVALUATION_BATCH_SIZE, _GPU_EVALUATION_BATCH_SIZE = 256, 2048
 
 
 def augmented(recipe: Recipe, step: int, examples_B: Stored) -> Stored:
-    """Augment the images of a step, counted from 0, by a recipe that is fitted to the data."""
     if not isinstance(examples_B, Tensor) or recipe.augmentation == "none":
         return examples_B
     generator = derive_generator(recipe.seed, "main-augmentation", step)
@@ -201,11 +204,7 @@ def augmented(recipe: Recipe, step: int, examples_B: Stored) -> Stored:
     shifted_B = crop_flip(examples_B, generator=generator, padding=recipe.padding, flip=flip)
     if recipe.augmentation != "randaugment":
         return shifted_B
-    config = AugmentationConfig(
-        method=AugmentationMethod.RANDAUGMENT,
-        num_ops=recipe.randaugment_ops,
-        magnitude=recipe.randaugment_magnitude,
-    )
+    config = AugmentationConfig(method=AugmentationMethod.RANDAUGMENT)
     return augment(shifted_B, config, generator)
 
 
@@ -261,8 +260,6 @@ def accuracy(model: nn.Module, dataset: Dataset, ids_N: Tensor, forward_pass: Fo
 
 
 class Steps:
-    """The optimizer steps of one training; they change `model` in place."""
-
     def __init__(
         self, model: nn.Module, forward_pass: ForwardPass, recipe: Recipe, num_steps: int
     ) -> None:
@@ -293,12 +290,11 @@ class Steps:
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         examples_B = augmented(recipe, step, batch.examples_B)
         logits_BC = self._forward_pass(self._call, examples_B)
-        smoothing, soft_BC = recipe.label_smoothing, batch.soft_labels_BC
-        if soft_BC is None:
-            losses_B = target.losses(logits_BC, targets_B, label_smoothing=smoothing)
+        if batch.soft_labels_BC is None:
+            losses_B = target.losses(logits_BC, targets_B)
         else:
-            mixed = soft_BC, recipe.soft_labels
-            losses_B = example_losses(logits_BC, targets_B, *mixed, label_smoothing=smoothing)
+            soft = batch.soft_labels_BC, recipe.soft_labels
+            losses_B = example_losses(logits_BC, targets_B, *soft)
         loss = (losses_B * batch.weights_B).mean()
         self.sgd.step(loss, recipe.learning_rate_at(step, self.num_steps))
         merit = target.merits(logits_BC.detach(), targets_B).double().sum()

@@ -26,7 +26,6 @@ from lipt.common.determinism import (
 )
 from lipt.common.errors import ConfigError, DivergedError
 from lipt.common.process.devices import resolve_device
-from lipt.common.targets.kinds import TargetKind
 from lipt.common.weights.files import check_specs, copy_to_cpu, specs_of
 from lipt.core.training import ForwardPass
 from lipt.trainer.arguments import checked
@@ -45,8 +44,8 @@ from lipt.trainer.main_training.records import (
     restore_generators,
 )
 from lipt.trainer.main_training.steps import Examples, Steps, accuracy, comparable, place_model
-from lipt.trainer.resampling.repeated_random import RepeatedRandom
 from lipt.trainer.resampling.reselection import Reselection
+from lipt.trainer.resampling.samplers import RepeatedRandom
 from lipt.trainer.subsets.subset import Subset
 
 # Source of a subset before each epoch; `num_epochs` is set beforehand.
@@ -79,7 +78,6 @@ class Training:
         self.began = 0.0
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Continue from a checkpoint of the same training."""
         self.model.load_state_dict(checkpoint.model)
         self.steps.num_steps = checkpoint.progress.num_steps
         self.steps.sgd.restore_momentum(checkpoint.momentum)
@@ -234,8 +232,7 @@ def fit(
     """Train a model on a subset.
 
     Args:
-        model: a name such as "resnet18" or a function of `num_classes`, built with the recipe's
-            seed, or a module, which is trained in place.
+        model: a name such as "resnet18", a function of num_classes, or a module to train in place.
         train: data that the subset was selected from, as `lipt.open_dataset` takes it.
         target: as in `lipt.open_dataset`, of `train` and `test`.
         subset: the examples; None for those of `reselect`, or all of `train`.
@@ -249,23 +246,25 @@ def fit(
         reselect: source of the subset before every epoch, such as a `RepeatedRandom`. Or a function
             of the model and the first subset (or None) that makes one, such as a `Reselection`.
         on_epoch: each is called with every epoch's record.
-        on_step: called after every step with (steps done, steps in all); must not block.
         on_resume: called with the checkpoint's progress before training continues.
+        on_step: called after every step with (steps done, steps in all); must not block.
         allowed_modules: modules that `model` may be imported from.
 
     Raises:
-        SubsetError, DataError: a subset is empty or of other data; `test` has other inputs.
-        ConfigError, WeightsError: settings or `initial` do not fit the data, device or checkpoint.
+        SubsetError, DataError, ConfigError, WeightsError: an argument does not fit the others.
         TrainingPaused, DivergedError: the time limit is reached, or the loss is infinite.
     """
     ends_at = math.inf if max_seconds is None else monotonic() + max_seconds
+    if max_seconds is not None and checkpoint is None:
+        raise ConfigError(
+            f"training may take {max_seconds:g} s and has no checkpoint. Name a file for one."
+        )
     modules = tuple(allowed_modules)
     train = open_data(train, target=target, allow_modules=modules)
     if test is not None:
         test = comparable(open_data(test, target=target, allow_modules=modules), train)
     recipe, schedule = Recipe.of(recipe).fitted_to(train.inputs), schedule or Schedule()
     place = resolve_device(device)
-    _require_trainable(recipe, train, checkpoint, max_seconds)
     built, forward_pass = place_model(model, train, recipe, place, allowed_modules)
     identity = _identity(recipe, model, train, subset, reselects=reselect is not None)
     kernels = pinned_kernels(torch.get_num_threads()) if place.type == "cpu" else fastest_kernels()
@@ -301,7 +300,6 @@ def _identity(
     *,
     reselects: bool,
 ) -> dict[str, Any]:
-    """Identity of a checkpoint's training."""
     return {
         "recipe": recipe.model_dump(mode="json"),
         "model": model if isinstance(model, str) else type(model).__name__,
@@ -309,21 +307,3 @@ def _identity(
         "subset": "" if subset is None else subset.digest,
         "re-selection": reselects,
     }
-
-
-def _require_trainable(
-    recipe: Recipe,
-    train: Dataset,
-    checkpoint: Path | None,
-    max_seconds: float | None,
-) -> None:
-    if max_seconds is not None and checkpoint is None:
-        raise ConfigError(
-            f"training may take {max_seconds:g} s and has no checkpoint, so all of it would be "
-            "lost then. Name a file for a checkpoint, or give no limit."
-        )
-    if recipe.label_smoothing and train.target.kind is TargetKind.NUMBER:
-        raise ConfigError(
-            f"label_smoothing = {recipe.label_smoothing}: of numbers there is nothing to spread "
-            f"over classes, and {train.source} is regression. Leave it at 0."
-        )

@@ -27,7 +27,7 @@ from lipt.trainer.comparison.outcomes import alternatives, answers, cells, outco
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.diagnosis.findings import facts, fit_text, proxy_text
-from lipt.trainer.formatting import format_percent
+from lipt.trainer.main_training.steps import require_fingerprint
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import RunView
 
@@ -43,13 +43,12 @@ def open_templates(needed_for: str) -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"percent": format_percent, "size": format_bytes, "utc": _utc}
-    environment.filters["thousands"] = "{:,}".format
+    environment.filters |= {"percent": "{:.1%}".format, "thousands": "{:,}".format}
+    environment.filters |= {
+        "size": format_bytes,
+        "utc": lambda moment: f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC",
+    }
     return environment
-
-
-def _utc(moment: datetime) -> str:
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _finalize(value: Any) -> Any:
@@ -115,18 +114,10 @@ def file_paths(dataset: Dataset) -> list[str] | None:
     return [str(Path(rows.where(row)).absolute()) for row in range(len(rows))]
 
 
-def _require_fingerprint(of: str, fingerprint: object, dataset: Dataset) -> None:
-    if fingerprint != dataset.fingerprint:
-        raise errors.SubsetError(
-            f"{of} is of data with fingerprint {fingerprint}, but {dataset.source} has "
-            f"{dataset.fingerprint}. Give the coordinator's own data."
-        )
-
-
 def render_diagnosis(diagnosis: Diagnosis, dataset: Dataset | None = None) -> str:
     environment = open_templates("the page of lipt diagnose")
     if dataset is not None:
-        _require_fingerprint("the diagnosis", diagnosis.fingerprint, dataset)
+        require_fingerprint("the diagnosis", diagnosis.fingerprint, dataset)
     suspects = [issue.id for issue in diagnosis.label_issues()[:NUM_SUSPECTS]]
     outliers = diagnosis.outliers()[:NUM_OUTLIERS].tolist()
     found = [
@@ -197,7 +188,8 @@ def render(
     client: Client,
     run: RunView,
     dataset: Dataset,
-    requests: Sequence[tuple[str, float]],
+    strategies: Sequence[str],
+    fraction: float,
     comparison: tuple[dict[str, Any], Sequence[Trial]] | None = None,
     *,
     diagnosis: Diagnosis | None = None,
@@ -205,15 +197,15 @@ def render(
 ) -> str:
     """Return a ready run's page: one HTML file, no network, everything escaped.
 
-    `requests` are the strategies and fractions of the subsets, `comparison` is the content of a
-    file of trials.
+    `strategies` and `fraction` are those of the subsets, `comparison` is the content of a file of
+    trials.
     """
     identity, trials = comparison or (None, [])
-    _require_fingerprint(f"run {run.label}", run.fingerprint, dataset)
+    require_fingerprint(f"run {run.label}", run.fingerprint, dataset)
     if diagnosis is not None:
-        _require_fingerprint("the diagnosis", diagnosis.fingerprint, dataset)
+        require_fingerprint("the diagnosis", diagnosis.fingerprint, dataset)
     if identity is not None:
-        _require_fingerprint("the comparison", identity.get("data"), dataset)
+        require_fingerprint("the comparison", identity.get("data"), dataset)
         if not trials:
             raise errors.ConfigError(
                 "the comparison has no trial yet. Let 'lipt compare' go on, or leave --comparison "
@@ -225,9 +217,7 @@ def render(
         (one for one in run.learners if one.index in parts),
         key=lambda one: parts[one.index].position,
     )
-    subsets = [
-        client.subset(run.run_id, strategy, fraction=fraction) for strategy, fraction in requests
-    ]
+    subsets = [client.subset(run.run_id, name, fraction=fraction) for name in strategies]
     suspects = [issue.id for issue in diagnosis.label_issues()] if diagnosis else []
     views = example_views(diagnosis, suspects[:NUM_SUSPECTS_OF_RUN], dataset) if diagnosis else {}
     page: str = (

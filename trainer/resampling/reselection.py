@@ -53,8 +53,6 @@ class SubsetRequest(TypedDict, total=False):
 
 
 class SelectionOptions(SubsetRequest, total=False):
-    """The keywords of `Reselection`."""
-
     every: int
     num_epochs: int | None
     first: Subset | None
@@ -156,7 +154,9 @@ class Reselection:
     def _select(self, epoch: int) -> None:
         started = monotonic()
         try:
-            chosen = self._on_rank_0(self._again)
+            chosen = self._on_rank_0(
+                lambda: self._ask(weights=_weights_of(self._model), previous=self.subset)
+            )
         except (LiptError, OSError) as error:
             if isinstance(error, LiptError) and not error.retryable:
                 raise
@@ -173,15 +173,11 @@ class Reselection:
         self.subset = chosen
         self.history.append(Selected(epoch, chosen.digest, monotonic() - started))
 
-    def _again(self) -> Subset:
-        return self._ask(weights=_weights_of(self._model), previous=self.subset)
-
     def _on_rank_0(self, ask: Callable[[], Subset]) -> Subset:
-        rank, num_ranks = _rank_of_ranks()
-        if num_ranks == 1:
+        if not distributed.is_available() or not distributed.is_initialized():
             return ask()
         answer: list[Any] = [None]
-        if rank == 0:
+        if distributed.get_rank() == 0:
             try:
                 answer[0] = ask()
             except (LiptError, OSError) as error:
@@ -191,12 +187,6 @@ class Reselection:
             raise answer[0]
         chosen: Subset = answer[0]
         return chosen
-
-
-def _rank_of_ranks() -> tuple[int, int]:
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank(), distributed.get_world_size()
-    return 0, 1
 
 
 def _weights_of(model: nn.Module) -> bytes:

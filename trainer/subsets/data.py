@@ -175,16 +175,12 @@ def example_losses(
     labels_B: Tensor,
     soft_labels_BC: Tensor | None = None,
     alpha: float = 0.0,
-    *,
-    label_smoothing: float = 0.0,
 ) -> Tensor:
     """Return each example's unweighted cross-entropy, float32; `alpha` as in `SoftTargetLoss`."""
     targets = labels_B
     if soft_labels_BC is not None:
         targets = soft_targets(labels_B, soft_labels_BC, alpha)
-    return functional.cross_entropy(
-        logits_BC.float(), targets, reduction="none", label_smoothing=label_smoothing
-    )
+    return functional.cross_entropy(logits_BC.float(), targets, reduction="none")
 
 
 def soft_targets(labels_B: Tensor, soft_labels_BC: Tensor, alpha: float) -> Tensor:

@@ -29,7 +29,7 @@ from lipt.coordinator.compute.scan import ScanOpened
 from lipt.coordinator.instruments import JOB, QUEUE_WAIT
 from tests.clock import Clock
 from tests.digits import digits_settings
-from tests.embedded.compute import ThreadQueue
+from tests.embedded import ThreadQueue
 from tests.meters import observed
 from tests.remembered_spans import remembering
 

@@ -145,6 +145,9 @@ def test_a_user_s_model_goes_to_workers_that_allow_its_module() -> None:
     scans = opened(replace(SCAN, whole=replace(SCAN.whole, model="mine:net")))
     assert scans.take(seeing_worker("a")) is None
     assert scans.take(seeing_worker("a", allowed_modules=("mine",))) is not None
+    # Any kind of device will do where the scan says so.
+    scans = opened(replace(SCAN, kind=""))
+    assert scans.take(seeing_worker("a", device="NVIDIA")) is not None
 
 
 @pytest.mark.parametrize("news", [CLOSED, RangeDone(scan_id=SCAN.scan_id, index=0)])

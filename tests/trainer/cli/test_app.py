@@ -96,7 +96,12 @@ def test_help_imports_nothing_slow(tmp_path: Path) -> None:
         assert (command, slow) == (command, [])
 
 
-COMPARE = ("compare", "--data", "digits-train", "--test", "digits-test", "--model", "resnet8")
+DATA = ("--data", "digits-train", "--model", "resnet8")
+COMPARE, TRAIN, SELECT = (
+    ("compare", *DATA, "--test", "digits-test"),
+    ("train", *DATA),
+    ("select", "d"),
+)
 REPORT = ("report", "--data", "digits-train")
 DISTILL = ("distill", "--data", "digits-train", "--model", "linear", "--out", "x")
 
@@ -130,6 +135,31 @@ DISTILL = ("distill", "--data", "digits-train", "--model", "linear", "--out", "x
         (("diagnose", "--export", "/nowhere/issues.csv"), "not a directory"),
         (("diagnose", "--out", "/nowhere/page.html"), "not a directory"),
         (("diagnose", "--out", "/nowhere/folder"), "/nowhere is not a directory"),
+        ((*TRAIN, "--set", "learning_rat=0.1"), "learning_rat: there is no such setting"),
+        ((*TRAIN, "--steps", "0"), "steps = 0"),
+        ((*TRAIN, "--init", "random"), "'random' is not one of 'scratch', 'initial', 'pretrained'"),
+        ((*TRAIN, "--out", "/nowhere/w.safetensors"), "/nowhere is not a directory"),
+        ((*TRAIN, "--out", "w", "--checkpoint", "w"), "--checkpoint and --out are both w"),
+        (
+            (*TRAIN, "--strategy", "craig", "--fraction", "0.1", "--option", "a"),
+            "is not NAME=VALUE",
+        ),
+        ((*TRAIN, "--strategy", "craig"), "give one of --fraction and --budget"),
+        (
+            (*TRAIN, "-s", "craig", "-f", "0.1", "--subset", "s.npy"),
+            "--subset and --strategy were both",
+        ),
+        ((*TRAIN, "--every", "5"), "--every was given without --strategy"),
+        ((*TRAIN, "--fraction", "0.1"), "--fraction was given without --strategy or --resample"),
+        ((*TRAIN, "--resample", "-f", "0.1", "-s", "craig"), "--strategy and --resample were both"),
+        (
+            (*TRAIN, "--resample", "-f", "0.1", "--option", "a=1"),
+            "--option was given without --strategy",
+        ),
+        ((*SELECT, "--out", "s.npy"), "give one of --fraction and --budget"),
+        ((*SELECT, "--fraction", "0.1", "--out", "s.txt"), ".txt"),
+        ((*SELECT, "--fraction", "0.1", "--out", "/nowhere/s.npy"), "/nowhere is not a directory"),
+        ((*SELECT, "--fraction", "0.1"), "--out"),
     ],
 )
 def test_mistyped_commands_are_usage_errors(
@@ -147,8 +177,6 @@ def test_mistyped_commands_are_usage_errors(
     assert relay.calls == []
     assert list(tmp_path.iterdir()) == []
 
-
-DATA = ("--data", "digits-train", "--model", "resnet8")
 
 # Ends where torch would be loaded, and prints what is decided by then.
 THREADS_SCRIPT = """

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lipt.trainer.cli.experiment import suspects_text
 from lipt.trainer.comparison.outcomes import outcomes, verdict
 from lipt.trainer.comparison.trial import read_trials
 from lipt.trainer.subsets.subset import Subset
@@ -101,11 +100,3 @@ def test_the_demo_writes_two_pages_and_leaves_no_process(demo: Demo) -> None:
     (pid,) = re.findall(r"lipt up started \(process (\d+)\)", said)
     with pytest.raises(ProcessLookupError):
         os.killpg(int(pid), 0)  # its session
-
-
-def test_wrong_labels_are_counted_among_the_suspects_and_the_worst_of_them() -> None:
-    # 6 and 1 are the suspects; 1 and 3 are wrong.
-    assert suspects_text([6, 1], np.isin(np.arange(8), [1, 3])) == (
-        "2 of 8 labels are wrong on purpose. The diagnosis does not know which, and suspects "
-        "2 labels: 1 of these are wrong, and 1 of the first 2."
-    )

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from lipt.common.config.run_config import RunConfig
-from lipt.trainer.cli.doctor import Check, coordinator_checks, local_checks
+from lipt.trainer.cli.commands.service import Check, coordinator_checks, local_checks
 from lipt.trainer.client.client import Client
 from lipt.trainer.views import DatasetView, InfoView, WorkerView
 from tests.relay import Relay

@@ -58,25 +58,18 @@ class FakeChannel:
     def __init__(self) -> None:
         self.ended = threading.Event()
 
-    @property
-    def closed(self) -> bool:
-        return self.ended.is_set()
-
     def close(self) -> None:
         self.ended.set()
 
 
-class Opened:
-    def __init__(self) -> None:
-        self.channels: list = []
-
+class Opened(list[FakeChannel]):
     def __call__(self) -> FakeChannel:
-        self.channels.append(FakeChannel())
-        return self.channels[-1]
+        self.append(FakeChannel())
+        return self[-1]
 
     @property
     def closed(self) -> list[bool]:
-        return [channel.closed for channel in self.channels]
+        return [channel.ended.is_set() for channel in self]
 
 
 @pytest.fixture
@@ -105,7 +98,7 @@ def test_an_idle_channel_is_closed_before_a_fork(channel: ForkAwareChannel, open
     assert fork(lambda: opened.closed == [True])
     assert opened.closed == [True]
     with channel.held() as held:
-        assert held is opened.channels[1]
+        assert held is opened[1]
     assert opened.closed == [True, False]
 
 
@@ -129,11 +122,11 @@ def test_a_fork_cancels_calls_and_waits_for_them(channel: ForkAwareChannel, open
 
     def opens_its_own() -> bool:
         with channel.held() as own:
-            return own is not opened.channels[0] and ended == ["cut"]
+            return own is not opened[0] and ended == ["cut"]
 
     assert fork(opens_its_own)
     thread.join()
-    assert ended == ["cut", opened.channels[1]]
+    assert ended == ["cut", opened[1]]
     assert opened.closed == [True, False]
 
 

@@ -1,9 +1,15 @@
+from math import inf
+from typing import Any
+
 import pytest
 
 from lipt.trainer.comparison.outcomes import (
+    Answers,
     Difference,
+    Gap,
     Outcome,
     Reached,
+    alternatives,
     answers,
     cells,
     outcomes,
@@ -13,7 +19,7 @@ from lipt.trainer.comparison.outcomes import (
 )
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.main_training.records import Evaluation
-from tests.trainer.made_up import made_up_trial, trials
+from tests.trainer.made_up import made_up_outcome, made_up_trial, trials
 
 
 def test_the_interval_is_student_s_t() -> None:
@@ -139,4 +145,172 @@ def test_strategies_whose_seeds_gave_the_same_subset_are_named() -> None:
         verdict(rows)
         .splitlines()[0]
         .endswith(" Some seeds gave the same subset; distinct ones: auto 1 of 3.")
+    )
+
+
+RANDOM_ROW = made_up_outcome(strategy="uniform", difference=None)
+EVERYTHING_ROW = made_up_outcome(
+    strategy="everything", fraction=1.0, difference=None, converged=None
+)
+CRAIG = made_up_outcome(
+    difference=Difference(0.01, -0.02, 0.04, 3),
+    everything=Gap(Difference(-0.03, -0.05, -0.01, 3)),
+    selection_seconds=24.0,
+    bytes_sent=2_000_000.0,
+    target=0.754,
+    reached=Reached(3, 2, 105.0, 31.2),
+)
+
+
+def test_rows_have_accuracy_difference_cost_and_alternatives() -> None:
+    assert tuple(cells(CRAIG).values()) == (
+        *("10%", "craig", "50.0% +- 1.0", "+1.0 (-2.0 to +4.0)", "3"),
+        *("100.0%", "yes", "10", "31 s", "2.0 MB"),
+    )
+    assert cells(RANDOM_ROW)["to random (95% interval)"] == "-"
+    rows = alternatives([RANDOM_ROW, CRAIG, EVERYTHING_ROW])
+    assert [tuple(row.values()) for row in rows] == [
+        ("10%", "craig", "-3.0 (-5.0 to -1.0)", "-", "75.4%", "2 of 3", "105", "31 s", "24 s"),
+    ]
+    lines = text_tables([RANDOM_ROW, CRAIG, EVERYTHING_ROW])
+    assert lines.index("") == 4
+    assert lines[5].endswith("target  reached in  steps till then  time till then  choosing")
+
+
+def answer(*found: Trial) -> Answers:
+    (only,) = answers(outcomes(found))
+    return only
+
+
+def test_verdicts_are_win_undecided_and_loss() -> None:
+    found = answer(
+        *RANDOM, *trials("craig", [0.75, 0.77, 0.765]), *trials("grand", [0.4, 0.5, 0.3])
+    )
+    assert found.better.startswith("At 10% craig beats random by 3.2 points (95% interval ")
+    assert found.better.endswith("3 seeds); grand does not beat it.")
+    assert found.beats_random
+    found = answer(*trials("uniform", [0.7]), *trials("craig", [0.9]))
+    assert found.better == "At 10% one seed is too few to tell craig from random."
+    found = answer(*trials("craig", [0.9, 0.9]))
+    assert found.better == "At 10% craig was not compared with a random subset."
+    found = answer(*RANDOM, *trials("grand", [0.4, 0.5, 0.3]))
+    assert found.better.startswith(
+        "At 10% grand does not beat random: it differs by -33.0 points (95% interval "
+    )
+    assert not found.beats_random
+    more = answer(*RANDOM, *trials("grand", [0.4, 0.5, 0.3]), *trials("craig", [0.7] * 3))
+    assert more.better.startswith(
+        "At 10% craig and grand do not beat random: the best, craig, differs by -3.0 points"
+    )
+
+
+WINNER = trials("craig", [0.75, 0.77, 0.765])
+
+
+def test_a_baseline_at_chance_prevents_a_verdict() -> None:
+    everything = trials("everything", [0.8, 0.121, 0.8], 1.0, chance=0.104)
+    found = answer(*RANDOM, *WINNER, *everything)
+    assert found == Answers(
+        0.1,
+        "At 10% this recipe does not learn here: everything reaches 12.1%, chance is 10.4%. There "
+        "is no verdict. Train for more steps, lower learning_rate, or set augmentation=none.",
+        learned=False,
+    )
+    rows = outcomes([*RANDOM, *WINNER, *everything])
+    assert not any(row.beats_random for row in rows)
+
+
+def test_every_baseline_at_chance_is_named_at_its_fraction_alone() -> None:
+    lost = [*trials("uniform", [0.1, 0.1], 0.01), *trials("resampled", [0.3, 0.09], 0.01)]
+    first, second = answers(outcomes([*lost, *trials("craig", [0.1, 0.1], 0.01), *RANDOM, *WINNER]))
+    assert first.better.startswith(
+        "At 1% this recipe does not learn here: random (uniform) reaches 10.0% and random "
+        "resampled every epoch reaches 9.0%, chance is 10.0%."
+    )
+    assert (first.learned, second.learned, second.beats_random) == (False, True, True)
+
+
+def test_a_chosen_subset_at_chance_is_a_verdict() -> None:
+    found = answer(*RANDOM, *trials("craig", [0.1] * 3))
+    assert found.learned
+    assert found.better.startswith("At 10% craig does not beat random")
+
+
+def test_training_that_was_too_short_is_named() -> None:
+    rising = trials("craig", [0.75, 0.77, 0.765], converged=False)
+    assert answer(*RANDOM, *rising).better.endswith("was still rising with craig: train longer.")
+    short = [
+        trial
+        for strategy in ("uniform", "craig")
+        for trial in trials(strategy, [0.7, 0.7], converged=False)
+    ]
+    # Not computed for resampled random.
+    short += trials("resampled", [0.7, 0.7], converged=False)
+    assert answer(*short).better.endswith("rising with all of them: train longer.")
+
+
+BETTER = Difference(0.02, 0.01, 0.03, 3)
+WORSE = Difference(-0.02, -0.03, -0.01, 3)
+
+
+def faster(**changes: Any) -> str:
+    (found,) = answers([made_up_outcome(**changes)])
+    return found.faster
+
+
+@pytest.mark.parametrize(
+    ("difference", "text"),
+    [
+        (BETTER, "better than everything by 2.0 points (95% interval 1.0 to 3.0, 3 seeds)."),
+        (WORSE, "worse than everything by 2.0 points (95% interval 1.0 to 3.0, 3 seeds)."),
+        (
+            Difference(0.002, -0.02, 0.024, 3),
+            "not told apart from everything, at +0.2 points (95% interval -2.0 to +2.4, 3 seeds).",
+        ),
+        (
+            Difference(0.02, -inf, inf),
+            "not told apart from everything, at +2.0 points (one seed tells nothing).",
+        ),
+    ],
+)
+def test_accuracy_is_compared_with_everything(difference: Difference, text: str) -> None:
+    assert faster(everything=Gap(difference)) == f"Trained for as many steps, craig is {text}"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (
+            Difference(8.2, 7.0, 9.4, 3),
+            "slower than everything by 8.2 s (95% interval 7.0 to 9.4, 3 seeds).",
+        ),
+        (
+            Difference(-8.2, -9.4, -7.0, 3),
+            "faster than everything by 8.2 s (95% interval 7.0 to 9.4, 3 seeds).",
+        ),
+        (
+            Difference(1.0, -7.0, 9.0, 3),
+            "not told apart from everything, at +1.0 s (95% interval -7.0 to +9.0, 3 seeds).",
+        ),
+    ],
+)
+def test_times_to_the_target_are_compared(seconds: Difference, text: str) -> None:
+    found = faster(everything=Gap(BETTER, seconds), target=0.5, reached=Reached(3, 3, 60, 12.2))
+    assert found.endswith(
+        " Random ends with 50.0%; craig reaches that in 3 of 3 trainings, after 12 s with the "
+        f"choice: {text}"
+    )
+
+
+def test_targets_that_some_trainings_miss_are_not_compared() -> None:
+    found = faster(everything=Gap(BETTER), target=0.5, reached=Reached(3, 0, None, None))
+    assert found.endswith(" Random ends with 50.0%; craig reaches that in 0 of 3 trainings.")
+
+
+def test_selection_cost_is_in_seconds_and_as_a_share() -> None:
+    costs = {"pretraining_seconds": 12.0, "selection_seconds": 0.25}
+    (found,) = answers([made_up_outcome(training_seconds=5.0, **costs)])
+    assert found.cost == (
+        "Choosing with craig cost 12 s (12 s of pre-training and 0.2 s of selection), 2.5 times "
+        "the 5.0 s of main training; it is paid once, however often the subset is trained on."
     )

@@ -69,8 +69,7 @@ def test_trials_are_read_back_and_a_truncated_line_repeated(tmp_path: Path) -> N
     path.write_text(path.read_text()[:-20])
     again = TrialFile(path, IDENTITY)
     assert again.trials == [TRIAL]
-    assert again.find(Cell(0, "uniform", 0.1)) == TRIAL
-    assert again.find(Cell(1, "uniform", 0.1)) is None
+    assert again.trials[0].cell == Cell(0, "uniform", 0.1)
     again.add(replace(TRIAL, seed=1))
     assert read_trials(path) == (IDENTITY, [TRIAL, replace(TRIAL, seed=1)])
 

@@ -13,8 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from lipt import ReselectingSampler
 from lipt.trainer.subsets.subset import Subset
-from tests.trainer.fake_client import FakeClient
-from tests.trainer.made_up import made_up_subset
+from tests.trainer.made_up import FakeClient, made_up_subset
 
 NUM_EXAMPLES, BATCH, RATE = 40, 4, 0.1
 

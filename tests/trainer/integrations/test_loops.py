@@ -8,8 +8,8 @@ from torch.utils.data import DataLoader
 
 from lipt import RepeatedRandomSampler, ReselectingSampler, SubsetSampler
 from lipt.common.errors import ConfigError, SubsetError
-from tests.trainer.fake_client import FakeClient
 from tests.trainer.integrations.conftest import BATCH, NUM_EXAMPLES, Loop, Model, Rows, subset_of
+from tests.trainer.made_up import FakeClient
 
 # What the frameworks say of workers and old interfaces is none of this test's business.
 pytestmark = pytest.mark.filterwarnings(

@@ -12,7 +12,7 @@ from lipt.common.data import Dataset
 from lipt.common.errors import ConfigError, SubsetError, WeightsError
 from lipt.trainer.main_training import Recipe, Trained, TrainingPaused, fit
 from lipt.trainer.main_training.records import EpochRecord
-from lipt.trainer.resampling.repeated_random import RepeatedRandom
+from lipt.trainer.resampling.samplers import RepeatedRandom
 from lipt.trainer.subsets.subset import Subset
 from tests.trainer.made_up import made_up_subset
 from tests.trainer.main_training.conftest import EVERY_EPOCH, RECIPE, StoppedError, equal, net
@@ -212,7 +212,11 @@ def test_a_source_is_told_the_number_of_epochs(
     assert source.told == [num_epochs] * num_epochs
 
 
-def test_a_later_subset_of_other_data_is_refused(digits: Dataset, digits_test: Dataset) -> None:
+def test_a_first_or_later_subset_of_other_data_is_refused(
+    digits: Dataset, digits_test: Dataset
+) -> None:
+    with pytest.raises(SubsetError, match=f"ffff.*{digits.fingerprint}"):
+        fit(net(), digits, subset=made_up_subset([1]), recipe=RECIPE)
     source: Any = ByWeights(digits, linear_net(), None)
     source.dataset = digits_test
     with pytest.raises(SubsetError, match=r"digits-train has"):

@@ -36,11 +36,6 @@ def test_every_step_and_seed_has_its_own_draws(method: str) -> None:
     assert not torch.equal(given(recipe), given(recipe.model_copy(update={"seed": 1})))
 
 
-def test_randaugment_without_operations_is_crop_and_flip() -> None:
-    bare = Recipe(augmentation="randaugment", randaugment_ops=0)
-    assert torch.equal(given(bare), given(Recipe(augmentation="crop_flip")))
-
-
 def test_randaugment_needs_uint8_images() -> None:
     with pytest.raises(DataError, match=r"images are torch\.float32"):
         augmented(Recipe(augmentation="randaugment"), 0, pictures().float())
@@ -50,7 +45,6 @@ RECIPE = Recipe(
     batch_size=16,
     steps=4,
     augmentation="crop_flip",
-    label_smoothing=0.1,
     nesterov=True,
     warmup_steps=2,
 )
@@ -122,9 +116,7 @@ def test_targets_mix_label_and_soft_label(digits: Dataset) -> None:
     soft = torch.full((4, 10), 0.1, dtype=torch.float16).numpy()
     ids = [3, 7, 12, 40]
     subset = made_up_subset(ids, fingerprint=digits.fingerprint, soft_labels=soft)
-    recipe = RECIPE.model_copy(
-        update={"soft_labels": 0.3, "label_smoothing": 0.0, "augmentation": "none"}
-    )
+    recipe = RECIPE.model_copy(update={"soft_labels": 0.3, "augmentation": "none"})
     model, forward_pass = place_model("resnet8", digits, recipe, CPU, ())
     examples = Examples(subset, digits, recipe, CPU)
     (batch,) = examples.batches([torch.tensor([2, 0])])

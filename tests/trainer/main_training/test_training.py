@@ -2,7 +2,6 @@ import io
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -15,7 +14,7 @@ from lipt.common.data import Dataset
 from lipt.common.data.loading import load, open_data
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.data.sources.user_data import rows_of_data
-from lipt.common.errors import ConfigError, DataError, DivergedError, SubsetError
+from lipt.common.errors import ConfigError, DataError, DivergedError
 from lipt.common.inputs.model_input import columns_in
 from lipt.common.targets.kinds import TargetKind
 from lipt.trainer.main_training import Schedule, Trained, evenly, training
@@ -123,12 +122,6 @@ def test_evaluation_time_is_not_training_time(
     assert [one.seconds for one in trained.evaluations] == [0, 0, 0, 0]
 
 
-def test_a_subset_of_other_data_is_refused(digits: Dataset, subset_of: MakeSubset) -> None:
-    other = replace(subset_of(digits, range(5)), fingerprint="f" * 64)
-    with pytest.raises(SubsetError, match=f"ffff.*{digits.fingerprint}"):
-        fit(net(), digits, subset=other, recipe=RECIPE)
-
-
 @pytest.mark.parametrize(
     ("shape", "names", "words"),
     [
@@ -214,9 +207,6 @@ def test_a_test_set_gets_the_training_sets_flags_of_missing_numbers() -> None:
 
 
 @pytest.mark.parametrize("other", [classes, labels])
-def test_a_test_set_with_other_targets_and_smoothed_numbers_are_refused(other: object) -> None:
+def test_a_test_set_with_other_targets_is_refused(other: object) -> None:
     with pytest.raises(DataError, match="mine:data, which is trained on, has regression targets"):
         comparable(opened(other), opened(numbers))
-    smoothed = PLAIN_RECIPE.model_copy(update={"label_smoothing": 0.1})
-    with pytest.raises(ConfigError, match=r"label_smoothing = 0\.1: of numbers there is nothing"):
-        fit(nn.Linear(3, 1), opened(numbers), recipe=smoothed, device="cpu")

@@ -5,7 +5,6 @@ import pytest
 from PIL import Image
 
 from lipt.common.data import open_dataset
-from lipt.common.errors import SubsetError
 from lipt.trainer.report.report import file_paths, render_diagnosis
 from tests.trainer.made_up_diagnosis import made_up_columns, made_up_diagnosis, made_up_findings
 from tests.trainer.report.reading import Page, words
@@ -36,12 +35,6 @@ def test_the_files_of_images_are_named_in_order(pets: str) -> None:
     files = file_paths(open_dataset(pets))
     assert files == sorted(map(str, Path(pets.partition(":")[2]).glob("*/*.png")))
     assert file_paths(open_dataset("digits-test")) is None
-
-
-def test_other_data_is_refused() -> None:
-    digits = open_dataset("digits-test")
-    with pytest.raises(SubsetError, match=r"f{64}, but digits-test has"):
-        render_diagnosis(made_up_diagnosis(), digits)
 
 
 def test_the_page_is_self_contained_and_has_the_findings(with_pictures: str) -> None:

@@ -70,6 +70,7 @@ class FakeClient:
         )
 
 
+CLIENT: Any = FakeClient()
 TRIALS = [
     made_up_trial(seed=seed, strategy=strategy, test_accuracy=accuracy + seed / 1000)
     for seed in range(3)
@@ -80,13 +81,12 @@ TRIALS = [
 ]
 
 
-REQUESTS = [("craig", 0.1), ("grand", 0.1)]
+REQUESTS = (["craig", "grand"], 0.1)
 COMPARISON = {"model": "resnet8", "recipe": {"steps": 60}, "data": DIGITS.fingerprint}
 
 
 def rendered(run: RunView = RUN) -> str:
-    client: Any = FakeClient()
-    return render(client, run, DIGITS, REQUESTS, (COMPARISON, TRIALS))
+    return render(CLIENT, run, DIGITS, *REQUESTS, (COMPARISON, TRIALS))
 
 
 def test_the_report_has_no_control_characters_from_peers() -> None:
@@ -97,7 +97,7 @@ def test_the_report_has_no_control_characters_from_peers() -> None:
 
 def test_the_report_has_no_verdict_with_a_baseline_at_chance() -> None:
     lost = [replace(trial, chance=0.9) for trial in TRIALS]
-    page = render(FakeClient(), RUN, DIGITS, [], (COMPARISON, lost))  # type: ignore[arg-type]
+    page = render(CLIENT, RUN, DIGITS, [], 0.1, (COMPARISON, lost))
     assert "At 10% this recipe does not learn here: random (uniform) reaches 90.0%" in words(page)
     assert '<div class="verdict bad">' in page
     assert "What did choosing cost?" not in page
@@ -164,8 +164,7 @@ def diagnosis() -> Diagnosis:
 
 
 def test_suspects_have_both_classes_and_their_strategies() -> None:
-    client: Any = FakeClient()
-    page = render(client, RUN, DIGITS, [("craig", 0.1)], diagnosis=diagnosis())
+    page = render(CLIENT, RUN, DIGITS, ["craig"], 0.1, diagnosis=diagnosis())
     (shown,) = re.findall(r'<div class="examples">.*?</div>', page, re.DOTALL)
     # The worst first.
     assert re.findall(r'src="data:image/png;base64,[^"]*" alt="example (\d+),', shown) == [
@@ -185,7 +184,7 @@ def test_the_report_has_the_times_of_run_and_page() -> None:
     began = datetime(2026, 3, 1, 9, 30, tzinfo=UTC)
     run = replace(RUN, created_at=began, ended_at=began + timedelta(seconds=185))
     now = datetime(2026, 3, 2, 1, 5, tzinfo=timezone(timedelta(hours=2)))
-    page = render(FakeClient(), run, DIGITS, [], now=now)  # type: ignore[arg-type]
+    page = render(CLIENT, run, DIGITS, [], 0.1, now=now)
     text = " ".join(re.sub(r"<[^>]*>", "", page).split())
     assert (
         "started 2026-03-01 09:30 UTC, ready 2026-03-01 09:33 UTC, page made 2026-03-01 23:05 UTC"
@@ -193,18 +192,17 @@ def test_the_report_has_the_times_of_run_and_page() -> None:
 
 
 def test_a_run_a_diagnosis_or_a_comparison_of_other_data_is_refused() -> None:
-    client: Any = FakeClient()
     other = "f" * 64
     of_run = replace(RUN, fingerprint=other)
-    with pytest.raises(SubsetError, match=r"fingerprint f{64}.*digits-test has"):
-        render(client, of_run, DIGITS, [])
+    with pytest.raises(SubsetError, match=r"fingerprint f{64}, but digits-test has"):
+        render(CLIENT, of_run, DIGITS, [], 0.1)
     looked_at = replace(diagnosis(), fingerprint=other)
-    with pytest.raises(SubsetError, match=r"the diagnosis is of data with fingerprint f{64}"):
-        render(client, RUN, DIGITS, [], diagnosis=looked_at)
+    with pytest.raises(SubsetError, match=r"the data of the diagnosis has the fingerprint f{64}"):
+        render(CLIENT, RUN, DIGITS, [], 0.1, diagnosis=looked_at)
     compared = COMPARISON | {"data": other}
-    complaint = rf"the comparison is of data .* f{{64}}, but .*{DIGITS.fingerprint}"
+    complaint = rf"the data of the comparison has .* f{{64}}, but .*{DIGITS.fingerprint}"
     with pytest.raises(SubsetError, match=complaint):
-        render(client, RUN, DIGITS, [], (compared, TRIALS))
+        render(CLIENT, RUN, DIGITS, [], 0.1, (compared, TRIALS))
 
 
 def test_the_report_is_self_contained_for_any_class_names() -> None:
@@ -213,8 +211,7 @@ def test_the_report_is_self_contained_for_any_class_names() -> None:
     hostile = replace(DIGITS, rows=replace(rows, names=names))
     found = diagnosis()
     found = replace(found, findings=found.findings.model_copy(update={"class_names": names}))
-    client: Any = FakeClient()
-    text = render(client, RUN, hostile, REQUESTS, (COMPARISON, TRIALS), diagnosis=found)
+    text = render(CLIENT, RUN, hostile, *REQUESTS, (COMPARISON, TRIALS), diagnosis=found)
     page = Page(text)
     assert not page.open
     assert "script" not in page.tags

@@ -19,8 +19,7 @@ from lipt.common.errors import (
 from lipt.common.weights.files import pack
 from lipt.trainer.resampling.reselection import Reselection, ReselectionWarning
 from lipt.trainer.subsets.subset import Subset
-from tests.trainer.fake_client import FakeClient
-from tests.trainer.made_up import made_up_subset
+from tests.trainer.made_up import FakeClient, made_up_subset
 
 
 def subset_of(number: int) -> Subset:
@@ -60,6 +59,8 @@ def test_later_subsets_use_current_weights(make: Make, fake: FakeClient, model: 
     expected: dict[str, Any] = {"run": "r-1", "strategy": "craig", "fraction": 0.1}
     expected |= {"balanced": False, "options": {"a": 1}}
     assert fake.asked[0] == expected
+    identity = {**expected, "options": {"a": "1"}, "every": 2}
+    assert json.loads(json.dumps(reselection.identity)) == identity
     # Told what training has now, a strategy may answer that it is still good.
     weights = pack(model.state_dict())
     assert fake.asked[1] == {**expected, "weights": weights, "previous": subset_of(0)}
@@ -124,17 +125,6 @@ def test_unneeded_reselections_are_skipped(make: Make, fake: FakeClient, num_epo
     # A finished training announces the epoch that would follow.
     assert digests(reselection, range(7)) == [0, 0, 1, 1, 2, 2, 2]
     assert len(fake.asked) == 3
-
-
-def test_a_reselection_s_identity_has_all_its_arguments(make: Make) -> None:
-    reselection = make(every=3, run="r-1", options={"a": 1})
-    assert json.loads(json.dumps(reselection.identity)) == {
-        "run": "r-1",
-        "strategy": "craig",
-        "fraction": 0.1,
-        "options": {"a": "1"},
-        "every": 3,
-    }
 
 
 def test_a_checkpoint_restores_the_reselection(make: Make, fake: FakeClient) -> None:

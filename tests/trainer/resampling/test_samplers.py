@@ -21,12 +21,10 @@ from lipt.common.errors import (
     MissingExtraError,
     UnreachableError,
 )
-from lipt.trainer.resampling.repeated_random import Cycles
 from lipt.trainer.resampling.reselection import ReselectingSampler
-from lipt.trainer.resampling.samplers import SubsetSampler, Uneven
+from lipt.trainer.resampling.samplers import Cycles, SubsetSampler, Uneven
 from tests.properties import at_most
-from tests.trainer.fake_client import FakeClient
-from tests.trainer.made_up import made_up_subset
+from tests.trainer.made_up import FakeClient, made_up_subset
 
 NUM_RANKS = 2
 # Of a rank; at the top of its module, since it is sent to another process.

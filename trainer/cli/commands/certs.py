@@ -13,7 +13,7 @@ from typer import Argument, BadParameter, Option, Typer
 
 from lipt.common.access import Role
 from lipt.trainer.cli import options as shared
-from lipt.trainer.cli.display.output import print_result
+from lipt.trainer.cli.output import print_result
 
 if TYPE_CHECKING:
     from lipt.trainer.cli.certificates import Folder, Pair
@@ -29,8 +29,6 @@ _HERE = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True)
 class Target:
-    """Where certificates go, and how long they are valid."""
-
     folder: Path = Option(
         "certs", help="Folder of the authority and of the certificates that it signs."
     )

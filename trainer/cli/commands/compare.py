@@ -9,7 +9,7 @@ from pathlib import Path
 from typer import BadParameter, Exit, Option
 
 from lipt.trainer.cli import options as shared
-from lipt.trainer.cli.display.output import open_with_progress, print_result, training_progress
+from lipt.trainer.cli.output import open_with_progress, print_result, training_progress
 
 # Status without a verdict; 1 and 2 are errors.
 _NOTHING_LEARNED = 3
@@ -65,6 +65,7 @@ def compare(
     from lipt.trainer.comparison import compare as comparison
     from lipt.trainer.comparison.outcomes import answers, outcomes, text_tables, verdict
     from lipt.trainer.comparison.trial import Plan
+    from lipt.trainer.main_training.steps import require_fingerprint
 
     # Now rather than after hours of training.
     import_extra("scipy", package="scipy", extra="report", needed_for="lipt compare")
@@ -84,7 +85,8 @@ def compare(
     opened = partial(open_with_progress, image_size=image_size, modules=modules)
     train_data, test_data = opened(data), opened(test)
     with training_progress() as progress, coordinator.connect() as client:
-        comparison.require_served(client, train_data)
+        served = client.info().dataset
+        require_fingerprint("the coordinator", served and served.fingerprint, train_data)
         trials = comparison.compare(
             client.strategies(),
             plan,

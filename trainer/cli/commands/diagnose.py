@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from typer import BadParameter, Exit, Option
 
 from lipt.trainer.cli import options as shared
-from lipt.trainer.cli.display.output import (
+from lipt.trainer.cli.output import (
     open_with_progress,
     print_result,
     quarantined_by,

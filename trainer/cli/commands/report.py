@@ -11,7 +11,7 @@ from typer import BadParameter, Option
 
 from lipt.common.terminal import print_line
 from lipt.trainer.cli import options as shared
-from lipt.trainer.cli.display.output import (
+from lipt.trainer.cli.output import (
     open_with_progress,
     print_result,
     quarantined_by,
@@ -66,8 +66,7 @@ def report(
                 )
             except (RequestError, InputError) as error:
                 print_line(f"without a diagnosis: {error}", err=True)
-        requests = [(name, fraction) for name in names]
-        write = partial(render, client, view, dataset, requests, found, diagnosis=diagnosed)
+        write = partial(render, client, view, dataset, names, fraction, found, diagnosis=diagnosed)
         page = run_with_progress(
             lambda _: write(now=datetime.now(UTC)), activity="gathering the report"
         )
@@ -99,12 +98,14 @@ def track(
     A model that was trained on one of these subsets leads back here: `lipt train --mlflow` and
     `--wandb` log the subset's digest, and every subset's digest stands with this run.
     """
+    from lipt.trainer.tracking import require_trackers
     from lipt.trainer.tracking import track as log_run
 
-    targets = {"mlflow": mlflow, "wandb": wandb}
-    if not any(targets.values()):
+    given = {"mlflow": mlflow, "wandb": wandb}
+    targets = {name: target for name, target in given.items() if target}
+    if not targets:
         raise BadParameter("give --mlflow EXPERIMENT, --wandb PROJECT, or both")
-    shared.require_loggers(targets)
+    require_trackers(targets)
     names = shared.parse_names(strategies)
     files = {file.name: file.read_text() for file in (report, comparison) if file is not None}
     with coordinator.connect() as client:
@@ -113,9 +114,7 @@ def track(
             lambda _: [client.subset(view.run_id, name, fraction=fraction) for name in names]
         )
     logged = {
-        name: log_run(name, target, view, subsets, files=files)
-        for name, target in targets.items()
-        if target
+        name: log_run(name, target, view, subsets, files=files) for name, target in targets.items()
     }
     lines = [f"run {view.label} is run {logged[name]} of {name}" for name in logged]
     lines += [f"with subset {one.digest}" for one in subsets]

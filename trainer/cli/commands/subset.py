@@ -10,7 +10,7 @@ from typer import Argument, Option, Typer
 
 from lipt.common.text import format_bytes
 from lipt.trainer.cli import options as shared
-from lipt.trainer.cli.display.output import open_with_progress, print_result, run_with_progress
+from lipt.trainer.cli.output import open_with_progress, print_result, run_with_progress
 from lipt.trainer.views import DEFAULT_STRATEGY, WeightsKind
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ app = Typer(no_args_is_help=True, rich_markup_mode=None, help="Get subsets of a 
 
 @dataclass(frozen=True)
 class Choice:
-    """How a strategy is to choose."""
-
     strategy: str = Option(
         DEFAULT_STRATEGY, "--strategy", "-s", help="A name from 'lipt strategies'."
     )
@@ -77,7 +75,6 @@ def prepare(choice: Choice, out: Path) -> dict[str, str]:
 
 
 def save_and_print(out: Path, subset: Subset, *, as_json: bool) -> None:
-    """Write a subset, and print a summary."""
     subset.save(out)
     found = {
         "path": out,

@@ -1,4 +1,4 @@
-"""`lipt train`: main training on a subset, or on resampled examples, with the paper's recipe."""
+"""`lipt train` on a subset or on resampled examples, and `lipt distill` to synthetic images."""
 
 from __future__ import annotations
 
@@ -6,36 +6,33 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from typer import BadParameter, Exit, Option
 
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.terminal import print_error
 from lipt.trainer.cli import options as shared
-from lipt.trainer.cli.display.output import (
-    PrintLine,
+from lipt.trainer.cli.output import (
+    TrainingProgress,
     open_with_progress,
     print_result,
     quarantined_by,
-    resumed_text,
     run_with_progress,
     training_progress,
     warnings_as_lines,
 )
-from lipt.trainer.formatting import format_percent
 
 if TYPE_CHECKING:
     from torch import nn
 
     from lipt.common.data import Dataset
-    from lipt.common.weights.files import Weights
     from lipt.trainer.client.client import Client
     from lipt.trainer.main_training import Trained
     from lipt.trainer.main_training.records import OnEpoch
     from lipt.trainer.main_training.training import MakeSubsetSource
-    from lipt.trainer.resampling.repeated_random import RepeatedRandom
     from lipt.trainer.resampling.reselection import Reselection, SelectionOptions
+    from lipt.trainer.resampling.samplers import RepeatedRandom
     from lipt.trainer.subsets.subset import Subset
 
 
@@ -57,7 +54,6 @@ class Choice:
     every: int | None = Option(None, min=1, help="Epochs until the next choice (20).")
 
     def require(self, subset: Path | None) -> None:
-        """Refuse options that do not go together."""
         ways = {"--subset": subset, "--strategy": self.strategy, "--resample": self.resample}
         given = [name for name, value in ways.items() if value]
         if len(given) > 1:
@@ -73,7 +69,6 @@ class Choice:
                     raise BadParameter(f"--{name} was given without {way}. Give both, or none.")
 
     def request(self, run: str, *, soft_labels: bool) -> SelectionOptions:
-        """The coordinator's part of the choice."""
         asked: SelectionOptions = {
             "run": run,
             "fraction": self.fraction,
@@ -87,9 +82,8 @@ class Choice:
         return asked if self.every is None else {**asked, "every": self.every}
 
     def source(self, train: Dataset, seed: int) -> RepeatedRandom | None:
-        """Source of other examples for every epoch."""
         from lipt.common.subsets import resolve_budget
-        from lipt.trainer.resampling.repeated_random import RepeatedRandom
+        from lipt.trainer.resampling.samplers import RepeatedRandom
 
         if not self.resample:
             return None
@@ -102,19 +96,18 @@ def _reselecting(
     client: Client,
     strategy: str,
     request: SelectionOptions,
-    print_line: PrintLine,
+    progress: TrainingProgress,
     made: list[Reselection],
 ) -> MakeSubsetSource:
-    """Makes the source for a model in training, which begins with `first` or asks, into `made`."""
     from lipt.trainer.resampling.reselection import Reselection
 
     def make(model: nn.Module, first: Subset | None) -> Reselection:
         asked: SelectionOptions = {**request, "first": first}
         activity = f"waiting for the first subset by {strategy}"
         work = partial(Reselection, client, model, strategy, **asked)
-        made.append(run_with_progress(lambda _: work(), print_line, activity=activity))
+        made.append(run_with_progress(lambda _: work(), progress.print_line, activity=activity))
         if first is None and (why := made[-1].subset.stopped_early):
-            print_line(f"{strategy} stopped early: {why}")
+            progress.print_line(f"{strategy} stopped early: {why}")
         return made[-1]
 
     return make
@@ -133,10 +126,8 @@ class Loggers:
         loggers: list[OnEpoch] = []
         for name, value in vars(self).items():
             if value is not None:
-                logger = Logger(name, value)
+                logger = Logger(name, value, subset)
                 stack.callback(logger.close)
-                if subset is not None:
-                    logger.describe(subset)
                 loggers.append(logger)
         return loggers
 
@@ -158,7 +149,6 @@ class Files:
     log: Path = Option("train.jsonl", help="A file that gets a line of JSON per epoch.")
 
     def require(self, subset: Path | None) -> None:
-        """Check that all can be written, and that none is another or the subset's."""
         if self.minutes is not None and self.checkpoint is None:
             raise BadParameter("--minutes needs a --checkpoint to continue from.")
         shared.require_replaceable(self.out, self.checkpoint)
@@ -195,15 +185,17 @@ def train(
     coordinator: shared.Coordinator,
 ) -> None:
     """Train a model on a subset: SGD, cosine from 0.1, batch 256, images cropped and flipped."""
-    shared.require_loggers(vars(loggers))
     from lipt.common.process import wait_passively
+    from lipt.trainer.tracking import LoggerWarning, require_trackers
 
+    require_trackers(name for name, target in vars(loggers).items() if target is not None)
     wait_passively()
+    from safetensors.torch import load
+
     from lipt.trainer.main_training import Schedule, TrainingPaused, fit
     from lipt.trainer.main_training.records import write_line
     from lipt.trainer.resampling.reselection import ReselectionWarning
     from lipt.trainer.subsets.subset import Subset
-    from lipt.trainer.tracking import LoggerWarning
 
     recipe = training.recipe(soft_labels=soft_labels)
     choice.require(subset)
@@ -219,11 +211,9 @@ def train(
             client = stack.enter_context(coordinator.connect())
             if choice.strategy is not None:
                 run = request["run"] = _run_of(client, run, model)
-                reselecting = _reselecting(
-                    client, choice.strategy, request, progress.print_line, made
-                )
+                reselecting = _reselecting(client, choice.strategy, request, progress, made)
                 quarantined = quarantined_by(client)
-            initial = None if init == _SCRATCH else _weights(client, run, init)
+            initial = None if init == _SCRATCH else load(client.weights(run, init))
         opened = partial(open_with_progress, image_size=image_size, modules=modules)
         train_data = opened(data, quarantined=quarantined)
         progress.score_name = train_data.target.kind.score_name
@@ -245,9 +235,7 @@ def train(
                 reselect=choice.source(train_data, recipe.seed) or reselecting,
                 on_epoch=(lines, progress.on_epoch, *loggers.started(stack, chosen)),
                 on_step=progress.on_step,
-                on_resume=lambda found: progress.print_line(
-                    f"{files.checkpoint}: {resumed_text(found)}"
-                ),
+                on_resume=progress.on_resume,
                 allowed_modules=modules,
             )
         except TrainingPaused as paused:
@@ -267,14 +255,6 @@ def _run_of(client: Client, run: str, model: str) -> str:
             f"{model}. Give --model {view.config.model}, or another --run."
         )
     return view.run_id
-
-
-def _weights(client: Client, run: str, kind: str) -> Weights:
-    from lipt.common.weights.files import read_container
-
-    content = client.weights(run, kind)
-    container = read_container(content, max_bytes=len(content), max_tensors=len(content))
-    return {name: container.tensor(name) for name in container.specs}
 
 
 def _finish(
@@ -300,9 +280,9 @@ def _finish(
         "reselections": history,
     }
     trained_on = "the last epoch's examples" if resampled else "the subset"
-    accuracies = [f"{format_percent(on_subset)} on {trained_on}"]
+    accuracies = [f"{on_subset:.1%} on {trained_on}"]
     if trained.test_accuracy is not None:
-        accuracies.insert(0, f"{format_percent(trained.test_accuracy)} on the test set")
+        accuracies.insert(0, f"{trained.test_accuracy:.1%} on the test set")
     score = "" if trained.kind is TargetKind.CLASS else f"{trained.kind.score_name} "
     steps = f"{trained.num_steps} steps in {trained.seconds:.0f} s"
     lines = [f"{steps}: {score}{', '.join(accuracies)}; {trained.recipe.augmentation_text}"]
@@ -311,3 +291,55 @@ def _finish(
         waiting = f"training waited {waited:.1f} s for subsets"
         lines.append(f"the subset was chosen again {times}; {waiting}")
     print_result(measures, lines, as_json=json)
+
+
+def distill(
+    *,
+    data: str = Option(..., help="The images to distil."),
+    per_class: int = Option(..., help="How many synthetic images of each class."),
+    stages: int = Option(1, help="Stages that the images are made in, equally many in each."),
+    seed: int = Option(0, help="Seed of all draws."),
+    settings: list[str] | None = Option(
+        None, "--set", metavar="NAME=VALUE", help="A setting of the distillation: matches=20."
+    ),
+    model: str = Option("convnet", help="Makes the images; a model without batch norm."),
+    out: Path = Option(..., "--out", "-o", help="A folder; an existing one is continued."),
+    subset: Path | None = Option(None, help="A file of 'lipt subset get' to distil; else all."),
+    later: Path | None = Option(None, help="Another one, of harder examples, for later stages."),
+    image_size: shared.ImageSize = None,
+    device: shared.Device = "auto",
+    allow_module: shared.AllowModule = None,
+    json: shared.Json = False,
+) -> None:
+    """Experimental: distil images into a few synthetic ones, progressively."""
+    if later is not None and stages == 1:
+        raise BadParameter("--later is for stages after the first: give --stages, too.")
+    shared.require_place(out, folder=True)
+    from lipt.common.process import wait_passively
+
+    wait_passively()
+    from lipt.trainer.distillation import Distillation
+    from lipt.trainer.distillation import distill as distil
+    from lipt.trainer.subsets.subset import Subset
+
+    given = {"per_class": per_class, "stages": stages, "seed": seed}
+    wanted = shared.validated(Distillation, shared.collect_overrides(given, settings))
+    first, harder = (None if file is None else Subset.load(file) for file in (subset, later))
+    modules = shared.modules_of(allow_module, data, model)
+    real = open_with_progress(data, image_size=image_size, modules=modules)
+    where: dict[str, Any] = {"device": device, "allowed_modules": modules}
+    make = partial(distil, real, model, wanted, out, subset=first, later=harder, **where)
+    synthetic = run_with_progress(lambda report: make(report=report))
+    num_images = len(synthetic.labels_N)
+    images = f"{num_images} images of {len(synthetic.class_names)} classes"
+    lines = [
+        f"{images} in {synthetic.num_stages} stages: {out}",
+        f"train on them with: lipt train --data distilled:{out}",
+    ]
+    shown = {
+        "folder": out,
+        "images": num_images,
+        "digest": synthetic.digest,
+        "stages": synthetic.manifest["stages"],
+    }
+    print_result(shown, lines, as_json=json)

@@ -13,9 +13,16 @@ from torch import Tensor, nn
 from lipt.common.data import Dataset, input_format, open_dataset
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.inputs.specs import ImageFormat
-from lipt.trainer.distillation import Distillation, SyntheticSet, distill
-from lipt.trainer.distillation.distillation import Networks, distance, gradients, make_stage
-from lipt.trainer.distillation.synthetic import RealExamples
+from lipt.trainer.distillation import (
+    Distillation,
+    Networks,
+    RealExamples,
+    SyntheticSet,
+    distance,
+    distill,
+    gradients,
+    make_stage,
+)
 from tests.in_memory import in_memory
 
 CPU = torch.device("cpu")

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lipt.common.terminal import print_document, print_line
-from lipt.trainer.formatting import format_percent, to_jsonable
+from lipt.trainer.formatting import to_jsonable
 from lipt.trainer.progress import Show, progress_display
 from lipt.trainer.views import ProgressView
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on one line, keys in the order of the value's fields."""
     # Only ASCII, of which JSON leaves one unprintable character.
     document = json.dumps(to_jsonable(value), allow_nan=False).replace("\x7f", r"\u007f")
     print_document(f"{document}\n")
@@ -176,8 +175,6 @@ def training_progress() -> Iterator[TrainingProgress]:
 
 
 class TrainingProgress:
-    """Lines on standard error after evaluations; in between `show`, or a line now and then."""
-
     def __init__(
         self,
         print_line: PrintLine = partial(print_line, err=True),
@@ -197,9 +194,20 @@ class TrainingProgress:
             self.print_line(f"step {step}/{num_steps}{self._measures and ', '}{self._measures}")
 
     def on_epoch(self, record: EpochRecord) -> None:
-        self._measures = measures_text(record, self.score_name)
+        parts = [f"epoch {record.epoch}", f"loss {record.loss:.3f}"]
+        parts.append(f"{self.score_name} {record.accuracy:.1%}")
+        if record.test_accuracy is not None:
+            parts.append(f"test {record.test_accuracy:.1%}")
+        parts.append(f"{record.images_per_second:,.0f} examples/s")
+        if record.seconds_left > 0:
+            parts.append(f"{record.seconds_left:.0f} s left")
+        self._measures = ", ".join(parts)
         if record.subset_accuracy is not None or record.step == record.num_steps:
             self.print_line(f"step {record.step}/{record.num_steps}, {self._measures}")
+
+    def on_resume(self, found: Progress) -> None:
+        where = f"step {found.step}/{found.num_steps}, epoch {found.epoch}"
+        self.print_line(f"{where}, from the checkpoint")
 
     def print_line(self, line: str) -> None:
         self._said = self._clock()
@@ -214,21 +222,3 @@ def warnings_as_lines(*kinds: type[Warning]) -> Iterator[None]:
             warnings.simplefilter("always", kind)
         warnings.showwarning = lambda message, *_, **__: print_line(f"warning: {message}", err=True)
         yield
-
-
-def measures_text(record: EpochRecord, score_name: str = "accuracy") -> str:
-    parts = [f"epoch {record.epoch}", f"loss {record.loss:.3f}"]
-    parts.append(f"{score_name} {format_percent(record.accuracy)}")
-    if record.test_accuracy is not None:
-        parts.append(f"test {format_percent(record.test_accuracy)}")
-    parts.append(f"{record.images_per_second:,.0f} examples/s")
-    if record.seconds_left > 0:
-        parts.append(f"{record.seconds_left:.0f} s left")
-    return ", ".join(parts)
-
-
-def resumed_text(found: Progress) -> str:
-    where = f"step {found.step} of {found.num_steps}, epoch {found.epoch}"
-    if found.step == found.num_steps:
-        return f"training was finished, at {where}"
-    return f"training goes on after {where}, {found.seconds:.0f} s of training in"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lipt.common.states import LearnerState, RunState
-from lipt.trainer.cli.display.runs import (
+from lipt.trainer.cli.commands.run import (
     RunLines,
     change_lines,
     follow,

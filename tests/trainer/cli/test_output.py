@@ -2,22 +2,18 @@ import subprocess
 import sys
 import threading
 import warnings
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
-from lipt.trainer.cli.display import output as module
-from lipt.trainer.cli.display.output import (
+from lipt.trainer.cli.output import (
     TrainingProgress,
     in_background,
     process_exit,
     run_with_progress,
-    training_progress,
     warnings_as_lines,
 )
 from lipt.trainer.main_training.records import EpochRecord
-from lipt.trainer.views import ProgressView
 from tests.clock import Clock
 from tests.trainer.made_up import made_up_record
 
@@ -25,8 +21,8 @@ from tests.trainer.made_up import made_up_record
 SCRIPT = """
 import sys
 import torch
-from lipt.trainer.cli.display.output import process_exit
-from lipt.trainer.cli.display.output import in_background
+from lipt.trainer.cli.output import process_exit
+from lipt.trainer.cli.output import in_background
 def endless():
     values = torch.randn(400, 400)
     while True:
@@ -130,21 +126,8 @@ def test_training_progress_is_lines_without_a_terminal() -> None:
     ]
 
 
-def test_training_progress_moves_a_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    shown: list[ProgressView] = []
-    monkeypatch.setattr(module, "progress_display", lambda **_: nullcontext(shown.append))
-    with training_progress() as progress:
-        progress.on_step(2, 40)
-    assert [str(view) for view in shown] == ["step 2/40"]
-
-
-class OwnWarning(UserWarning):
-    pass
-
-
 def test_all_warnings_of_a_kind_are_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    with warnings_as_lines(OwnWarning):
+    with warnings_as_lines(UserWarning):
         for message in ("no subset", "no subset"):
-            warnings.warn(message, OwnWarning, stacklevel=1)
+            warnings.warn(message, UserWarning, stacklevel=1)
     assert capsys.readouterr().err == "warning: no subset\n" * 2

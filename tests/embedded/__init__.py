@@ -1,1 +1,0 @@
-"""Embedded: the service's own coordinator and workers, in this process."""

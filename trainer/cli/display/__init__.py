@@ -1,1 +1,0 @@
-"""Display of runs and main training on a terminal, as tables, lines or JSON."""
