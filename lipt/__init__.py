@@ -38,6 +38,11 @@ if TYPE_CHECKING:
     from lipt.trainer.resampling.samplers import RepeatedRandom as RepeatedRandom
     from lipt.trainer.resampling.samplers import RepeatedRandomSampler as RepeatedRandomSampler
     from lipt.trainer.resampling.samplers import SubsetSampler as SubsetSampler
+    from lipt.trainer.subsets.data import SoftTargetLoss as SoftTargetLoss
+    from lipt.trainer.subsets.data import UnweightedWarning as UnweightedWarning
+    from lipt.trainer.subsets.data import WeightedCollate as WeightedCollate
+    from lipt.trainer.subsets.data import WeightedSubsetLoss as WeightedSubsetLoss
+    from lipt.trainer.subsets.data import normalized_weights as normalized_weights
     from lipt.trainer.subsets.subset import Subset as Subset
     from lipt.trainer.views import InfoView as InfoView
     from lipt.trainer.views import LearnerView as LearnerView
