@@ -1,7 +1,7 @@
-"""How long a thousand workers wait that hand in at once, and ten thousand that send heartbeats.
+"""Waiting times of a thousand workers that submit at once, and of ten thousand heartbeats.
 
 A coordinator serves one run of tiny learners; processes play its workers, each with a connection of
-its own. `commits`: everybody has a learner, and its result is uploaded; then all hand in at one
+its own. `commits`: everybody has a learner, and its result is uploaded; then all submit at one
 moment. `heartbeats`: everybody sends one every ten seconds, as under the default lease, each at a
 moment of its own. Noted are what the callers wait for, and the CPU time that the coordinator takes,
 which other load on the machine moves less.

@@ -179,7 +179,7 @@ class Bench:
         self._results: dict[tuple[str, int], LearnerResult] = {}
 
     def result(self, attack: str, index: int) -> LearnerResult:
-        """The learner that a worker hands in which attacks so; it has passed the checks."""
+        """The learner that a worker submits which attacks so; it has passed the checks."""
         key = (attack, index)
         if key not in self._results:
             learner = self.run.learners[index]

@@ -129,6 +129,6 @@ def _import(named: str, module: str) -> ModuleType:
         if isinstance(error, ModuleNotFoundError) and _is_within(module, error.name):
             why = f"there is no module {error.name!r} in {directory} or installed"
         raise ConfigError(
-            f"{named}: {why}. Start this process in the module's directory, or install it. Check "
-            f"with: python -c 'import {module}'"
+            f"{named}: {why}. Start this process in the module's directory, or install it, so that "
+            f"it can be imported: python -c 'import {module}'"
         ) from error

@@ -24,7 +24,7 @@ MODEL_COPIES = 5
 _TRAINED_COPIES = 3
 # Bytes for each stored image byte in a batch: uint8 before and after augmentation, and float32.
 INPUT_BYTES = 6
-# Likewise for prefetched batches: one ready, and one in augmentation.
+# Prefetched batches: one ready, and one in augmentation.
 _AHEAD_BYTES = 3
 # A step on fewer images takes as long.
 STEP_IMAGES = 64

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -11,7 +12,8 @@ from lipt.common.text import escaped, printable, printable_lines
 
 def print_line(line: str, *, err: bool = False) -> None:
     """Print a line for a person, to standard error if `err`."""
-    typer.echo(printable(line), err=err)
+    # sys.stderr by name, because a moving progress line replaces it.
+    typer.echo(printable(line), file=sys.stderr if err else None)
 
 
 def print_document(text: str) -> None:

@@ -420,7 +420,7 @@ class Storage:
                 )
 
     def _collect(self, uploads: frozenset[str]) -> tuple[Collected | None, frozenset[str]]:
-        """One collection, and the uploads that are gone or now named; None while paused."""
+        """Collect once; also returns the uploads that are gone or in use. None while paused."""
         now, settings = self.wall_clock(), self.settings
         with state_errors(self.directory), collection_allowed(self.directory) as allowed:
             if not allowed:

@@ -257,7 +257,7 @@ class Answers:
         )
 
     async def forget_scores_of(self, credential: str) -> None:
-        """Remove the subsets with a distrusted credential's scores: who asks again gets others."""
+        """Remove subsets with a distrusted credential's scores; repeated requests select again."""
         self._distrusted.add(credential)
         try:
             number = await self.database.remove_subsets_scored_by(credential)

@@ -148,7 +148,7 @@ class Evaluator:
     batch_norm_examples_M: Stored | None
     batch_size: int = 128
     frozen: frozenset[str] = frozenset()
-    # Of batches, by number: threads that compute one twice get the same features.
+    # Features by batch number; threads that compute one twice get the same values.
     _features: dict[int, Tensor] = field(default_factory=dict, init=False)
 
     def __call__(self, weights: Sequence[OpenWeights], floor: float) -> Iterator[Scored]:

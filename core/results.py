@@ -17,7 +17,7 @@ from lipt.common.weights.encodings import open_weights
 from lipt.common.weights.files import TensorSpec, Weights, pack
 
 # Metadata key of theta*'s file: tensors that learners' files omit, as a JSON list of sorted names.
-# It allows checking a learner without the model. Absent without frozen layers.
+# They allow checking a learner without the model. Absent without frozen layers.
 _KEY = "lipt.frozen"
 
 

@@ -1,4 +1,4 @@
-"""The one-call functions `select`, `diagnose` and `compare`, and the progress of a call.
+"""The one-call functions `select`, `diagnose` and `compare`.
 
 Progress is a bar in a notebook or terminal, else a line every ten seconds. Arguments are checked
 first: torch, which takes seconds to load, is imported within the functions.
@@ -9,19 +9,13 @@ first: torch, which takes seconds to load, is imported within the functions.
 from __future__ import annotations
 
 import functools
-import importlib
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
 
-from lipt.common.terminal import print_line
-from lipt.common.text import printable
 from lipt.trainer.arguments import checked
 from lipt.trainer.views import DEFAULT_FRACTION, ProgressView, StrategyView, view_of
 
@@ -40,7 +34,7 @@ if TYPE_CHECKING:
 class Comparison:
     """Comparison of strategies with baselines at equal steps: an outcome per row, every training.
 
-    `verdict` says in sentences whether a strategy beat random.
+    `verdict` tells in sentences whether a strategy beat random.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -207,12 +201,13 @@ def compare(
     from lipt.trainer.comparison.outcomes import outcomes, verdict
     from lipt.trainer.comparison.trial import BASELINES, Plan
     from lipt.trainer.main_training import Recipe
+    from lipt.trainer.progress import progress_display
 
     opened = functools.partial(open_dataset, target=target, image_size=image_size)
     train, held_out = opened(data), opened(test)
     of_seed = functools.partial(Pretrained, train, model, head=head, run=run, device=device)
     pretrain = functools.cache(lambda seed: of_seed(seed=seed, progress=False))
-    with tempfile.TemporaryDirectory() as folder, showing(asked=progress) as show:
+    with tempfile.TemporaryDirectory() as folder, progress_display(wanted=progress) as show:
         plan = Plan(
             strategies=tuple(strategies),
             fractions=tuple(sorted(fractions)),
@@ -238,71 +233,3 @@ def compare(
         )
     rows = outcomes(trials)
     return Comparison(tuple(rows), tuple(trials), verdict(rows))
-
-
-Show = Callable[[ProgressView], None]
-
-_SILENCE_SECONDS = 10.0
-
-
-@contextmanager
-def showing(*, asked: bool | None) -> Iterator[Show]:
-    """Show progress during the block; `asked` False shows nothing, True lines at once."""
-    shell = sys.modules.get("IPython")
-    cell = shell.get_ipython() if shell is not None else None
-    if asked is False:
-        yield lambda _: None
-    elif hasattr(cell, "kernel"):
-        yield from _in_notebook()
-    elif sys.stderr.isatty():
-        yield from _on_terminal()
-    else:
-        yield _in_lines(0.0 if asked else _SILENCE_SECONDS)
-
-
-def as_html(progress: ProgressView) -> str:
-    """Format a bar and its text."""
-    share = f" value='{progress.done}' max='{progress.total}'" if progress.total else ""
-    return f"<progress{share}></progress> {escape(_text(progress))}"
-
-
-def _text(progress: ProgressView) -> str:
-    # A run's line contains its own count.
-    return progress.activity if progress.activity.startswith("run ") else str(progress)
-
-
-def _in_notebook() -> Iterator[Show]:
-    ipython: Any = importlib.import_module("IPython.display")
-    html = ipython.HTML
-    display = ipython.display(html("<progress></progress>"), display_id=True)
-    try:
-        yield lambda progress: display.update(html(as_html(progress)))
-    finally:
-        display.update(html(""))
-
-
-def _on_terminal() -> Iterator[Show]:
-    from rich.console import Console  # noqa: TID251 - for text without markup
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    columns = BarColumn(), TextColumn("{task.fields[text]}", markup=False)
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None, text="starting")
-
-        def show(progress: ProgressView) -> None:
-            total = progress.total or None
-            bar.update(task, completed=progress.done, total=total, text=printable(_text(progress)))
-
-        yield show
-
-
-def _in_lines(silence_seconds: float) -> Show:
-    said = monotonic()
-
-    def show(progress: ProgressView) -> None:
-        nonlocal said
-        if monotonic() - said >= silence_seconds:
-            said = monotonic()
-            print_line(f"lipt: {_text(progress)}", err=True)
-
-    return show

@@ -13,7 +13,7 @@ import typer
 from lipt.common.config.knobs import option_help
 from lipt.common.config.run_config import RunConfig
 from lipt.trainer.cli import options as shared
-from lipt.trainer.cli.commands.subset import Choice, prepare, written
+from lipt.trainer.cli.commands.subset import Choice, prepare, save_and_print
 from lipt.trainer.views import DEFAULT_STRATEGY
 
 plan_app = typer.Typer(rich_markup_mode=None)
@@ -111,4 +111,6 @@ def select(
     modules = shared.modules_of(allow_module, data, model)
     where: dict[str, Any] = {"image_size": image_size, "device": device, "allow_modules": modules}
     where["target"] = target
-    written(out, select_here(data, model, seed=seed, run=run, **asked, **where), as_json=json)
+    save_and_print(
+        out, select_here(data, model, seed=seed, run=run, **asked, **where), as_json=json
+    )

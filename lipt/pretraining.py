@@ -23,7 +23,6 @@ from weakref import WeakValueDictionary
 import torch
 from torch import nn
 
-from lipt.calls import Show, showing
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig, merge
 from lipt.common.config.values import dump, validate
@@ -47,6 +46,7 @@ from lipt.core.workspace import InMemory
 from lipt.trainer.arguments import checked
 from lipt.trainer.client.sources import Features, features_source, option_text
 from lipt.trainer.diagnosis.diagnosis import Diagnosis, read_diagnosis
+from lipt.trainer.progress import Show, progress_display
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import DEFAULT_FRACTION, CostsView, ProgressView
 
@@ -217,7 +217,7 @@ class Pretrained:
         """Select examples; arguments as in `lipt.select`, errors as in `Client.subset`."""
         if fraction is None and budget is None:
             fraction = DEFAULT_FRACTION
-        with self._showing():
+        with self._progress_shown():
             query = SubsetQuery(
                 run="",
                 strategy=strategy,
@@ -239,7 +239,7 @@ class Pretrained:
     @checked
     def diagnose(self, proxy: str | None = None, *, features: Features | None = None) -> Diagnosis:
         """Find wrong labels, duplicates and outliers; arguments as in `lipt.diagnose`."""
-        with self._showing():
+        with self._progress_shown():
             sources = Sources(self.config, None, None, self._keep_features(features))
             found = diagnose(self.workspace, sources, Proxy.parse(proxy or "auto"))
         return read_diagnosis(
@@ -248,7 +248,7 @@ class Pretrained:
 
     def train(self) -> None:
         """Train and merge the learners, unless they are trained."""
-        with self._showing():
+        with self._progress_shown():
             self._train(Training.LEARNERS)
 
     @property
@@ -317,9 +317,9 @@ class Pretrained:
         return workspace.read_weights(name, workspace.new_model(self.config))
 
     @contextmanager
-    def _showing(self) -> Iterator[None]:
+    def _progress_shown(self) -> Iterator[None]:
         """Show progress, and restore torch's generator."""
-        with showing(asked=self._progress) as show, torch.random.fork_rng(devices=[]):
+        with progress_display(wanted=self._progress) as show, torch.random.fork_rng(devices=[]):
             before, self.on_progress = self.on_progress, show
             try:
                 yield

@@ -26,7 +26,7 @@ def checked(function: Callable[ParamsT, ReturnT]) -> Callable[ParamsT, ReturnT]:
         try:
             given = taken.bind(*args, **keywords).arguments
         except TypeError:
-            given = {}  # the call itself says better what is missing
+            given = {}  # the call itself has a better error for missing arguments
         for name, value in given.items():
             if value is not None:
                 require_argument(name, value)

@@ -317,7 +317,7 @@ class Exchange:
     ) -> ResultT:
         while True:
             if self.should_stop():
-                raise LearnerStoppedError("stopped before the assignment was handed in.")
+                raise LearnerStoppedError("stopped before the assignment was submitted.")
             try:
                 return action()
             except waits_for as error:

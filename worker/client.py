@@ -33,7 +33,7 @@ _CALL_SECONDS = 20.0
 _COMMIT_SECONDS = 300.0
 # The longest wait for work in one call.
 POLL_SECONDS = 30.0
-# A stopping worker waits for these, even if its coordinator is gone.
+# Time-outs of calls that a stopping worker waits for, even without a coordinator.
 _HEARTBEAT_SECONDS = 10.0
 _RELEASE_SECONDS = 5.0
 # The run's record keeps as many.

@@ -343,14 +343,14 @@ NOTES: Mapping[str, str] = {
         "fractions are the same subset. LiPT's is the better one with both seeds."
     ),
     "2": (
-        "GLISTER's subsets, too, are below random ones of their size here. On theta_p they are "
-        "better than on an untrained model by less than the seeds differ, and 15 epochs of "
-        "warm-up serve it worst."
+        "GLISTER's subsets, too, are below random ones of their size here. The difference "
+        "between theta_p and an untrained model is smaller than between seeds, and 15 epochs of "
+        "warm-up are worst."
     ),
     "3": (
-        "Augmentation of the learners adds at both fractions. Pruning adds where there is no "
-        "augmentation and takes away beside it: all together are, at 70%, no better than merging "
-        "alone."
+        "Augmentation of the learners adds at both fractions. Pruning adds without "
+        "augmentation, and costs accuracy with it: at 70%, all together are no better than "
+        "merging alone."
     ),
     "C": (
         "The plain mean of all learners does as well. The greedy soup's gain on the validation "

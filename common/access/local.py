@@ -23,7 +23,7 @@ from lipt.common.access.tls import split_address
 
 _PREFIX = "unix:"
 _OTHERS = 0o077
-# Of a socket's path; the rest is for its own name.
+# Limits of a socket's path, and of its own name in it.
 _LONGEST_PATH_BYTES, _LONGEST_NAME_BYTES = 107, 52
 
 

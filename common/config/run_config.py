@@ -148,8 +148,8 @@ class LearnersConfig(Section):
     max_attempts: int = Field(default=3, ge=1)
     """Attempts at a learner before it counts as failed."""
     redundancy: int = Field(default=1, ge=1, le=2)
-    """How many workers have to hand in the same learner, to the bit, before it counts. 2 finds one
-    that lies, at twice the training; they need certificates or tokens of their own."""
+    """Workers that must submit the same learner, to the bit, before it counts. 2 finds a
+    faulty one, at twice the training; they need certificates or tokens of their own."""
     precision: Precision = Precision.AUTO
     """Number format of a learner's training. `auto` is bfloat16 on CUDA devices that have it, else
     float32: on workers of mixed kinds one seed is no longer one soup."""

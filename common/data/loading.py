@@ -380,7 +380,7 @@ def _visit(
         except DataError as error:
             if isinstance(rows, EncodedRows):
                 return UnusableImage(row, rows.where(row), str(error.__cause__ or error))
-            raise  # of a user's own function
+            raise  # by the user's own function
 
     headers, broken = set[Header](), list[UnusableImage]()
     for found in map_rows(attempt, ids, num_threads=num_threads, progress=progress):

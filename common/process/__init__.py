@@ -29,7 +29,7 @@ def notify_service_manager(**state: str) -> None:
     path = os.environ.get(_VARIABLE)
     if not path:
         return
-    # @ stands for the zero byte of an abstract socket.
+    # systemd writes the zero byte of an abstract socket as @.
     address = f"\0{path[1:]}" if path.startswith("@") else path
     message = "\n".join(f"{name}={value}" for name, value in state.items())
     try:

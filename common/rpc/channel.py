@@ -223,7 +223,7 @@ class LongPoll:
 
 
 class RenewingChannel(Generic[ContentsT]):
-    """A channel that follows what it depends on: TLS files, which gRPC reads once, or a socket.
+    """A channel that is replaced when its TLS files, which gRPC reads once, or its socket change.
 
     New calls use a new connection after a change. Earlier calls keep the previous one, which is
     closed at the next change.

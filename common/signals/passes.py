@@ -197,7 +197,7 @@ def range_specs(task: ScoringTask, num_features: int) -> dict[str, TensorSpec]:
 
 
 def data_proof(dataset: Dataset, nonce: str, ids: Sequence[int]) -> str:
-    """SHA-256, in hexadecimal, of a nonce, examples and targets: who lacks the data has none."""
+    """SHA-256, in hexadecimal, of a nonce, examples and targets; it requires the data."""
     proof = hashlib.sha256(nonce.encode())
     for row in ids:
         for part in (dataset.raw_bytes(row), dataset.targets_N[row].numpy().tobytes()):

@@ -1,1 +1,1 @@
-"""Access: who a caller is, and which calls it may make."""
+"""Access: identities of callers, and the calls that their roles allow."""

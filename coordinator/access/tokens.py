@@ -47,7 +47,7 @@ _OWN_ID = "admin"
 _DAY_SECONDS = 86_400.0
 _MAX_DAYS = 36_500.0
 _RETRY_SECONDS = 10.0
-# What the key of a caller with a token begins with.
+# Prefix of the key of a caller with a token.
 _TOKEN_KEY = "token"  # noqa: S105 - the name of a way
 
 HOW_TO_GET_ONE = (
@@ -263,7 +263,7 @@ def admission(
 
 
 def describe_exposure(listen: str, tls: TlsFiles | None, admitted: Admission) -> str:
-    """A sentence on who can reach the address, and who is admitted."""
+    """A sentence on the reach of the address, and on admission."""
     host, _ = split_address(listen)
     reach = "this machine only" if is_loopback(host) else "any machine that reaches it"
     security = "unencrypted" if tls is None else "TLS" if tls.ca is None else "mTLS"
@@ -304,8 +304,8 @@ def identify(shown: Shown, admitted: Admission, tokens: Tokens) -> Caller:
         case Admission.OWN_USER:
             if not is_local(shown.peer):
                 raise UnauthenticatedError(
-                    "this coordinator serves the user that started it, and the call did not come "
-                    f"over its local socket. If it has just started, call again. {HOW_TO_GET_ONE}"
+                    "this coordinator serves the user that started it, and the call did not use "
+                    f"its local socket (if it has just started, call again). {HOW_TO_GET_ONE}"
                 )
             return OWN_USER
         case Admission.TOKEN | Admission.CERTIFIED:
@@ -325,10 +325,9 @@ def _certified(certificate: CertificateIdentity) -> Caller:
     )
     if not caller.roles:
         raise PermissionDeniedError(
-            f"{caller.name} (SHA-256 {certificate.sha256[:16]}...) gives no role. Put "
-            f"{_choices(role_unit)} into its subject as a unit (OU), or {_choices(role_uri)} into "
-            "its alternative names as a URI; lipt certs makes such certificates. Or show a token "
-            "besides."
+            f"{caller.name} (SHA-256 {certificate.sha256[:16]}) gives no role. Use a certificate "
+            f"of lipt certs (unit {_choices(role_unit)} in its subject, or alternative name "
+            f"{_choices(role_uri)}), or a token besides."
         )
     return caller
 

@@ -155,7 +155,7 @@ class ComputeProcess:
         return self._child.pid if self._child is not None else None
 
     def drop(self) -> None:
-        """Drop the current job, or the next one: its `run` raises soon."""
+        """Cancel the current job, or else the next one; its `run` then raises."""
         child, self._dropped = self._child, True
         if child is not None:
             later = asyncio.get_running_loop().call_later

@@ -164,7 +164,7 @@ class Scan:
 
 @dataclass(frozen=True)
 class Challenge:
-    """A question that only who has the data can answer: see `data_proof`."""
+    """A question that requires the data to answer: see `data_proof`."""
 
     nonce: str
     ids: tuple[int, ...]
@@ -366,7 +366,7 @@ class _SharedPass:
         dataset = context.dataset
         every = torch.arange(len(dataset))
         self._signals = empty_signals(model, dataset, every, scratch=context.signals_dir)
-        # By index: who has scored the range that is in the signals.
+        # Scorer of each range in the signals, by index.
         self._taken: dict[int, str] = {}
         self._distrusted: set[str] = set()
         self._began = monotonic()

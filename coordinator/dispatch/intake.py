@@ -66,7 +66,7 @@ class Reference:
 
 @dataclass(eq=False)
 class Intake:
-    """Checks one learner and one range at a time: it takes the memory of two dense models."""
+    """Checks one learner and one range at a time, since a check takes two dense models' memory."""
 
     dispatcher: Dispatcher
     blobs: BlobStore

@@ -40,7 +40,7 @@ def consecutive_ends(learner: LearnerRecord, silent: Collection[str]) -> tuple[S
 
 
 def consecutive_ends_of_run(run: RunRecord, silent: Collection[str]) -> tuple[SilentEnd, ...]:
-    """The same over all learners of a run; none once a learner is in."""
+    """The same over all learners of a run; none once a learner is done."""
     if not silent or any(learner.state is LearnerState.DONE for learner in run.learners):
         return ()
     ends = (end for learner in run.learners for end in learner.silent_ends)

@@ -14,7 +14,7 @@ from lipt.coordinator.state.records import RunRecord
 
 logger = logging.getLogger(__name__)
 
-# Longer than the longest poll: a worker that is silent for this long is gone.
+# Longer than the longest poll. A worker silent for this long counts as lost.
 _ALIVE_SECONDS = 90.0
 # Beyond that the longest silent one is forgotten; if it returns, it registers again.
 _MAX_WORKERS = 10_000
@@ -36,7 +36,7 @@ class WorkerRecord:
     caller: Caller = ANYBODY
     # Wall clock.
     joined_at: float = 0.0
-    # It can read the data, and so score ranges.
+    # Whether it can read the data, and so score ranges.
     has_data: bool = False
 
     @property
@@ -133,7 +133,7 @@ class WorkerRegistry:
                 "and secret."
             )
         elif shown.caller != worker.caller:
-            # What it may do follows from the credentials that it shows now.
+            # Permissions follow from the credentials of the present call.
             self._workers[worker_id] = replace(worker, caller=shown.caller)
 
     def behind(self, shown: Evidence) -> str | None:

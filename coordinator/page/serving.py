@@ -118,7 +118,7 @@ class PageServer:
 
     @property
     def url(self) -> str:
-        """The address for a browser of this machine, or of those that reach it."""
+        """The address for browsers of this machine, or of machines that reach it."""
         everywhere = self.host in {"0.0.0.0", "::"}  # noqa: S104 - compared, not bound
         host = socket.gethostname() if everywhere else self.host
         shown = f"[{host}]" if ":" in host else host

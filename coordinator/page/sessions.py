@@ -61,7 +61,7 @@ class Session:
 _SESSION = TypeAdapter(Session)
 # When callers signed out, in seconds, by their keys.
 _SIGNED_OUT = TypeAdapter(dict[str, float])
-# Stands for every caller where the file is damaged.
+# Key for every caller, if the file is damaged.
 _EVERYBODY = "everybody"
 
 
@@ -76,7 +76,7 @@ class Sessions:
         *,
         clock: Callable[[], float],
     ) -> None:
-        """`holds` says whether a caller's token or certificate is still valid."""
+        """`holds` tells whether a caller's token or certificate is still valid."""
         key = hashlib.sha256(f"page sessions {own_token()}".encode()).digest()
         self._fernet = Fernet(urlsafe_b64encode(key))
         self._own_token = own_token
@@ -89,7 +89,7 @@ class Sessions:
         self._url: str | None = None
 
     def open_at(self, url: str) -> None:
-        """Give links to this address from now on."""
+        """Set the address of new links."""
         self._url = url
 
     def link(self, caller: Caller) -> tuple[str, float]:
@@ -138,7 +138,7 @@ class Sessions:
         return session
 
     def holds(self, session: Session) -> bool:
-        """Whether a session goes on; it ends with its caller's token or certificate."""
+        """Whether a session is valid; it ends with its caller's token or certificate."""
         began_at, signed_out_at = session.began_at, self._signed_out_at
         keys = (session.caller.key, _EVERYBODY)
         if any(began_at <= signed_out_at[key] for key in keys if key in signed_out_at):

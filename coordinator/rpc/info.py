@@ -185,7 +185,7 @@ class InfoService(info_pb2_grpc.InfoServiceServicer):
         for place, summary in enumerate(reversed(self.store.runs())):
             if place >= num_runs and summary.state.ended:
                 continue
-            with suppress(UnknownRunError):  # it is being removed
+            with suppress(UnknownRunError):  # the run is being removed
                 # The record of an ended run is read only when it is sent.
                 live = None if summary.state.ended else self.store.record(summary.run_id)
                 # Its wait reason may change while its revision stays.

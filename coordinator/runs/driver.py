@@ -64,7 +64,7 @@ class RunDriver:
     _: KW_ONLY
     restore: Restore
     wall_clock: Callable[[], float]
-    # Of `training_started_at`.
+    # Clock of `training_started_at`.
     deadline_clock: Callable[[], float]
     events: Events = field(default_factory=Events)
     meters: Meters = field(default_factory=Meters)

@@ -1,7 +1,7 @@
 """State transitions of a run and its learners: pure functions from record to record.
 
 Redundancy: on one kind of device a learner is the same to the bit. With `learners.redundancy` 2,
-a result is held until another worker hands in the same files. If two disagree, a third trains it,
+a result is held until another worker submits the same files. If two disagree, a third trains it,
 and the majority wins. Devices of different kinds neither blame nor confirm each other.
 """
 
@@ -60,7 +60,7 @@ def decide_closing(run: RunRecord, *, now: float) -> ClosingDecision:
         return ClosingDecision(Closing.MERGE, closes)
     accounts = [learner.account for learner in missing if DIVERGED in learner.account]
     if len(accounts) == len(missing):
-        # Their own accounts differ in little but a number, and would fill a page.
+        # Their messages differ only in a number, and would fill a page.
         return ClosingDecision(Closing.FAIL, divergence_message(accounts, len(run.learners)))
     few = f"{closes}, min_learners is {settings.min_learners}."
     return ClosingDecision(Closing.FAIL, f"{few} {_missing_learners(missing)}{remedy}")
@@ -214,7 +214,7 @@ def with_result(
 
 
 def _handed_in(results: Sequence[UnconfirmedResult]) -> str:
-    parts = [f"{held.worker_name} handed in {held.result.sha256[:12]}" for held in results]
+    parts = [f"{held.worker_name} submitted {held.result.sha256[:12]}" for held in results]
     return f"worker{'s' if len(parts) > 1 else ''} {', '.join(parts)}"
 
 

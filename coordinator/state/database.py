@@ -302,7 +302,7 @@ class Database:
         return await self._find(SubsetRecord, which, run_id, digest, most)
 
     async def remove_subsets_scored_by(self, credential: str) -> int:
-        """Remove the subsets whose manifests name this credential as a scorer; their number."""
+        """Remove subsets whose manifests name this credential as a scorer; returns their number."""
         which = (
             "kind = ? AND EXISTS (SELECT 1 FROM json_each(body, '$.manifest.scored_by.credentials')"
             " WHERE json_extract(value, '$.credential') = ?)"

@@ -103,7 +103,7 @@ def _needs_of_run(run: RunRecord) -> Iterator[Need]:
             yield Need(learner.shard, f"the shard {whose}")
             for copy in learner.unconfirmed:
                 for blob in copy.files:
-                    yield Need(blob, f"what {copy.worker_name} handed in {whose}")
+                    yield Need(blob, f"result of {copy.worker_name} {whose}")
         # Strategies on training trajectories read them, also after the run.
         if learner.result is not None and run.state not in _GIVEN_UP:
             yield Need(learner.result, f"the result {whose}")

@@ -39,7 +39,7 @@ class SilentEnd(_Record):
 
 
 class UnconfirmedResult(_Record):
-    """One worker's result, held until another worker hands in the same."""
+    """One worker's result, held until another worker submits an equal one."""
 
     epoch: int
     worker_id: str

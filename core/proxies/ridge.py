@@ -180,7 +180,7 @@ class _Rows:
 
     @property
     def precision(self) -> torch.dtype:
-        """Of products and their decomposition."""
+        """Precision of products and their decomposition."""
         return torch.float32 if min(self.features_ND.shape) > _LARGEST_EXACT else torch.float64
 
     def scaled(self, ids_B: Tensor) -> Tensor:

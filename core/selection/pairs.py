@@ -193,7 +193,7 @@ _NUM_SAMPLED = 16
 class Centred:
     """Rows minus a common row, and their squared norms, float32.
 
-    centre_D: None if values_ND are centred; else they are in half precision, centred by block.
+    centre_D: None if values_ND are centred; else values_ND are float16, and centred by block.
     """
 
     values_ND: Tensor

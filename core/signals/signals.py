@@ -257,7 +257,7 @@ def _read(container: Container, name: str) -> Tensor:
         # Copied: a mapped file is read-only, and its values may be unaligned.
         block = torch.from_numpy(values[rows.start * row_bytes : rows.stop * row_bytes].copy())
         read_NF[rows] = block.view(spec.dtype).view(-1, width).to(read_NF.dtype)
-        # Of larger ones squares overflow, and sums of them. NaN is not below either.
+        # Squares of larger values, and their sums, overflow. NaN fails the comparison, too.
         finite_N[rows] = (read_NF[rows].float().abs() <= _MOST).all(dim=-1)
     bad = list(map(str, torch.nonzero(~finite_N).flatten().tolist()))
     if bad:

@@ -1,1 +1,1 @@
-"""Stages: what is computed of all examples, once, and kept by the workspace."""
+"""Stages: computations on all examples, each done once and cached by the workspace."""

@@ -96,7 +96,7 @@ def _kept(kind: str, features: _Features, compute: Callable[[_Features], Signals
         else None,
         (
             sources.trajectories,
-            # They decide who trained on what.
+            # They decide which learner was trained on which examples.
             (config.learners, config.validation),
             statistics if soup.reestimate_batch_norm else None,
         )
@@ -173,7 +173,7 @@ def _chosen(features: _Features) -> tuple[Kinds, Tensor, LeaveOneOut, list[Proxy
     def price(kinds: Kinds) -> float:
         return passes_of(set(kinds).difference(first), num_learners)
 
-    # Features at hand have no price any more.
+    # Computed features cost no further pass.
     tried = [ProxyScore(first, head.accuracy, 0)]
     rivals = {kinds: price(kinds) for kinds in others if can_win(price(kinds), tried)}
     if not rivals:

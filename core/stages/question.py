@@ -325,7 +325,7 @@ def _require_warm_up(
     if warm_up.models > 1 and not strategy.averages:
         raise StrategyOptionError(
             f"strategy {strategy.name!r} has no mean over {warm_up.models} models ({asked}). "
-            f"{one}. {_choose(lambda other: other.averages)}"
+            f"{one}, or {_choose(lambda other: other.averages).lower()}"
         )
     if warm_up.models > 1 and run.config.initialization.weights_sha256 is not None:
         raise InvalidRequestError(
@@ -403,10 +403,9 @@ def _trajectories(
     led_here = weights == run.pretrained_weights
     if Need.DYNAMICS in needs and not led_here:
         raise SignalsError(
-            f"strategy {strategy!r} looks at how the learners of run {run.name} came to see the "
-            f"data, and the weights {weights.sha256[:12]} are not what they became. Leave "
-            "`weights` unset, or choose a strategy that does not need learners: lipt strategies "
-            "lists what each one needs."
+            f"strategy {strategy!r} uses the learners of run {run.name}, but the weights "
+            f"{weights.sha256[:12]} are not their soup. Leave `weights` unset, or choose a "
+            "strategy without learners from `lipt strategies`."
         )
     if not led_here or not (Need.DYNAMICS in needs or proxy.may_use(FeatureKind.LEARNERS)):
         return None

@@ -1,4 +1,4 @@
-"""Plain words: finds terms that the project's texts avoid, and sentences of more than 35 words.
+"""Plain words: finds terms that the project's texts avoid, long sentences and long error messages.
 
 `python -m docs.make.plain_words` reads the pages, and comments, docstrings and messages of the
 code. plain_words.toml has the terms, the files to read and the exceptions.
@@ -22,6 +22,8 @@ _TERMS = {
     for term, cure in _RULES["terms"].items()
 }
 _MAX_WORDS = 35
+# Of an error message, without its values.
+_MAX_SENTENCES, _MAX_CHARACTERS = 2, 200
 # Of a page: fenced code, included files, API entries, HTML and indented code.
 _CODE = re.compile(
     r"^```.*?^```$|^ *(?:--8<--|:::) [^\n]*$|<[^>]*>|^(?: {4}|\t)(?![-*] )[^\n]*$",
@@ -69,11 +71,32 @@ def long_sentences(text: str) -> Iterator[tuple[int, str]]:
         start = end
 
 
+def _literal(message: ast.expr) -> str:
+    """A message's literal text, with a 1 for each value."""
+    if isinstance(message, ast.JoinedStr):
+        parts = message.values
+        return "".join(_literal(part) if isinstance(part, ast.Constant) else "1" for part in parts)
+    return str(message.value) if isinstance(message, ast.Constant) else "1"
+
+
+def long_errors(source: str) -> Iterator[tuple[int, str]]:
+    """Each error message above the limits, with its line."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call) or not node.args:
+            continue
+        if re.search(r"(?:Error|BadParameter)$", ast.unparse(node.func)):
+            text = _literal(node.args[0])
+            sentences = re.split(r"[.?!]\s+(?=[A-Z`1])", text)
+            if len(sentences) > _MAX_SENTENCES or len(text.replace("1", "")) > _MAX_CHARACTERS:
+                yield node.lineno, f"error of {len(sentences)} sentences, {len(text)} characters"
+
+
 def complaints(name: str, text: str) -> list[tuple[int, str]]:
     """All findings in a file, by line."""
     if name.endswith(".md"):
         return sorted([*terms(prose(text)), *long_sentences(prose(text))])
-    return sorted(wrong for line, remark in remarks(text) for wrong in terms(remark, line))
+    found = [wrong for line, remark in remarks(text) for wrong in terms(remark, line)]
+    return sorted([*found, *long_errors(text)])
 
 
 def main(patterns: list[str]) -> int:

@@ -189,7 +189,7 @@ async def opened(
 
 
 class FakeWorker:
-    """Takes learners of an app, and hands in results that are not read."""
+    """Takes learners of an app, and submits results that are not read."""
 
     RESULT = LearnerResult(BlobName.of(b"learner"), 1.0, 1.0, bytes_received=0)
 

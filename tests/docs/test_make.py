@@ -162,6 +162,19 @@ def test_long_sentences_are_found_on_their_lines(page: str, lines: list[int]) ->
     assert [line for line, _ in found_in("a.md", page)] == lines
 
 
+@pytest.mark.parametrize(
+    ("message", "lines"),
+    [
+        ('f"{x} is bad. Do this."', []),
+        ('f"{x} is bad. Do this. {x} {x}"', [1]),
+        (f'"{"word " * 40}"', []),
+        (f'"{"word " * 41}"', [1]),
+    ],
+)
+def test_long_errors_are_found(message: str, lines: list[int]) -> None:
+    assert [line for line, _ in found_in("a.py", f"raise ConfigError({message})")] == lines
+
+
 def test_the_command_fails_and_names_the_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -158,8 +158,8 @@ def test_a_faulty_worker_is_named_and_the_soup_is_the_one_without_it(cluster: Cl
     assert [learner.attempts for learner in final.learners] == [3, 2]
     assert final.pretrained_weights == once.pretrained_weights
     shown = cluster.lipt("run", "show", run.run_id).stdout
-    assert "faulty handed in" in shown
-    assert "agree on it, and worker faulty handed in" in shown
+    assert "faulty submitted" in shown
+    assert "agree on it, and worker faulty submitted" in shown
     log = coordinator.text()
     assert "event=learner_disputed run=" in log
     assert "event=learner_disputed detail=settled" in log

@@ -43,7 +43,7 @@ ResultT = TypeVar("ResultT")
 
 
 class Swarm:
-    """Workers that take and hand in learners; `latencies` are of each call but long polls."""
+    """Workers that take and submit learners; `latencies` are of each call but long polls."""
 
     def __init__(self, address: str, store: Path, *, num_workers: int) -> None:
         self.latencies: dict[str, list[float]] = defaultdict(list)

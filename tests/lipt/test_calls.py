@@ -22,9 +22,7 @@ from typer.testing import CliRunner
 
 import lipt
 from lipt import Subset
-from lipt import calls as module
 from lipt.arrow import Scorer, select_from
-from lipt.calls import as_html, showing
 from lipt.commands import select_app
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import Dataset, open_dataset
@@ -33,6 +31,8 @@ from lipt.common.imports import load_factory
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.targets.kinds import TargetKind
 from lipt.pretraining import MODULE, Given
+from lipt.trainer import progress as module
+from lipt.trainer.progress import as_html, progress_display
 from lipt.trainer.views import ProgressView
 from tests.lipt.digits import QUICK, few_digits
 from tests.session import Session
@@ -225,14 +225,15 @@ def test_every_program_says_its_version_at_once_and_h_is_help(module: str) -> No
 def test_long_work_reports_progress_every_ten_seconds(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with showing(asked=False) as show:
+    with progress_display(wanted=False) as show:
         show(ProgressView("selecting", 1, 2))
-    times = iter([0.0, 9.0, 11.0, 11.0, 15.0])
+    # A start, then two readings per report, and one more for a printed line.
+    times = iter([0.0, 9.0, 9.0, 11.0, 11.0, 11.0, 15.0, 15.0])
     monkeypatch.setattr(module, "monotonic", lambda: next(times))
-    with showing(asked=None) as show:
+    with progress_display(wanted=None) as show:
         for done in (1, 2, 3):
             show(ProgressView("selecting", done, 4))
-    assert capsys.readouterr() == ("", "lipt: selecting 2/4\n")
+    assert capsys.readouterr() == ("", "lipt: selecting 2/4, about 10 s left\n")
 
 
 def test_a_notebook_has_a_bar_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,10 +245,10 @@ def test_a_notebook_has_a_bar_that_goes_away(monkeypatch: pytest.MonkeyPatch) ->
     display.HTML, display.display = str, lambda html, display_id: cell
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     monkeypatch.setitem(sys.modules, "IPython.display", display)
-    with showing(asked=None) as show:
+    with progress_display(wanted=None) as show:
         show(ProgressView("<b>", 1, 2))
     assert shown == ["<progress value='1' max='2'></progress> &lt;b&gt; 1/2", ""]
-    assert as_html(ProgressView("waiting", 0, 0)) == "<progress></progress> waiting"
+    assert as_html(ProgressView("waiting", 0, 0), "waiting") == "<progress></progress> waiting"
 
 
 pa = pytest.importorskip("pyarrow")

@@ -267,7 +267,7 @@ def test_a_stopping_worker_does_not_wait_for_the_coordinator(world: World) -> No
     world.fake.refusals["commit"] = [AWAY] * 100
 
     world.stops_while_it_waits = True
-    with pytest.raises(LearnerStoppedError, match="before the assignment was handed in"):
+    with pytest.raises(LearnerStoppedError, match="before the assignment was submitted"):
         world.run()
     assert len(world.fake.refusals["commit"]) == 99
     assert world.fake.committed == []

@@ -170,8 +170,8 @@ def _host(host: str) -> x509.GeneralName:
         pass
     if len(host) > 253 or not _HOST.fullmatch(host):
         raise ConfigError(
-            f"--host {host!r} is not a host's name or IP address. Give it without a port, a "
-            "scheme or brackets. Examples: head.example.org, 10.0.0.5, ::1"
+            f"--host {host!r} is not a host's name or IP address. Give it without port, scheme "
+            "or brackets, such as head.example.org, 10.0.0.5 or ::1"
         )
     return x509.DNSName(host)
 
@@ -213,7 +213,7 @@ class Folder:
         return Pair(certificate, private)
 
     def hosts(self, name: str) -> list[str]:
-        """The hosts of a certificate; empty where there is none."""
+        """The hosts of a certificate; empty without any."""
         path = self.cert(name)
         if not path.is_file():
             return []

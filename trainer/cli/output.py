@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lipt.common.terminal import print_document, print_line
 from lipt.trainer.formatting import to_jsonable
+from lipt.trainer.progress import Show, progress_display
+from lipt.trainer.views import ProgressView
 
 if TYPE_CHECKING:
     from lipt.common.data import Dataset
@@ -138,7 +140,7 @@ def open_with_progress(
     modules: Collection[str],
     quarantined: tuple[int, ...] = (),
 ) -> Dataset:
-    """A data set, read with a line on standard error whenever that takes long."""
+    """Open a data set, with progress on standard error if that takes long."""
     from lipt.common.data import open_dataset
 
     dataset = run_with_progress(
@@ -157,9 +159,19 @@ def open_with_progress(
 
 
 def quarantined_by(client: Client) -> tuple[int, ...]:
-    """The ids of the broken images that a coordinator leaves out of its data."""
+    """The ids of the broken images that a coordinator excludes from its data."""
     dataset = client.info().dataset
     return () if dataset is None else dataset.quarantined
+
+
+@contextmanager
+def training_progress() -> Iterator[TrainingProgress]:
+    """Progress of trainings, on a terminal with one line that moves."""
+    if not sys.stderr.isatty():
+        yield TrainingProgress()
+        return
+    with progress_display(wanted=True) as show:
+        yield TrainingProgress(show=show)
 
 
 class TrainingProgress:
@@ -167,15 +179,18 @@ class TrainingProgress:
         self,
         print_line: PrintLine = partial(print_line, err=True),
         clock: Callable[[], float] = time.monotonic,
+        show: Show | None = None,
     ) -> None:
-        self._print, self._clock = print_line, clock
+        self._print, self._clock, self._show = print_line, clock, show
         self._said = clock()
         self._measures = ""
-        # Of other targets than classes another score.
+        # Targets other than classes have another score.
         self.score_name = "accuracy"
 
     def on_step(self, step: int, num_steps: int) -> None:
-        if self._clock() - self._said >= SILENCE_SECONDS:
+        if self._show is not None:
+            self._show(ProgressView("step", step, num_steps))
+        elif self._clock() - self._said >= SILENCE_SECONDS:
             self.print_line(f"step {step}/{num_steps}{self._measures and ', '}{self._measures}")
 
     def on_epoch(self, record: EpochRecord) -> None:

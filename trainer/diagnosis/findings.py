@@ -143,7 +143,7 @@ def facts(findings: Findings) -> list[Fact]:
         unequal = f"none: {counts[balance.largest]:,} of every class"
     outliers = f"{_counted(far, 'example')} far from everything" if far else "none"
     few = f"{needed.examples_for_90:,} examples ({needed.share_for_90:.1%})"
-    worth = f"worth asking for: a fraction of {curve.suggested_fraction:.3g}"
+    worth = f"suggested fraction: {curve.suggested_fraction:.3g}"
     if curve.reason:
         worth += f": {curve.reason.rstrip('.')}"
     return [
@@ -152,7 +152,7 @@ def facts(findings: Findings) -> list[Fact]:
         _duplicates(findings.duplicates),
         Fact("imbalance", unequal, clear=balance.ratio < 2.0),
         Fact("outliers", outliers, clear=not far),
-        Fact("redundancy", f"{few} carry 90% of what all do", clear=True),
+        Fact("redundancy", f"{few} represent 90% of the data", clear=True),
         Fact("learnability", worth, clear=True),
     ]
 
@@ -161,8 +161,8 @@ def _duplicates(found: Duplicates) -> Fact:
     if not found.surplus:
         return Fact("duplicates", "none", clear=True)
     text = (
-        f"{found.surplus:,} surplus: {_counted(found.exact_groups, 'picture')} more than once, "
-        f"{_counted(found.near_groups, 'group')} nearly alike"
+        f"{found.surplus:,} surplus: {_counted(found.exact_groups, 'identical group')}, "
+        f"{_counted(found.near_groups, 'similar group')}"
     )
     if found.conflicting:
         text += f"; the labels of {_counted(found.conflicting, 'group')} disagree"
@@ -184,7 +184,7 @@ def _label_errors(findings: Findings) -> Fact:
     )
     if not found.num_suspects:
         return Fact("label errors", f"none looks wrong; {share}", clear=True)
-    sure = f", the worst {findings.num_sure:,} surely so" if findings.num_sure else ""
+    sure = f", {findings.num_sure:,} of them with confidence" if findings.num_sure else ""
     return Fact("label errors", f"{found.num_suspects:,} look wrong{sure}; {share}", clear=False)
 
 
@@ -203,7 +203,7 @@ def proxy_text(findings: Findings) -> str:
     if findings.target_kind is not TargetKind.CLASS:
         score = findings.target_kind.score_name
         return f"{head}, with {score} {accuracy:.1%} on examples as if not seen"
-    return f"{head}, right on {accuracy:.1%} of the examples that it did not learn from"
+    return f"{head}, leave-one-out accuracy {accuracy:.1%}"
 
 
 def fit_text(quality: float) -> str:

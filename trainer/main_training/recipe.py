@@ -73,7 +73,7 @@ class Recipe(BaseModel):
 
     @classmethod
     def of(cls, given: Recipe | Mapping[str, Any] | None) -> Recipe:
-        """Return a recipe of given settings, the paper's without any; ConfigError for others."""
+        """Return a recipe with these settings, else the paper's; ConfigError for unknown ones."""
         if given is not None and not isinstance(given, Recipe | Mapping):
             raise ConfigError(
                 f"recipe is a {type(given).__name__}. Give a lipt.Recipe or a dictionary, such as "

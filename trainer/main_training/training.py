@@ -48,7 +48,7 @@ from lipt.trainer.resampling.reselection import Reselection
 from lipt.trainer.resampling.samplers import RepeatedRandom
 from lipt.trainer.subsets.subset import Subset
 
-# What gives another subset before each epoch; its `num_epochs` is set beforehand.
+# Source of a subset before each epoch; `num_epochs` is set beforehand.
 SubsetSource = RepeatedRandom | Reselection
 # Called with the model in training and the first subset; None if the source selects that too.
 MakeSubsetSource = Callable[[nn.Module, Subset | None], SubsetSource]

@@ -87,7 +87,7 @@ def rows_for(subset: Any, data: Any, *, check: bool) -> Any:
 
 
 def _target_of(subset: Any) -> str | None:
-    """The column that the subset's labels are in, where one was named."""
+    """The name of the subset's label column, if any."""
     found = subset.recorded("data", "target")
     return found if isinstance(found, str) else None
 

@@ -282,7 +282,7 @@ def has_rows(data: Any) -> bool:
 
 
 def _first(data: Any) -> Any:
-    """Row 0 of a sequence, None where there is none to read."""
+    """Row 0 of a sequence; None if there is none."""
     if not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
         return None
     try:

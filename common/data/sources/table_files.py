@@ -333,7 +333,7 @@ def parquet_rows(source: str, path: str) -> EncodedRows:
     if not labels:
         raise DataError(f"{source} has no rows. Name the file that holds the training images.")
     for row, label in enumerate(labels):
-        if not isinstance(label, int) or label > _LARGEST:  # of uint64; a tensor's are signed
+        if not isinstance(label, int) or label > _LARGEST:  # uint64 only; tensors have signed types
             raise DataError(
                 f"{table.name}, row {row}: the {label_column} is {label}. Give it a class number, "
                 "counted from 0, or remove the row."

@@ -325,7 +325,7 @@ def hashing_tokenizer(max_length: int, vocabulary: int = _DEFAULT_VOCABULARY) ->
 
 
 def file_tokenizer(path: Path, max_length: int, *, keep_numbers: bool) -> Tokenizer:
-    """A user's tokenizer.json; special tokens count, and final ones survive a cut."""
+    """A user's tokenizer.json; special tokens count, and final ones stay when a text is cut."""
     tokenizers = import_extra(
         "tokenizers", package="tokenizers", extra="text", needed_for=f"the tokenizer {path}"
     )

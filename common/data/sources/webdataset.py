@@ -48,7 +48,7 @@ CLASSES = "classes.txt"
 
 # Version of the index; raise it whenever shards would be read differently.
 _FORMAT = 3
-# Of a member's name, in messages.
+# Characters of a member's name in messages.
 _SHOWN_BYTES = 200
 _MOST_SHARDS = 1_000_000
 _BRACES = re.compile(r"\{([^{}]*)\}")

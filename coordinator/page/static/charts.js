@@ -5,7 +5,7 @@ import { post } from "./service.js";
 import { changed, say, state } from "./store.js";
 import { html, useLayoutEffect, useRef } from "./vendor/htm-preact.js";
 
-const LEFT = 46; // room for the labels of the y axis
+const LEFT = 54; // room for the labels of the y axis
 const MOST_CLASSES = 200;
 const SIZE = 460; // of a map
 
@@ -24,7 +24,7 @@ export function soupChart(run, room = state.width) {
   const steps = soups.flatMap((soup, place) => [0, 1].map((end) => `${LEFT + (place + end) * slot},${y(soup)}`));
   const kept = learners.filter(({ ingredient }) => ingredient.kept).length;
   const every = Math.ceil(26 / slot);
-  const summary = `The soup's accuracy: ${percent(soups.at(-1))} after ${learners.length} of ${run.learners.length} learners were tried, ${kept} kept. The table of learners has every step.`;
+  const summary = `The soup's accuracy: ${percent(soups.at(-1))} after ${learners.length} of ${run.learners.length} learners were offered, ${kept} kept. The table of learners has every step.`;
   return html`<svg class="chart" role="img" width=${width} height=${height} viewBox="0 0 ${width} ${height}" aria-label=${summary}>
     ${[0, 0.25, 0.5, 0.75, 1].map((share) => low + share * (high - low)).map((value) => html`<g class="tick" key="tick ${value}">
       <line x1=${LEFT} x2=${width - 8} y1=${y(value)} y2=${y(value)} />
@@ -42,7 +42,7 @@ export function soupChart(run, room = state.width) {
         ${place % every === 0 && html`<text x=${x} y=${bottom + 15} text-anchor="middle">${index}${ingredient.kept ? "✓" : "×"}</text>`}
       </g>`;
     })}
-    <text x=${LEFT} y=${height - 3}>learner, in the order in which they were tried</text>
+    <text x=${LEFT} y=${height - 3}>learners in the order in which they were offered</text>
   </svg>`;
 }
 

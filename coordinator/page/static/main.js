@@ -65,8 +65,8 @@ function topBar() {
 function banner() {
   const { since, lastHeard } = state.connection;
   // The part that ticks is not read out.
-  return html`<p class="banner"><strong>The coordinator has been away since ${new Date(since).toLocaleTimeString()}.</strong>
-    ${" "}${lastHeard > 0 && "What you see is how it stood then. "}This page asks again by itself and goes on when it is back.
+  return html`<p class="banner"><strong>The coordinator has been unreachable since ${new Date(since).toLocaleTimeString()}.</strong>
+    ${" "}${lastHeard > 0 && "This page shows its last state. "}It reconnects automatically.
     <span class="dim" aria-hidden="true"> ${relative((Date.now() - since) / 1000)}</span></p>`;
 }
 
@@ -109,8 +109,8 @@ function needSignIn() {
   unfollow();
   closeDialog();
   const refused = new URLSearchParams(location.search).has("refused");
-  const usedLink = "That link was used before or is too old: a link is good for one minute and one time. Make a new one.";
-  state.signIn = { needed: true, message: state.me ? "Your session has ended. Sign in again to go on where you were." : refused ? usedLink : "" };
+  const usedLink = "That link was used or has expired: a link is valid once, within a minute. Make a new one.";
+  state.signIn = { needed: true, message: state.me ? "Your session has ended. Sign in again to continue here." : refused ? usedLink : "" };
   state.me = null;
   changed();
 }

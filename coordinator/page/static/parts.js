@@ -46,7 +46,7 @@ export function bar(done, total, label) {
 export function progressLine(progress) {
   const { activity, done, total, ahead } = progress ?? {};
   const text = number(ahead) > 0
-    ? `waiting for its turn, ${count(ahead)} before it`
+    ? `queued, ${count(ahead)} ahead`
     : `${activity || "beginning"}${number(total) > 0 ? `, ${count(done)} of ${count(total)}` : ""}`;
   return html`<p class="progress">${bar(done, total, "progress")} ${text}</p>`;
 }
@@ -125,10 +125,10 @@ export function relative(seconds) {
 export const word = (name, prefix) => String(name ?? "").replace(prefix, "").toLowerCase().replaceAll("_", " ");
 
 const SIGNS = {
-  ready: ["✓", "good"], kept: ["✓", "good"], in: ["•", "quiet"],
-  pending: ["·", "quiet"], waiting: ["·", "quiet"], queued: ["·", "faint"],
+  ready: ["✓", "good"], kept: ["✓", "good"], done: ["•", "quiet"],
+  pending: ["·", "quiet"], idle: ["·", "quiet"], queued: ["·", "faint"],
   cancelled: ["×", "faint"], dropped: ["×", "faint"], discarded: ["×", "faint"],
-  failed: ["!", "bad"], silent: ["!", "bad"], held: ["‖", "bad"], "kept from work": ["‖", "bad"],
+  failed: ["!", "bad"], silent: ["!", "bad"], held: ["‖", "bad"], blocked: ["‖", "bad"],
 };
 
 /** A state is a word, a sign and a tone: colour is never the only sign. */
@@ -142,7 +142,7 @@ export const standingOf = (run) => standing(word(run.state, "RUN_STATE_"));
 export function fateOf({ state, phase, ingredient }) {
   const name = word(state, "LEARNER_STATE_");
   if (name === "leased") return standing(word(phase, "LEARNER_PHASE_").replace("unspecified", "") || "leased");
-  if (name === "done") return standing(!ingredient ? "in" : ingredient.kept ? "kept" : "discarded");
+  if (name === "done") return standing(!ingredient ? "done" : ingredient.kept ? "kept" : "discarded");
   return standing(name);
 }
 

@@ -12,7 +12,7 @@ async function send(path, body, signal) {
   try {
     response = await fetch(path, { credentials: "same-origin", cache: "no-store", signal, ...request });
   } catch {
-    throw refused(0, "The coordinator does not answer. Once it is back, ask again.");
+    throw refused(0, "The coordinator does not answer. Try again when it is back.");
   }
   if (response.ok) return response;
   const answer = await response.json().catch(() => null);
@@ -41,7 +41,7 @@ export async function compute(path, body, onProgress) {
     if (error.status !== undefined) throw error;
     last = null;
   }
-  if (last === null) throw refused(0, "The coordinator went away before it was done. Ask again: what it had finished is kept.");
+  if (last === null) throw refused(0, "The connection ended early. Try again: finished work is kept.");
   return last;
 }
 
@@ -119,7 +119,7 @@ function heard(service) {
 /** Toasts say which runs begin or end; steps and phases are seen in the views. */
 function announce(before, run) {
   const { word, tone } = standingOf(run);
-  if (!before) say(`Run ${run.name} has begun.`);
+  if (!before) say(`Run ${run.name} has started.`);
   else if (before.state !== run.state && ["ready", "failed", "cancelled", "held"].includes(word)) {
     say(`Run ${run.name} is ${word}.`, tone);
   }

@@ -19,7 +19,7 @@ export function subsetsView() {
     ${mayAct("trainer") && subsetForm(run)}
     ${problem(list.error)}
     ${subsets.length > 0 ? subsetsTable(run, subsets, digests) : list.value && empty(run.state === "RUN_STATE_READY"
-      ? "No subset has been asked of this run yet. Ask above, or on a terminal:" : "Subsets are chosen on the soup: once the run is ready, ask here, or on a terminal:",
+      ? "This run has no subset yet. Select one above, or in a terminal:" : "Once the run is ready, select subsets here, or in a terminal:",
     `lipt subset get --run ${run.run_id} --fraction 0.1 --out subset.npy`)}
     ${shown && (shown.value ? details(run, shown.value) : problem(shown.error) || html`<p class="dim">Fetching the subset…</p>`)}`;
 }
@@ -35,7 +35,7 @@ function subsetForm(run) {
   };
   const choosing = task(`choose of ${run.run_id}`);
   const ready = run.state === "RUN_STATE_READY";
-  return html`<form class="card ask" aria-label="Ask for a subset" onSubmit=${(event) => choose(event, run)}>
+  return html`<form class="card ask" aria-label="Select a subset" onSubmit=${(event) => choose(event, run)}>
     <div class="fields">
       ${field("strategy", "Strategy", (props) => choice({ ...props, name: "strategy", value: selected, onChange: select }, strategies.map(({ name }) => [name])))}
       ${field("size", "Keep", (props) => html`<input ...${props} name="size" type="number" min="0" step="any" required defaultValue="10" />`)}
@@ -81,7 +81,7 @@ async function choose(event, run) {
 
 function subsetsTable(run, subsets, [first, second]) {
   const href = (query) => to(["runs", run.run_id, "subsets"], query);
-  const columns = [["strategy", "long"], ["examples", "numeric"], ["of data", "numeric"], ["made"], ["digest"], ["show"]];
+  const columns = [["strategy", "long"], ["examples", "numeric"], ["of data", "numeric"], ["created"], ["digest"], ["show"]];
   return table("Subsets, newest first", columns, subsets.map(({ digest, strategy, num_examples: size, fraction, created_at: made }) => ({
     key: digest,
     class: digest === first || digest === second ? "chosen" : undefined,
@@ -99,10 +99,10 @@ function details(run, { subsets, overlap }) {
   const { classes } = subsets[0];
   const columns = (show) => html`<div class="columns">${subsets.map((subset, place) => html`<div key=${subset.digest}>${show(subset, names[place])}</div>`)}</div>`;
   return html`<section key=${subsets.map(({ digest }) => digest).join(" ")} aria-labelledby="details-title">
-    <h2 id="details-title">${names.join(" beside ")}</h2>
+    <h2 id="details-title">${names.join(" and ")}</h2>
     ${overlap && tiles(tile("in both", count(overlap.shared)), tile("overlap", percent(overlap.jaccard), "in both, of those in either (Jaccard)"),
       tile("in both by chance", count(overlap.by_chance), "of two random draws with the same class counts"))}
-    ${subsets.length > 1 && !overlap && html`<p class="note">The subsets are of other data: serve their own data again to see what they share.</p>`}
+    ${subsets.length > 1 && !overlap && html`<p class="note">The subsets belong to other data. Serve that data again to compare them.</p>`}
     ${columns(facts)}
     ${classes.length > 0 && html`<h3>Classes</h3>${histogram(`Classes of ${names.join(" and of ")}`, classes.map(({ name }) => name),
       subsets.map((subset, place) => ({ name: names[place], counts: subset.classes.map((each) => each.in_subset) })), classes.map((each) => each.in_data))}`}
@@ -156,10 +156,10 @@ export function diagnosisView() {
     ${head("Diagnosis")}
     <div class="card ask">
       <div class="fields">
-        ${field("seen-by", "Seen by", (props) => choice({ ...props, value: runId, onChange: change }, [["", "the data alone"], ...learners]))}
-        <div class="field submit">${button(busy ? "Looking…" : "Look at the data", diagnose, { class: "main", disabled: busy || !mayAct("trainer") })}</div>
+        ${field("seen-by", "Based on", (props) => choice({ ...props, value: runId, onChange: change }, [["", "the data alone"], ...learners]))}
+        <div class="field submit">${button(busy ? "Diagnosing…" : "Diagnose", diagnose, { class: "main", disabled: busy || !mayAct("trainer") })}</div>
       </div>
-      <p class="dim">Wrong labels, duplicates, outliers, imbalance, and how small a subset could be. It needs neither a run nor a worker.</p>
+      <p class="dim">Wrong labels, duplicates, outliers, imbalance, and the smallest useful subset. It needs neither a run nor a worker.</p>
       ${busy && progressLine(progress)} ${problem(error)}
     </div>
     ${value && findings(value)}`;
@@ -175,17 +175,17 @@ function findings(found) {
     ${tiles(
       tile("suspect labels", count(errors.num_suspects)),
       tile("wrong labels, estimated", percent(errors.noise_rate), `95% interval ${percent(errors.noise_low)} to ${percent(errors.noise_high)}`),
-      tile("duplicates too many", count(duplicates.surplus)), tile("outliers", count(outliers.count)),
+      tile("surplus duplicates", count(duplicates.surplus)), tile("outliers", count(outliers.count)),
       tile("largest to smallest class", `${fixed(imbalance.ratio, 1)} : 1`),
-      tile("stands for 90% of the data", percent(redundancy.share_for_90), "by facility location"),
-      tile("fraction worth asking for", percent(learnability.suggested_fraction, 0), learnability.reason))}
+      tile("share that represents 90%", percent(redundancy.share_for_90), "by facility location"),
+      tile("suggested fraction", percent(learnability.suggested_fraction, 0), learnability.reason))}
     ${found.worst_fitting.length > 0 ? pictures("worst", "Worst fitting targets", found.worst_fitting)
       : pictures("suspects", "Labels that look wrong", [...suspects.keys()], caption)}
-    ${found.confusion.length > 0 && section("confusion", "Classes taken for each other", table("Classes taken for each other",
+    ${found.confusion.length > 0 && section("confusion", "Confused classes", table("Confused classes",
       [["labelled", "long"], ["looks like", "long"], ["examples", "numeric"], ["of the class", "numeric"]],
       found.confusion.slice(0, 10).map((pair) => ({ key: `${pair.given} ${pair.suggested}`, cells: [names[pair.given], names[pair.suggested], count(pair.count), percent(pair.share)] }))))}
     ${duplicates.groups.length > 0 && section("duplicates", "Duplicates", duplicates.groups.slice(0, 8).map((group, place) =>
-      gallery(`Group ${place + 1} of examples that are alike`, group.slice(0, 8))))}
+      gallery(`Group ${place + 1} of near-duplicates`, group.slice(0, 8))))}
     ${section("balance", "Classes", histogram("Classes of the data", names, [{ name: "number", counts: found.class_counts }]))}
     ${pictures("outliers", "Outliers", outliers.ranked)}`;
 }

@@ -16,8 +16,8 @@ export function runsView() {
       ${admin && button("Start a run", openStartDialog, { class: "main" })}`)}
     ${overview()}
     ${state.runs.length > 0 ? runsTable() : state.hasService
-      ? empty(admin ? "No runs yet. Start one here, or on a terminal:" : "No runs yet. An admin starts one:",
-        "lipt run start --watch", "lipt-worker --coordinator HOST:PORT    # on every machine that is to train")
+      ? empty(admin ? "No runs yet. Start one here, or in a terminal:" : "No runs yet. An admin starts one:",
+        "lipt run start --watch", "lipt-worker --coordinator HOST:PORT    # on every training machine")
       : waiting()}
     ${state.numRuns > state.runs.length && html`<p class="dim">${count(state.numRuns)} runs in all; <code>lipt run list</code> has the older ones.</p>`}`;
 }
@@ -30,11 +30,11 @@ function overview() {
     tile("data", data.source, shape), tile("examples", count(data.num_examples)),
     tile("classes", count(data.class_names.length)),
     tile("workers", `${count(state.workers.filter((worker) => worker.assignment).length)} of ${count(state.numWorkers)} busy`),
-    tile("learners waiting", count(state.runs.reduce((sum, run) => sum + tally(run).queued, 0))),
-    tile("computing", count(state.computations.filter((item) => item.computing).length)));
+    tile("queued learners", count(state.runs.reduce((sum, run) => sum + tally(run).queued, 0))),
+    tile("running jobs", count(state.computations.filter((item) => item.computing).length)));
 }
 
-const RUN_COLUMNS = [["run"], ["state"], ["learners"], ["soup", "numeric"], ["took", "numeric"], ["began"], ["compare"]];
+const RUN_COLUMNS = [["run"], ["state"], ["learners"], ["soup", "numeric"], ["time", "numeric"], ["started"], ["compare"]];
 
 const runsTable = () => table("Runs, newest first", RUN_COLUMNS, state.runs.map((run) => {
   const { done, all } = tally(run);
@@ -43,7 +43,7 @@ const runsTable = () => table("Runs, newest first", RUN_COLUMNS, state.runs.map(
     cells: [
       html`<a href=${to(["runs", run.run_id])} class="name">${run.name}</a>`,
       badge(standingOf(run)),
-      html`<span class="inline-progress">${bar(done, all, `learners of ${run.name} that are in`)} ${done} of ${all}</span>`,
+      html`<span class="inline-progress">${bar(done, all, `finished learners of ${run.name}`)} ${done} of ${all}</span>`,
       percent(run.soup?.soup_accuracy), duration(secondsOf(run)), moment(run.created_at), tick(run),
     ],
   };
@@ -72,12 +72,12 @@ export function compareView() {
   const runs = state.route.parts.slice(1, 3).map(runById).filter(Boolean);
   const heading = head("Two runs", null, html`<a href=${to(["runs"])}>Runs</a>`);
   if (runs.length !== 2) return html`${heading} ${state.hasService ? empty("Tick two runs in the list, then compare them.") : waiting()}`;
-  const columns = [["what", "long"], ...runs.map((run) => [run.name, "long"])];
+  const columns = [["value", "long"], ...runs.map((run) => [run.name, "long"])];
   const [first, second] = runs.map((run) => new Map(settingsOf(run.config)));
   const differing = [...new Set([...first.keys(), ...second.keys()])].filter((name) => first.get(name) !== second.get(name));
   return html`
     ${heading}
-    ${table("How they went", columns, FACTS.map(([name, of]) => ({ key: name, cells: [name, ...runs.map(of)] })))}
+    ${table("Results", columns, FACTS.map(([name, of]) => ({ key: name, cells: [name, ...runs.map(of)] })))}
     <h2>Settings that differ</h2>
     ${differing.length === 0 ? html`<p class="dim">None.</p>`
       : table("Settings that differ", columns, differing.map((name) => ({ key: name, cells: [name, first.get(name) ?? "–", second.get(name) ?? "–"] })))}
@@ -97,7 +97,7 @@ function openStartDialog() {
     return html`<form onSubmit=${start}>
       ${field("start-name", "Name", (props) => html`<input ...${props} name="name" type="text" maxlength="80" autofocus autocomplete="off" placeholder="optional" />`)}
       ${field("start-settings", "Settings", (props) => html`<textarea ...${props} name="settings" rows="6" spellcheck=${false} placeholder="learners.num_learners = 12" />`,
-        "TOML, as in deploy/run.example.toml. Settings left out keep the coordinator's defaults.")}
+        "TOML, as in deploy/run.example.toml. Other settings keep the coordinator's defaults.")}
       <details><summary>The coordinator's defaults</summary>${commands(...defaults.map(([name, value]) => `${name} = ${value}`))}</details>
       ${problem(starting.error)}
       <div class="actions">${button("Close", closeDialog)}${submit("Start", starting.busy, "Starting…")}</div>
@@ -125,7 +125,7 @@ export function runView() {
 
 export const noRun = () => html`
   <h1 tabindex="-1">Run</h1>
-  ${state.hasService ? empty("This page has no run of that id: it may be an old one. A terminal shows all:", `lipt run show ${state.route.parts[1]}`) : waiting()}`;
+  ${state.hasService ? empty("No such run on this page. For older runs, in a terminal:", `lipt run show ${state.route.parts[1]}`) : waiting()}`;
 
 /** The run's name with where one can go from it; `part` names a view below the run. */
 export function runHead(run, part) {
@@ -143,7 +143,7 @@ function confirmCancel(run) {
     if (await perform(key, () => call("RunService/CancelRun", { run_id: run.run_id }))) closeDialog();
   };
   openDialog(`Cancel ${run.name}?`, () => html`
-    <p>Its workers drop what they train, and it cannot be taken up again.</p>
+    <p>Its workers stop training, and the run cannot be resumed.</p>
     ${problem(task(key).error)}
     <div class="actions">
       ${button("Keep it", closeDialog, { autofocus: true })}
@@ -171,18 +171,18 @@ function soup(run) {
       found && tile("best learner", percent(found.best_learner_accuracy)),
       tile(found ? "soup" : "soup so far", percent(found?.soup_accuracy ?? last.ingredient.soup_accuracy), "theta_p: what subsets are chosen on"),
       tile("kept", keptOf(run)),
-      found && tile("judged on", `${count(found.num_validation_examples)} examples`))}
+      found && tile("validation examples", `${count(found.num_validation_examples)} examples`))}
     ${soupChart(run)} ${soupLegend()}`);
 }
 
 const LEARNER_COLUMNS = [["learner"], ["phase"], ["worker"], ["step"], ["loss", "numeric"], ["accuracy", "numeric"],
-  ["density", "numeric"], ["alpha", "numeric"], ["soup after", "numeric"], ["took", "numeric"]];
+  ["density", "numeric"], ["alpha", "numeric"], ["soup after", "numeric"], ["time", "numeric"]];
 
 function learners(run) {
   const { done, leased, queued, all } = tally(run);
   if (all === 0) return null;
   return section("learners", "Learners", table("Learners", LEARNER_COLUMNS, run.learners.map(learnerRow)),
-    `${done} in, ${leased} at work, ${queued} waiting`);
+    `${done} done, ${leased} in training, ${queued} queued`);
 }
 
 function learnerRow(learner) {
@@ -208,32 +208,32 @@ function learnerRow(learner) {
 function costs(run) {
   const spent = run.costs;
   return spent && section("costs", "Costs", tiles(
-    tile("since it began", duration(secondsOf(run))),
+    tile("elapsed", duration(secondsOf(run))),
     STAGES.map(([label, cost]) => number(spent[cost]) > 0 && tile(label, duration(spent[cost]))),
     tile("trained on workers", duration(trainSeconds(run)), "the sum of all learners' training"),
     tile("to workers", bytes(spent.bytes_to_workers)), tile("from workers", bytes(spent.bytes_from_workers))));
 }
 
 function settings(run) {
-  const facts = [["id", run.run_id], ["began", moment(run.created_at)], ["ended", run.ended_at ? moment(run.ended_at) : MISSING],
-    ["fingerprint of its data", run.fingerprint], ...settingsOf(run.config)];
+  const facts = [["id", run.run_id], ["started", moment(run.created_at)], ["ended", run.ended_at ? moment(run.ended_at) : MISSING],
+    ["data fingerprint", run.fingerprint], ...settingsOf(run.config)];
   return html`<details class="settings"><summary>Settings</summary>
     <dl class="facts">${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
   </details>`;
 }
 
 export function workersView() {
-  const columns = [["worker", "long"], ["health"], ["at work on", "long"], ["device"], ["heard"], ["joined"], ["certificate ends"], ["versions"]];
+  const columns = [["worker", "long"], ["state"], ["assignment", "long"], ["device"], ["last call"], ["registered"], ["certificate expires"], ["versions"]];
   return html`
     ${head(html`Workers <span class="dim">${state.hasService && count(state.numWorkers)}</span>`)}
     ${state.workers.length > 0 ? table("Workers", columns, state.workers.map(workerRow))
-      : state.hasService ? empty("No workers are here. Start one on every machine that is to train:", "lipt-worker --coordinator HOST:PORT") : waiting()}
-    ${state.numWorkers > state.workers.length && html`<p class="dim">${count(state.workers.length)} of ${count(state.numWorkers)} are shown, those at work first.</p>`}`;
+      : state.hasService ? empty("No worker is connected. Start one on every training machine:", "lipt-worker --coordinator HOST:PORT") : waiting()}
+    ${state.numWorkers > state.workers.length && html`<p class="dim">${count(state.workers.length)} of ${count(state.numWorkers)} are shown, busy ones first.</p>`}`;
 }
 
 function workerRow(worker) {
   const silence = number(worker.seconds_since_last_call) + age() / 1000;
-  const health = silence > 30 ? "silent" : worker.assignment ? "at work" : worker.idle_reason ? "kept from work" : "waiting";
+  const health = silence > 30 ? "silent" : worker.assignment ? "busy" : worker.idle_reason ? "blocked" : "idle";
   const { lipt, torch, ...others } = worker.versions ?? {};
   const all = Object.entries(others).map(([name, version]) => `${name} ${version}`).join(", ");
   return {
@@ -242,7 +242,7 @@ function workerRow(worker) {
       html`<span class="name" title=${worker.worker_id}>${worker.name}</span>`,
       badge(standing(health)),
       html`<span class="name">${worker.assignment || html`<span class="dim">${worker.idle_reason || "nothing"}</span>`}</span>`,
-      worker.device, relative(silence), moment(worker.joined_at), worker.certificate_expires_at ? moment(worker.certificate_expires_at) : "none shown",
+      worker.device, relative(silence), moment(worker.joined_at), worker.certificate_expires_at ? moment(worker.certificate_expires_at) : "none",
       html`<span class="dim" title=${all || undefined}>${[lipt && `lipt ${lipt}`, torch && `torch ${torch}`].filter(Boolean).join(", ") || "–"}</span>`,
     ],
   };
@@ -251,16 +251,16 @@ function workerRow(worker) {
 const JOBS = { InitializeWeights: "initial weights", CutShards: "shards", MakeSoup: "soup", SelectSubset: "subset", DiagnoseData: "diagnosis", MapExamples: "map", ShowExamples: "pictures" };
 
 export function queueView() {
-  const columns = [["what"], ["standing"], ["run", "long"], ["progress"], ["for", "numeric"], ["asked for by", "numeric"], ["queue"]];
+  const columns = [["job"], ["state"], ["run", "long"], ["progress"], ["time", "numeric"], ["callers", "numeric"], ["queue"]];
   const rows = state.computations.map((item, place) => {
     const { done, total, activity, ahead } = item.progress ?? {};
     return {
       key: `${item.queue} ${item.job} ${item.run_id} ${place}`,
       cells: [
         JOBS[item.job] ?? item.job,
-        badge(standing(item.computing ? "computing" : "waiting")),
+        badge(standing(item.computing ? "running" : "queued")),
         item.run_id ? html`<a class="name" href=${to(["runs", item.run_id])}>${runById(item.run_id)?.name ?? item.run_id}</a>` : "the data",
-        item.computing ? html`<span class="inline-progress">${bar(done, total, `progress of ${item.job}`)} ${activity}</span>` : `${count(ahead ?? 0)} before it`,
+        item.computing ? html`<span class="inline-progress">${bar(done, total, `progress of ${item.job}`)} ${activity}</span>` : `${count(ahead ?? 0)} ahead`,
         duration(number(item.seconds) + age() / 1000),
         number(item.num_callers) > 0 ? count(item.num_callers) : "the run",
         item.queue,
@@ -269,5 +269,5 @@ export function queueView() {
   });
   return html`
     ${head("Queue")}
-    ${rows.length > 0 ? table("What is computed, then what waits", columns, rows) : empty("Nothing is computed, and nothing waits.")}`;
+    ${rows.length > 0 ? table("Running jobs, then queued ones", columns, rows) : empty("The queue is empty.")}`;
 }

@@ -240,7 +240,7 @@ class Pursuer:
         products_MK = self._atoms.products(atoms_M)
         missing_M = self._missing(atoms_M, products_MK)
         zeros_M = self._zeros_N[atoms_M]
-        # The lowest of those that are equal up to rounding.
+        # The lowest index among values that are equal up to rounding.
         place = int((missing_M >= missing_M.max() - zeros_M).int().argmax())
         missing = float(missing_M[place])
         if missing <= float(zeros_M[place]):

@@ -392,7 +392,7 @@ def test_the_local_socket_identifies_the_coordinator_s_user(tokens: Tokens) -> N
     assert identify(mine, Admission.OWN_USER, tokens) is OWN_USER
     assert isinstance(refusal(mine, Admission.TOKEN, tokens), UnauthenticatedError)
     text = str(refusal(replace(NOTHING, peer="ipv4:127.0.0.1:1"), Admission.OWN_USER, tokens))
-    assert "did not come over its local socket" in text
+    assert "did not use its local socket" in text
 
 
 @pytest.mark.parametrize(

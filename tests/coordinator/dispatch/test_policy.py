@@ -275,11 +275,11 @@ def test_two_different_results_are_reported_and_a_third_decides() -> None:
     disputed = verify(earlier, sent("b", "y"), redundancy=2)
     assert (disputed.taken, disputed.suspects) == (False, ("a", "b"))
     x, y = (result(content).blob.sha256[:12] for content in "xy")
-    assert f"workers a handed in {x}, b handed in {y}" in disputed.reason
+    assert f"workers a submitted {x}, b submitted {y}" in disputed.reason
     earlier.append(sent("b", "y"))
     settled = verify(earlier, sent("c", "y"), redundancy=2)
     assert (settled.taken, settled.suspects) == (True, ("a",))
-    assert settled.reason.startswith(f"workers b and c agree on it, and worker a handed in {x}")
+    assert settled.reason.startswith(f"workers b and c agree on it, and worker a submitted {x}")
     again = verify(earlier, sent("c", "z"), redundancy=2)
     assert (again.taken, again.suspects) == (False, ("a", "b", "c"))
 
@@ -406,8 +406,8 @@ async def test_a_third_worker_decides_and_the_faulty_worker_is_named(
         await train(bench, name, "lie" if name == liar else "truth")
     assert learner_of(bench).state is LearnerState.QUEUED
     assert bench.events.count(EventKind.LEARNER_DISPUTED, "") == 1
-    assert "workers a handed in" in learner_of(bench).account
-    assert ", b handed in" in learner_of(bench).account
+    assert "workers a submitted" in learner_of(bench).account
+    assert ", b submitted" in learner_of(bench).account
     await bench.restart()
     for name in "ab":
         assert await bench.acquire(bench.join(name)) is None
@@ -418,7 +418,8 @@ async def test_a_third_worker_decides_and_the_faulty_worker_is_named(
     )
     other = "b" if liar == "a" else "a"
     assert (
-        f"workers {other} and c agree on it, and worker {liar} handed" in learner_of(bench).account
+        f"workers {other} and c agree on it, and worker {liar} submitted"
+        in learner_of(bench).account
     )
     assert bench.events.count(EventKind.LEARNER_DISPUTED, "settled") == 1
 

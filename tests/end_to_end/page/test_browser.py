@@ -135,7 +135,7 @@ def test_runs_subsets_and_diagnoses_are_compared_and_drawn(
     expect(page.get_by_role("img", name=re.compile("^Map of"))).to_have_count(2)
 
     page.get_by_role("link", name="Diagnosis").click()
-    page.get_by_role("button", name="Look at the data").click()
+    page.get_by_role("button", name="Diagnose", exact=True).click()
     expect(page.get_by_text("wrong labels, estimated")).to_be_visible()
 
     page.get_by_role("link", name="Runs", exact=True).first.click()
@@ -252,14 +252,14 @@ def test_the_page_shows_an_unreachable_coordinator_and_recovers(
     learners = rows(page, "Learners").all_inner_texts()
 
     service.coordinator.stop(9)
-    expect(page.get_by_text("The coordinator has been away since")).to_be_visible()
+    expect(page.get_by_text("The coordinator has been unreachable since")).to_be_visible()
     expect(page).to_have_title(re.compile("^Away"))
     # What was seen stays.
     assert rows(page, "Learners").all_inner_texts() == learners
 
     service.restart()
     expect(page.get_by_text("live", exact=True)).to_be_visible()
-    expect(page.get_by_text("The coordinator has been away since")).to_have_count(0)
+    expect(page.get_by_text("The coordinator has been unreachable since")).to_have_count(0)
     expect(page.locator("#toasts")).to_contain_text("back")
     with service.cluster.client() as client:
         client.start_run(one_learner(), name="after the fall")

@@ -187,18 +187,15 @@ def test_findings_and_proxy_are_described_with_numbers() -> None:
         "label errors": "2 look wrong; of all labels an estimated 25.0% are wrong (10.0% to 40.0%)",
         "confused classes": "cat that look like dog (25.0%), dog that look like cat (25.0%)",
         "duplicates": (
-            "3 surplus: 1 picture more than once, 1 group nearly alike; the"
-            " labels of 1 group disagree"
+            "3 surplus: 1 identical group, 1 similar group; the labels of 1 group disagree"
         ),
         "imbalance": "none: 4 of every class",
         "outliers": "1 example far from everything",
-        "redundancy": "4 examples (50.0%) carry 90% of what all do",
-        "learnability": "worth asking for: a fraction of 0.5: twice as many add 12.5 points",
+        "redundancy": "4 examples (50.0%) represent 90% of the data",
+        "learnability": "suggested fraction: 0.5: twice as many add 12.5 points",
     }
     seen = proxy_text(made_up_diagnosis().findings)
-    assert seen == (
-        "a ridge head on patches, right on 75.0% of the examples that it did not learn from"
-    )
+    assert seen == ("a ridge head on patches, leave-one-out accuracy 75.0%")
     unknown = made_up_findings() | {"proxy": {"features": "mine"}}
     assert proxy_text(made_up_diagnosis(unknown).findings) == "a ridge head on mine"
     assert proxy_text(made_up_diagnosis(made_up_findings() | {"proxy": {}}).findings) == ""

@@ -46,7 +46,10 @@ def test_the_page_is_self_contained_and_has_the_findings(with_pictures: str) -> 
     assert all(address.startswith("data:") for address in page.loaded)
     assert page.alternatives[0] == "example 6, labelled dog, looks like cat"
     text = words(with_pictures)
-    assert "8 examples of 2 classes, seen by a ridge head on patches, right on 75.0%" in text
+    assert (
+        "8 examples of 2 classes; proxy: a ridge head on patches, leave-one-out accuracy 75.0%"
+        in text
+    )
     assert "labels wrong, estimated 25.0% 10.0% to 40.0%" in text
     assert text.index("dog → cat fits 0.10") < text.index("cat → dog fits 0.20")
     # 3, 4 and 5 are a cat and two dogs, and come first; 0 and 2 are both cats.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typer import BadParameter, Exit, Option
 
 from lipt.trainer.cli import options as shared
-from lipt.trainer.cli.output import TrainingProgress, open_with_progress, print_result
+from lipt.trainer.cli.output import open_with_progress, print_result, training_progress
 
 # Status without a verdict; 1 and 2 are errors.
 _NOTHING_LEARNED = 3
@@ -84,8 +84,7 @@ def compare(
     modules = shared.modules_of(allow_module, data, test, model)
     opened = partial(open_with_progress, image_size=image_size, modules=modules)
     train_data, test_data = opened(data), opened(test)
-    progress = TrainingProgress()
-    with coordinator.connect() as client:
+    with training_progress() as progress, coordinator.connect() as client:
         served = client.info().dataset
         require_fingerprint("the coordinator", served and served.fingerprint, train_data)
         trials = comparison.compare(

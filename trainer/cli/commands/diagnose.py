@@ -136,7 +136,7 @@ def _lines(diagnosis: Diagnosis) -> Iterator[str]:
 
     findings, name = diagnosis.findings, diagnosis.class_names
     source = f"{diagnosis.source}: " if diagnosis.source else ""
-    seen = f"; seen by {found}" if (found := proxy_text(findings)) else ""
+    seen = f"; proxy: {found}" if (found := proxy_text(findings)) else ""
     groups = "classes" if findings.target_kind is TargetKind.CLASS else "groups"
     yield f"{source}{findings.num_examples:,} examples, {len(name)} {groups}{seen}"
     first, *others = [(fact.name, fact.text) for fact in facts(findings)]

@@ -24,7 +24,8 @@ from lipt.trainer.cli.output import (
     run_with_progress,
 )
 from lipt.trainer.formatting import table_lines
-from lipt.trainer.views import LearnerView, RunView
+from lipt.trainer.progress import RemainingTime
+from lipt.trainer.views import LearnerView, ProgressView, RunView
 
 if TYPE_CHECKING:
     from lipt.trainer.client.client import Client
@@ -308,39 +309,17 @@ def heartbeat_line(run: RunView | None, unchanged_seconds: float) -> str:
     return "; ".join(parts)
 
 
-class RemainingTime:
-    def __init__(self) -> None:
-        self._stage: tuple[object, ...] = ()
-        self._began = self._first = self._done = self._total = 0.0
-
-    def observe(self, run: RunView, now: float) -> None:
-        activity, done, total = "", 0, 0
-        if run.state is RunState.TRAINING:
-            num_steps = run.config.learners.num_steps
-            total = num_steps * len(run.learners)
-            for learner in run.learners:
-                done += num_steps if learner.state in _FINISHED else learner.step
-        elif run.progress is not None and not run.progress.ahead and not run.ended:
-            activity, done, total = run.progress.activity, run.progress.done, run.progress.total
-        stage = (run.state, activity, total)
-        if stage != self._stage or done < self._done:
-            self._stage, self._began, self._first = stage, now, done
-        self._done, self._total = done, total
-
-    def text(self, now: float) -> str:
-        """Such as "about 7 min left"; empty before the stage has moved."""
-        seconds, moved = now - self._began, self._done - self._first
-        if moved <= 0 or seconds < 1:
-            return ""
-        return f"about {rounded_duration(seconds * (self._total - self._done) / moved)} left"
-
-
-def rounded_duration(seconds: float) -> str:
-    """A rounded duration: 47 s is "50 s", 400 s is "7 min"."""
-    if seconds < 90:
-        return f"{max(10 * round(seconds / 10), 10)} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes <= 90 else f"{minutes / 60:.1f} h"
+def stage_progress(run: RunView) -> ProgressView:
+    """Progress of the run's present stage; in training, steps of all learners."""
+    if run.state is RunState.TRAINING:
+        num_steps = run.config.learners.num_steps
+        finished = (
+            num_steps if learner.state in _FINISHED else learner.step for learner in run.learners
+        )
+        return ProgressView("", sum(finished), num_steps * len(run.learners))
+    if run.progress is None or run.progress.ahead or run.ended:
+        return ProgressView("", 0, 0)
+    return run.progress
 
 
 class RunLines:
@@ -353,7 +332,7 @@ class RunLines:
         self._remaining = RemainingTime()
 
     def show(self, run: RunView, now: float) -> None:
-        self._remaining.observe(run, now)
+        self._remaining.observe(run.state, stage_progress(run), now)
         lines = change_lines(self._run, run)
         self._run, self._changed_at = run, now
         for line in lines:

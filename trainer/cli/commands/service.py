@@ -193,7 +193,7 @@ def list_strategies(
 ) -> None:
     """List the selection strategies: papers, needs, costs and options.
 
-    Those of a named coordinator, else of this installation.
+    Strategies of a named coordinator, else of this installation.
     """
     if coordinator.is_named(context):
         with coordinator.connect() as client:
@@ -262,7 +262,7 @@ def create(
 @token_app.command("list")
 @shared.grouped
 def list_tokens(*, json: shared.Json = False, coordinator: shared.Coordinator) -> None:
-    """List the tokens that were given out, those that have ended included."""
+    """List all tokens, including revoked and expired ones."""
     with coordinator.connect() as client:
         tokens = client.tokens()
     now = datetime.now(UTC)

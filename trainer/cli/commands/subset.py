@@ -60,7 +60,7 @@ def get(
                 run, weights=weights, **asked, on_progress=lambda progress: report(str(progress))
             )
         )
-    written(out, subset, as_json=json)
+    save_and_print(out, subset, as_json=json)
 
 
 def prepare(choice: Choice, out: Path) -> dict[str, str]:
@@ -74,7 +74,7 @@ def prepare(choice: Choice, out: Path) -> dict[str, str]:
     return shared.parse_options(choice.options)
 
 
-def written(out: Path, subset: Subset, *, as_json: bool) -> None:
+def save_and_print(out: Path, subset: Subset, *, as_json: bool) -> None:
     subset.save(out)
     found = {
         "path": out,

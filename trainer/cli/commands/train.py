@@ -19,6 +19,7 @@ from lipt.trainer.cli.output import (
     print_result,
     quarantined_by,
     run_with_progress,
+    training_progress,
     warnings_as_lines,
 )
 
@@ -203,7 +204,7 @@ def train(
     chosen = None if subset is None else Subset.load(subset)
     modules = shared.modules_of(allow_module, data, test, model)
     with ExitStack() as stack:
-        progress = TrainingProgress()
+        progress = stack.enter_context(training_progress())
         reselecting, initial, made = None, None, list["Reselection"]()
         quarantined = () if chosen is None else chosen.quarantined
         if choice.strategy is not None or init != _SCRATCH:

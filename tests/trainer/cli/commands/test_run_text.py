@@ -7,15 +7,15 @@ import pytest
 
 from lipt.common.states import LearnerState, RunState
 from lipt.trainer.cli.commands.run import (
-    RemainingTime,
     RunLines,
     change_lines,
     follow,
     heartbeat_line,
     learner_cells,
-    rounded_duration,
+    stage_progress,
     state_line,
 )
+from lipt.trainer.progress import RemainingTime, rounded_duration
 from lipt.trainer.views import LearnerView, ProgressView, RunView, SoupView
 from tests.trainer.made_up import DISCARDED, KEPT, made_up_learner, made_up_run
 
@@ -97,7 +97,7 @@ def merging(done: int, total: int = 91, **changes: Any) -> RunView:
 def seen(*observations: tuple[float, RunView]) -> RemainingTime:
     remaining = RemainingTime()
     for now, run in observations:
-        remaining.observe(run, now)
+        remaining.observe(run.state, stage_progress(run), now)
     return remaining
 
 
@@ -112,7 +112,8 @@ def test_remaining_time_of_training_counts_steps_of_all_learners() -> None:
     done = made_up_learner(0, state=LearnerState.DONE)
     remaining = seen((0.0, run(leased(0, 1), leased(1, 1))), (10.0, run(done, leased(1, 2))))
     assert remaining.text(10.0) == "about 20 s left"
-    remaining.observe(run(done, leased(1, 0)), 11.0)  # another attempt
+    another_attempt = run(done, leased(1, 0))
+    remaining.observe(another_attempt.state, stage_progress(another_attempt), 11.0)
     assert remaining.text(13.0) == ""
 
 

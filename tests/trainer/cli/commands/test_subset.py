@@ -201,7 +201,7 @@ def test_the_findings_are_printed(service: Service, relay: Relay, lipt: Any, her
     relay.next("Diagnose", diagnosis_answer(service.store))
     result = lipt("diagnose")
     assert result.exit_code == 0, result.stderr
-    assert result.stdout.startswith("pets: 8 examples, 2 classes; seen by a ridge head on patches")
+    assert result.stdout.startswith("pets: 8 examples, 2 classes; proxy: a ridge head on patches")
     for fact in facts(made_up_diagnosis().findings):
         assert re.search(rf"^{fact.name} +{re.escape(fact.text)}$", result.stdout, re.MULTILINE)
     assert result.stdout.endswith(SAID)
