@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import InitVar, dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -254,15 +255,14 @@ def fit(
         SubsetError, DataError, ConfigError, WeightsError: an argument does not fit the others.
         TrainingPaused, DivergedError: the time limit is reached, or the loss is infinite.
     """
-    ends_at = math.inf if max_seconds is None else monotonic() + max_seconds
+    ends_at = monotonic() + (math.inf if max_seconds is None else max_seconds)
     if max_seconds is not None and checkpoint is None:
         raise ConfigError(
             f"training may take {max_seconds:g} s and has no checkpoint. Name a file for one."
         )
-    modules = tuple(allowed_modules)
-    train = open_data(train, target=target, allow_modules=modules)
-    if test is not None:
-        test = comparable(open_data(test, target=target, allow_modules=modules), train)
+    opened = partial(open_data, target=target, allow_modules=tuple(allowed_modules))
+    train = opened(train)
+    test = None if test is None else comparable(opened(test), train)
     recipe, schedule = Recipe.of(recipe).fitted_to(train.inputs), schedule or Schedule()
     place = resolve_device(device)
     built, forward_pass = place_model(model, train, recipe, place, allowed_modules)

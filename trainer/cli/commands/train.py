@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from typer import BadParameter, Exit, Option
 
+from lipt.common.process import wait_passively
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.terminal import print_error
 from lipt.trainer.cli import options as shared
@@ -185,7 +186,6 @@ def train(
     coordinator: shared.Coordinator,
 ) -> None:
     """Train a model on a subset: SGD, cosine from 0.1, batch 256, images cropped and flipped."""
-    from lipt.common.process import wait_passively
     from lipt.trainer.tracking import LoggerWarning, require_trackers
 
     require_trackers(name for name, target in vars(loggers).items() if target is not None)
@@ -217,8 +217,7 @@ def train(
         opened = partial(open_with_progress, image_size=image_size, modules=modules)
         train_data = opened(data, quarantined=quarantined)
         progress.score_name = train_data.target.kind.score_name
-        log = stack.enter_context(files.log.open("a", encoding="utf-8"))
-        lines = partial(write_line, log)
+        lines = partial(write_line, stack.enter_context(files.log.open("a", encoding="utf-8")))
         stack.enter_context(warnings_as_lines(ReselectionWarning, LoggerWarning))
         try:
             trained = fit(
