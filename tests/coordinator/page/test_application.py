@@ -263,7 +263,7 @@ async def test_an_internal_error_shows_only_its_number(
         raise ZeroDivisionError("a secret of the inside")
 
     async with page.signed_in(Role.ADMIN) as browser:
-        monkeypatch.setattr(page.app.requests, "cancel", lambda _: fail())
+        monkeypatch.setattr(page.app.requests.store, "find", lambda _: fail())
         answer = await browser.post(CANCEL, json={"run_id": "x"})
     assert answer.status_code == 500
     assert "secret" not in answer.text

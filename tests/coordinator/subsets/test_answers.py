@@ -266,7 +266,7 @@ async def test_the_use_of_labels_is_part_of_the_subset_s_key(world: World) -> No
     unlabelled = {"strategy": "kcenter", "labels": "none"}
     given = (await world.ask(strategy="kcenter", balanced=False, proxy="ridge:patches")).subset
     none = (await world.ask(**unlabelled)).subset
-    assert world.compute.jobs[-1].labels == "none"
+    assert world.compute.jobs[-1].unlabelled
     assert none.key != given.key
     assert (given.manifest["labels"], none.manifest["labels"]) == ("given", "none")
     # Everything else is the same.
