@@ -44,8 +44,9 @@ from lipt.coordinator.state.records import LearnerRecord, RunRecord, SilentEnd
 logger = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 1.0
-# A worker that can train none of the queued learners soon hears why.
-_IDLE_POLL_SECONDS = 5.0
+# A worker that can train none of the queued learners soon hears why. A thousand of one token stay
+# below its 200 calls a second.
+_IDLE_POLL_SECONDS = 10.0
 _BEFORE_TRAINING = frozenset({RunState.PENDING, RunState.INITIALIZING, RunState.SHARDING})
 
 
