@@ -335,7 +335,8 @@ class Dispatcher:
 
     async def give_back(self, lease: LeaseId, *, too_large: str = "") -> None:
         """Requeue a learner or range; after `too_large` the worker gets no more of its run."""
-        if too_large:
+        # Of its own leases alone: what a worker has declined is kept.
+        if too_large and self.leases.has(lease):
             self.workers.decline(lease.worker_id, lease.key.run_id)
         if lease.key.is_range:
             self._take_range_back(lease, too_large)
