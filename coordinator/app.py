@@ -74,7 +74,7 @@ class App:
     async def open_data(self) -> None:
         await self.tokens.load()
         source, backbone = self.settings.dataset.source, self.settings.backbone
-        logger.info("opening %s%s", source, backbone and f" and the backbone {backbone}")
+        logger.info("opening %s%s", source, f" and the backbone {backbone}" if backbone else "")
         self._backbone = backbone and await asyncio.to_thread(backbone_identity, backbone)
         self.data = await self.compute.run(DescribeData(), logging_progress(clock=monotonic))
         self.compute.open_light(self.data)

@@ -132,7 +132,7 @@ class IngredientView:
     kept: bool
 
     def __str__(self) -> str:
-        return f"kept, alpha {self.alpha:g}" if self.kept else "discarded"
+        return f"kept, alpha {self.alpha:.3g}" if self.kept else "discarded"
 
 
 @dataclass(frozen=True)

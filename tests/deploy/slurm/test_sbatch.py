@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 FOLDER = Path(__file__).parent
 SCRIPT = FOLDER.parents[2] / "deploy" / "slurm" / "lipt.sbatch"
 # Of the run that every page of docs/ on a way to deploy ends with.
-DIGEST = "93884068d463a3bab8b33cd8c1a6f7faad5d85252199b4b806025868ff9b66d3"
+DIGEST = "cdb6e36ae45a136fa9edcf20fd152d5c4fa68211951ba9f6cb586cd52c680248"
 EXAMPLES_SUBSET = f"180 examples by grand of run first, digest {DIGEST}"
 BIN = Path(sys.executable).parent
 
