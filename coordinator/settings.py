@@ -162,8 +162,8 @@ class CoordinatorSettings(Section):
     device: str = "auto"
     """Device of soup and signals: `cpu`, `cuda`, `cuda:N`, or `auto` (CUDA if available)."""
     backbone: str | None = Field(default=None, examples=["torchvision:resnet18"])
-    """A trained network for the proxies `ridge:backbone` and `auto`: `torchvision:NAME` with
-    weights from torch hub's folder or downloaded, or `torchvision:NAME@FILE` with a file's."""
+    """A trained network for `ridge:backbone` and `auto`: `torchvision:NAME` (torch hub's weights),
+    `torchvision:NAME@FILE`, or `efficientnet_lite0` (of the extra `backbone`)."""
     allow_modules: tuple[str, ...] = ()
     """Modules in which a run may name a model factory (`package.module:factory`)."""
     drain_seconds: float = Field(default=20.0, ge=0.0)

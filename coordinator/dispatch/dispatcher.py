@@ -44,8 +44,9 @@ from lipt.coordinator.state.records import LearnerRecord, RunRecord, SilentEnd
 logger = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 1.0
-# A worker that can train none of the queued learners soon hears why.
-_IDLE_POLL_SECONDS = 5.0
+# A worker that can train none of the queued learners soon hears why. A thousand of one token stay
+# below its 200 calls a second.
+_IDLE_POLL_SECONDS = 10.0
 _BEFORE_TRAINING = frozenset({RunState.PENDING, RunState.INITIALIZING, RunState.SHARDING})
 
 
@@ -334,7 +335,8 @@ class Dispatcher:
 
     async def give_back(self, lease: LeaseId, *, too_large: str = "") -> None:
         """Requeue a learner or range; after `too_large` the worker gets no more of its run."""
-        if too_large:
+        # Of its own leases alone: what a worker has declined is kept.
+        if too_large and self.leases.has(lease):
             self.workers.decline(lease.worker_id, lease.key.run_id)
         if lease.key.is_range:
             self._take_range_back(lease, too_large)

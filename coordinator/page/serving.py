@@ -144,7 +144,7 @@ class PageServer:
         config.load()
         # In steps, and not by `serve`, which would take the coordinator's signals, and leave a
         # minute for a handshake.
-        self._server = server = uvicorn.Server(config)
+        server = uvicorn.Server(config)
         server.lifespan = config.lifespan_class(config)
         make = partial(
             guarded(config.http_protocol_class, Connections()),
@@ -158,7 +158,8 @@ class PageServer:
                 make, sock=self._socket, ssl=self._context, ssl_handshake_timeout=handshake
             )
         ]
-        self._serving = asyncio.create_task(self._server.main_loop(), name="page")
+        self._server = server
+        self._serving = asyncio.create_task(server.main_loop(), name="page")
 
     async def stop(self) -> None:
         """Take no more requests, and let those under way end."""

@@ -24,13 +24,16 @@ from lipt.coordinator.compute.jobs.selection import Diagnosed, DiagnoseData
 from lipt.coordinator.compute.messages import JobOptions, Progressed
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.instruments import (
+    COMPUTE_PEAK,
+    COMPUTE_RESIDENT,
     LEARNERS,
     RUNS,
     SOUP_ACCURACY,
     SOUP_KEPT,
+    STORAGE_FREE,
     WORKERS_WAITING,
 )
-from lipt.coordinator.metrics import state_readings
+from lipt.coordinator.metrics import machine_readings, state_readings
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.subsets import DiagnosisQuery
@@ -190,3 +193,10 @@ async def test_soup_metrics_are_of_the_newest_ready_run(database: Database) -> N
     assert shown[SOUP_ACCURACY][("soup",)] == 0.9
     assert shown[SOUP_ACCURACY][("best_learner",)] == 0.3
     assert shown[SOUP_KEPT] == {(): 2}
+
+
+def test_memory_metrics_are_by_process_and_an_unreadable_disk_has_no_figure(tmp_path: Path) -> None:
+    shown = machine_readings(FakeCompute().queue, tmp_path)
+    assert (shown[COMPUTE_RESIDENT], shown[COMPUTE_PEAK]) == ({("dear",): 5}, {("dear",): 7})
+    assert shown[STORAGE_FREE][()] > 0
+    assert machine_readings(FakeCompute().queue, tmp_path / "gone")[STORAGE_FREE] == {}

@@ -171,6 +171,9 @@ def labels_of_rows(labels: Sequence[Any], data: Any, source: str) -> Labels:
                 return _numbered(numbers_N.astype(np.int64), names, source)
     if labels and all(isinstance(label, str) for label in labels):
         return Labels(*labels_of_names(list(map(str, labels)), names, source))
+    if all(map(is_class, labels)):
+        for row, label in enumerate(labels):  # one is no int64
+            _class_number(label, source, row)
     targets = read_targets(labels, names, source)
     return Labels(targets.strata_N, None, targets)
 

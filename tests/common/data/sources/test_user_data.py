@@ -168,6 +168,7 @@ def test_an_unusable_row_is_named(item: object, sentence: str) -> None:
         ([0], "its `targets` are 1 for 2 rows. Let them be a list of one target per row"),
         (["a", 1], "row 0 is a str. Targets are single-label, multi-label or regression"),
         (3, "its `targets` are 0 for 2 rows"),
+        ([1, 2**63], r"row 1 has the label 9223372036854775808, a int\. Return the number"),
     ],
 )
 def test_targets_must_be_one_of_one_kind_per_row(targets: object, words: str) -> None:
