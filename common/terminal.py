@@ -21,7 +21,7 @@ def print_document(text: str) -> None:
 
 
 def print_error(program: str, sentence: str) -> None:
-    typer.echo(f"{program}: {printable_lines(sentence)}", err=True)
+    typer.echo(f"{program}: {printable_lines(sentence)}", file=sys.stderr)
 
 
 SHORT_HELP = {"help_option_names": ["-h", "--help"]}

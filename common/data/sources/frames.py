@@ -119,8 +119,12 @@ def _image_rows(source: str, images: Any, rows: Pairs) -> EncodedRows:
     stored, (name,) = images.with_format("arrow"), images.features
 
     def open_row(row: int) -> BinaryIO:
-        image = stored[row][name][0].as_py()
-        return open_regular(image["path"]) if image["bytes"] is None else io.BytesIO(image["bytes"])
+        image = stored[row][name][0].as_py() or {}
+        if image.get("bytes") is not None:
+            return io.BytesIO(image["bytes"])
+        if image.get("path") is None:
+            raise DataError("the cell is empty")
+        return open_regular(image["path"])
 
     return EncodedRows(
         *(source, labels.names, labels.labels_N),

@@ -136,8 +136,8 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
 def test_any_floating_point_type_becomes_float32(path: Path, dtype: torch.dtype) -> None:
-    required = torch.arange(12.0).reshape(6, 2).to(dtype)
-    found = read(write(path, features=required))
+    given = torch.arange(12.0).reshape(6, 2).to(dtype)
+    found = read(write(path, features=given))
     assert found.paired_features_NP is None
     assert found.features_ND.dtype == torch.float32
     assert torch.equal(found.features_ND, torch.arange(12.0).reshape(6, 2))

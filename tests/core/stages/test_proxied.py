@@ -137,8 +137,8 @@ def test_theta_star_s_features_equal_those_of_a_soup(ask: Any, weights: BlobName
     assert torch.equal(initial.features_ND, soup.features_ND)
     # Given weights keep their statistics; those of random ones are of the run's own data.
     began = InitializationConfig(weights_sha256="0" * 64)
-    required = CONFIG.model_copy(update={"initialization": began})
-    kept, _ = ask("ridge:initial", config=required, initial=weights)
+    given = CONFIG.model_copy(update={"initialization": began})
+    kept, _ = ask("ridge:initial", config=given, initial=weights)
     assert torch.equal(kept.features_ND, initial.features_ND)
     anew, _ = ask("ridge:initial", initial=weights)
     assert not torch.equal(anew.features_ND, initial.features_ND)

@@ -1,11 +1,17 @@
+import io
 import subprocess
 import sys
 import threading
 import warnings
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
+from rich.console import Console
+from rich.file_proxy import FileProxy
 
+from lipt.common.terminal import print_error, print_line
 from lipt.trainer.cli.output import (
     TrainingProgress,
     in_background,
@@ -131,3 +137,15 @@ def test_all_warnings_of_a_kind_are_lines(capsys: pytest.CaptureFixture[str]) ->
         for message in ("no subset", "no subset"):
             warnings.warn(message, UserWarning, stacklevel=1)
     assert capsys.readouterr().err == "warning: no subset\n" * 2
+
+
+@pytest.mark.parametrize("show", [partial(print_line, err=True), partial(print_error, "lipt")])
+def test_lines_are_printed_above_a_moving_line(
+    show: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What Rich puts in the place of standard error while a line moves.
+    shown = io.StringIO()
+    moving = FileProxy(Console(file=shown), io.TextIOWrapper(io.BytesIO(), "utf-8"))
+    monkeypatch.setattr(sys, "stderr", moving)
+    show("stopped")
+    assert shown.getvalue().endswith("stopped\n")

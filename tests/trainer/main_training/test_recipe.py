@@ -1,5 +1,6 @@
 import pytest
 import torch
+from pydantic import ValidationError
 
 from lipt.common.inputs.specs import Column, ColumnsSpec, ColumnType, ImageSpec, InputSpec
 from lipt.trainer.main_training import Recipe, evenly
@@ -66,6 +67,16 @@ def test_automatic_augmentation_fits_the_inputs(
     fitted = Recipe.model_validate(given).fitted_to(inputs)
     assert fitted.augmentation_text == text
     assert fitted.fitted_to(inputs) == fitted
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"epochs": 0}, {"steps": 0}, {"learning_rate": 0}, {"momentum": 1}, {"lr": 0.1}],
+    ids=str,
+)
+def test_invalid_settings_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValidationError):
+        Recipe.model_validate(wrong)
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_the_page_is_self_contained_and_has_the_findings(with_pictures: str) -> 
     assert text.index("3 alike, with labels that disagree") < text.index("2 alike")
     assert "cat 4 1 25.0% (10.0% to 50.0%) 2" in text
     assert "cat dog 1 25.0%" in text
-    assert "a fraction of 0.5 . twice as many add 12.5 points" in text
+    assert "Suggested fraction: 0.5 . twice as many add 12.5 points" in text
     assert "There are no pictures" not in text
 
 

@@ -314,8 +314,6 @@ def distill(
     if later is not None and stages == 1:
         raise BadParameter("--later is for stages after the first: give --stages, too.")
     shared.require_place(out, folder=True)
-    from lipt.common.process import wait_passively
-
     wait_passively()
     from lipt.trainer.distillation import Distillation
     from lipt.trainer.distillation import distill as distil

@@ -205,6 +205,11 @@ def test_a_table_gives_its_image_or_all_columns_and_its_label() -> None:
     assert (image.getpixel((0, 0)), label) == (20, 0)
     vectors = {"a": [[1.0], [2.0]], "b": [[3.0], [4.0]], "labels": [0, 1]}
     assert map_style(datasets.Dataset.from_dict(vectors))[1] == ({"a": [2.0], "b": [4.0]}, 1)
+    holed = {**columns, "image": [images[0], None]}
+    with pytest.raises(
+        DataError, match=r"image 1 \(row 1 of the column image\): the cell is empty"
+    ):
+        open_data(datasets.Dataset.from_dict(holed, features=features))
     stars = datasets.Dataset.from_dict({"vector": [[1.0]], "stars": [5]})
     with pytest.raises(DataError, match="the columns vector, stars, and none of them is called"):
         map_style(stars)
