@@ -72,7 +72,7 @@ ScoreIds = Callable[[Tensor], Sequence[Tensor]]
 OTHER_KIND, OTHER_PLACE = 2e-3, 1e-4
 # The manifest states the probability for this fraction of a credential's examples.
 STATED_FRACTION = 0.01
-# Examples of a pass that are drawn at least, and how much of this process's work may wait.
+# A pass draws at least this many examples. Verification may lag by this share of its examples.
 _FEWEST_DRAWN, _SHARE_WAITING = 1000, 0.05
 
 
