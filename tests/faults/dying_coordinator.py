@@ -86,8 +86,12 @@ class Death:
         self.counts: Counter[str] = Counter()
         self._ordered = (kind, number)
         self._lock = threading.Lock()
+        self._process_id = os.getpid()
 
     def event(self, kind: str) -> None:
+        # The compute process may be a fork, which inherits what is patched here.
+        if os.getpid() != self._process_id:
+            return
         with self._lock:
             self.counts[kind] += 1
             ordered = (kind, self.counts[kind]) == self._ordered
