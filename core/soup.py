@@ -192,20 +192,21 @@ def _score_alone(
 
 
 def _mean(learners: Sequence[OpenWeights]) -> Weights:
-    # Tensors are decoded on access: one of one learner at a time.
-    opened = [learner() for learner in learners]
-    return {name: _mean_of(weights[name] for weights in opened) for name in opened[0]}
-
-
-def _mean_of(tensors: Iterator[Tensor]) -> Tensor:
-    first = next(tensors)
-    if not first.is_floating_point():
-        # Integers are the first learner's.
-        return first
-    total = first.to(torch.float64, copy=True, memory_format=torch.contiguous_format)
-    number = 1
-    for tensor in tensors:
-        number += 1
-        for total_V, tensor_V in _pieces(total, tensor):
-            total_V.add_(tensor_V)
-    return total.div_(number).to(first.dtype)
+    first, sums = learners[0](), Weights()
+    for learner in learners:
+        # One file is open at a time, and a tensor decoded on access.
+        for name, tensor in learner().items():
+            if name in sums:
+                for sum_V, tensor_V in _pieces(sums[name], tensor):
+                    sum_V.add_(tensor_V)
+            else:
+                sums[name] = tensor.to(
+                    torch.float64, copy=True, memory_format=torch.contiguous_format
+                )
+    # Each sum is freed when its mean is made. Integers are the first learner's.
+    return {
+        name: sums.pop(name).div_(len(learners)).to(tensor.dtype)
+        if tensor.is_floating_point()
+        else tensor
+        for name, tensor in first.items()
+    }
