@@ -81,7 +81,7 @@ class ComputeThread:
             try:
                 return outcome_of(await asyncio.shield(working), job)
             except asyncio.CancelledError:
-                # Nobody can end a thread: whoever stops waiting waits until it has noticed.
+                # A thread cannot be ended from outside, so a stop waits until it has noticed.
                 self._dropped = True
                 await asyncio.wait({working})
                 raise
