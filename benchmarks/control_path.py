@@ -53,7 +53,7 @@ registrations_per_minute = 0
 [lease]
 duration_seconds = 3600
 """
-RUN = {"soup": {"method": "uniform", "num_alphas": 1, "reestimate_batch_norm": False}}
+RUN = {"soup": {"method": "uniform", "reestimate_batch_norm": False}}
 CALL_SECONDS = 300.0
 # Of one process's preparations; what is measured is not held back.
 NUM_AT_ONCE = 64

@@ -1,6 +1,6 @@
 """Soups of the same learners: examples evaluated, and theta_p's test accuracy, side by side.
 
-    python -m benchmarks.soup_search
+    python -m benchmarks.soups
 
 The learners of a data set and seed are trained once; each method merges the same ones.
 """

@@ -194,19 +194,17 @@ def _score_alone(
 def _mean(learners: Sequence[OpenWeights]) -> Weights:
     first, sums = learners[0](), Weights()
     for learner in learners:
-        # One file is open at a time, and a tensor decoded on access.
+        # Besides the first one's file one is open at a time, and a tensor decoded on access.
         for name, tensor in learner().items():
             if name in sums:
                 for sum_V, tensor_V in _pieces(sums[name], tensor):
                     sum_V.add_(tensor_V)
-            else:
+            elif tensor.is_floating_point():
                 sums[name] = tensor.to(
                     torch.float64, copy=True, memory_format=torch.contiguous_format
                 )
     # Each sum is freed when its mean is made. Integers are the first learner's.
     return {
-        name: sums.pop(name).div_(len(learners)).to(tensor.dtype)
-        if tensor.is_floating_point()
-        else tensor
+        name: sums.pop(name).div_(len(learners)).to(tensor.dtype) if name in sums else tensor
         for name, tensor in first.items()
     }

@@ -201,10 +201,11 @@ class Backbone:
         mean_C11, std_C11 = (torch.tensor(it)[:, None, None] for it in (self.mean, self.std))
         colours = pixels if pixels.shape[1] == 3 else pixels.mean(dim=1, keepdim=True)
         inputs_BCHW = (colours - mean_C11.to(self.device)) / std_C11.to(self.device)
-        features_BD = pooled_features(self.model, inputs_BCHW).cpu()
-        # A wide network's last feature map would make the ridge head slow.
-        width = find_head(self.model)[1].in_features
-        return features_BD[:, :width] if features_BD.shape[1] > MAX_WIDTH else features_BD
+        features_BD = pooled_features(self.model, inputs_BCHW)
+        if features_BD.shape[1] > MAX_WIDTH:
+            # A wide network's last feature map would make the ridge head slow.
+            features_BD = features_BD[:, : find_head(self.model)[1].in_features]
+        return features_BD.cpu()
 
 
 def backbone_identity(spec: str) -> str:

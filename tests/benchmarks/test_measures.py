@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import soup_search
+from benchmarks import soups
 from benchmarks.selection import objectives
 from benchmarks.selection.workload import Shape, make_signals, materialized
 from lipt.common.config.run_config import SoupMethod
@@ -46,8 +46,8 @@ def test_objectives_equal_those_of_explicit_gradients() -> None:
 
 def test_evaluated_examples_are_counted_for_each_method(monkeypatch: pytest.MonkeyPatch) -> None:
     run: dict[str, Any] = {"learners": {"num_learners": 2, "num_steps": 1, "batch_size": 32}}
-    monkeypatch.setitem(soup_search.RUNS, "digits", run)
-    found = soup_search.measure("digits", 0)
+    monkeypatch.setitem(soups.RUNS, "digits", run)
+    found = soups.measure("digits", 0)
     # Of 20 of each digit, theta*, two learners, and nine mixtures of them, or one.
     examples = {method: counted.examples for method, counted in found.items()}
     assert examples == {

@@ -61,7 +61,7 @@ def test_a_table_of_numbers_and_categories(cluster: Cluster, tmp_path: Path) -> 
         f"csv:{write_table(tmp_path / f'{part}.csv', part)}{options}" for part in ("train", "test")
     )
     learners = {"num_learners": 2, "num_steps": 3, "batch_size": 64}
-    client, _ = serve(cluster, data, "mlp", {"learners": learners, "soup": {"num_alphas": 2}})
+    client, _ = serve(cluster, data, "mlp", {"learners": learners})
     with client:
         subset = client.subset(strategy="el2n", fraction=0.1)
         assert len(subset) == 46

@@ -151,7 +151,7 @@ def test_a_head_is_trained_on_a_backbone_of_other_classes(cluster: Cluster, back
     started = cluster.lipt(
         *("run", "start", "--name", "fine", "--initial-weights", str(backbone), "--new-head"),
         *("--freeze", "all-but-head", "--num-learners", "2", "--num-steps", "10"),
-        *("--batch-size", "64", "--set", "learners.num_snapshots=2", "--set", "soup.num_alphas=3"),
+        *("--batch-size", "64", "--set", "learners.num_snapshots=2"),
         *("--set", "learners.learning_rate=0.1", "--set", "learners.redundancy=2"),
         *("--set", "soup.batch_norm_examples=64"),
     )
@@ -247,7 +247,7 @@ def test_bytes_and_memory_are_within_a_factor_of_two_of_the_plan(
     )
     worker = cluster.start_worker("w", environment=environment)
     with cluster.client() as client:
-        settings = {"model": "resnet8", "learners": size.learners, "soup": {"num_alphas": 2}}
+        settings = {"model": "resnet8", "learners": size.learners}
         run = client.wait(client.start_run(settings).run_id)
         costs = run.costs
         assert costs is not None
@@ -276,7 +276,6 @@ def plan(size: Size, source: str, environment: dict[str, str]) -> Any:
     words += ["--strategy", size.strategy, "--fraction", str(size.fraction), "--json"]
     for name, value in size.learners.items():
         words += ["--set", f"learners.{name}={value}"]
-    words += ["--set", "soup.num_alphas=2"]
     done = processes.run(["-m", "lipt.trainer.cli", *words], os.environ | environment)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

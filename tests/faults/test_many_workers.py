@@ -137,7 +137,7 @@ PROMPT = {"Register", "Heartbeat"}
 HEARTBEAT_SECONDS = 10.0
 RUN = {
     "learners": {"num_steps": 1, "batch_size": 1},
-    "soup": {"method": "uniform", "num_alphas": 1, "reestimate_batch_norm": False},
+    "soup": {"method": "uniform", "reestimate_batch_norm": False},
 }
 
 
