@@ -1,7 +1,7 @@
 """The price of `auto`: its choice from theta_p on, in training epochs of the run's model.
 
 One process and one thread time some steps of an epoch, and then the choice by its reported
-activities, in CPU seconds. Learners take one step each, as theta_p's own price is not measured.
+activities, in CPU seconds. theta_p, of default learners, is made before and not counted.
 
     python -m benchmarks.choice_price [--only images look-alikes texts table] [--examples 20000]
 """
@@ -12,6 +12,7 @@ import argparse
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -58,7 +59,8 @@ def main() -> None:
     for name in arguments.only:
         with tempfile.TemporaryDirectory() as folder:
             count = 400 if arguments.tiny else COUNTS.get(name, arguments.examples)
-            prices = priced(DATA[name](count, Path(folder)), 2 if arguments.tiny else 10)
+            learners = {"num_minibatches": 1, "num_steps": 1} if arguments.tiny else {}
+            prices = priced(DATA[name](count, Path(folder)), learners)
         for part, seconds in prices.items():
             epochs = f"{seconds / prices['training epoch']:.2f}"
             shown.add_row(f"{name}, {count:,}", part, f"{seconds:.1f}", epochs)
@@ -66,10 +68,9 @@ def main() -> None:
     Console(width=110).print(shown)
 
 
-def priced(data: Dataset, num_learners: int) -> dict[str, float]:
+def priced(data: Dataset, learners: Mapping[str, int]) -> dict[str, float]:
     """CPU seconds of an epoch, of the parts of the choice, and of all of it."""
-    learners = {"num_learners": num_learners, "num_steps": 1}
-    settings = {"evaluation_threads": 1, "learners": learners, "soup": {"method": "uniform"}}
+    settings = {"evaluation_threads": 1, "learners": learners}
     run, parts = Pretrained(data, run=settings), Parts()
     epoch = epoch_seconds(data, run.model)
     workspace = InMemory(data, torch.device("cpu"), on_progress=parts)

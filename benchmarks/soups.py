@@ -32,12 +32,8 @@ _CIFAR = f"parquet:{os.environ.get('LIPT_DATA', 'data')}/cifar10-jpeg/train.parq
 METHODS = (SoupMethod.INTERPOLATION, SoupMethod.GREEDY, SoupMethod.UNIFORM)
 _TENTH = {"fraction": 0.1}
 RUNS: dict[str, dict[str, Any]] = {
-    _CIFAR: {
-        "learners": {"learning_rate": 0.2, "batch_size": 64},
-        "soup": {"batch_norm_examples": 128},
-        "validation": _TENTH,
-    },
-    "digits": {"learners": {"learning_rate": 0.2, "batch_size": 100}},
+    _CIFAR: {"soup": {"batch_norm_examples": 128}, "validation": _TENTH},
+    "digits": {},
     "table": {"validation": _TENTH},
 }
 

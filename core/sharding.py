@@ -109,7 +109,7 @@ def draw_densities(num_learners: int, pruning: PruningConfig, *, seed: int) -> t
 def fit_defaults(
     learners: LearnersConfig, num_train: int, *, fixed: Collection[str]
 ) -> tuple[LearnersConfig, str]:
-    """Lower the batch size to 16 at least, then learners, then minibatches, until shards fit.
+    """Lower the batch size to 16 at least, then minibatches, then learners, until shards fit.
 
     Returns the settings, and the changes in words; empty for none.
     """
@@ -124,8 +124,8 @@ def fit_defaults(
             sizes[name] = min(sizes[name], max(floor, num_train // others))
 
     lower("batch_size", _MIN_BATCH_SIZE)
-    lower("num_learners", learners.min_learners if "min_learners" in fixed else 1)
     lower("num_minibatches", 1)
+    lower("num_learners", learners.min_learners if "min_learners" in fixed else 1)
     if sizes["num_learners"] * sizes["num_minibatches"] == 1:
         lower("batch_size", 1)
     # The number of learners caps `min_learners`.

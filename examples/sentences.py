@@ -10,7 +10,7 @@ members = [(member, "os") for member in vars(os).values()]
 members += [(member, "socket") for member in vars(socket.socket).values()]
 texts = [(text, label) for member, label in members if (text := inspect.getdoc(member))]
 
-learners = {"num_learners": 2, "num_steps": 5}  # a transformer on a CPU takes its time
+learners = {"num_minibatches": 4, "num_steps": 5}  # a transformer on a CPU takes its time
 subset = lipt.select(texts, fraction=0.3, run={"learners": learners})
 
 recipe = lipt.Recipe(epochs=int(os.environ.get("EPOCHS", "20")), batch_size=32, learning_rate=0.05)

@@ -10,7 +10,7 @@ train, test = lipt.open_dataset("pydocs-train"), lipt.open_dataset("pydocs-test"
 if "LIPT_COORDINATOR" in os.environ:
     subset = lipt.Client(os.environ["LIPT_COORDINATOR"]).subset(fraction=0.3)
 else:
-    learners = {"num_learners": 2, "num_steps": 5}  # a transformer on a CPU takes its time
+    learners = {"num_minibatches": 4, "num_steps": 5}  # a transformer on a CPU takes its time
     subset = lipt.select(train, "text:tiny", fraction=0.3, run={"learners": learners})
 
 epochs = int(os.environ.get("EPOCHS", "20"))

@@ -30,7 +30,7 @@ from lipt.core.diagnosis.duplicates import are_pictures
 from lipt.core.evaluation import Evaluator, num_evaluated_together
 from lipt.core.pipeline import model_inputs, one_learner
 from lipt.core.proxies.features import MAX_WIDTH
-from lipt.core.proxies.proxy import MAX_PASSES, SOUP, FeatureKind, Proxy, passes_of
+from lipt.core.proxies.proxy import SOUP, FeatureKind, Proxy, passes_of
 from lipt.core.proxies.untrained import NUM_FILTERS
 from lipt.core.results import Outcome
 from lipt.core.selection.select import find_strategy
@@ -155,10 +155,8 @@ def count_subset(
     passes, solved, proxy = float(looks), 0, Proxy.parse(question.proxy or str(SOUP))
     if not proxy.is_own_head:
         plain = FeatureKind.PATCHES if are_pictures(data.inputs) else FeatureKind.COLUMNS
-        kinds = proxy.features or (plain, FeatureKind.LEARNERS)
+        kinds = proxy.features or (plain, FeatureKind.SOUP)
         passes = passes_of(kinds, learners.num_learners)
-        if proxy.features is None:
-            passes = min(passes, MAX_PASSES)
         width = sum(8 * NUM_FILTERS if kind is FeatureKind.PATCHES else MAX_WIDTH for kind in kinds)
         # A ridge head's sums and two copies, in float64.
         solved = 3 * 8 * min(number, width) ** 2

@@ -26,7 +26,7 @@ BECOME = ("-c", "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])")
 # Small enough for two busy cores, large enough to be the whole pipeline.
 SMALL_RUN: dict[str, Any] = {
     "model": "resnet8",
-    "learners": {"num_learners": 4, "num_steps": 2, "batch_size": 32},
+    "learners": {"num_learners": 4, "num_steps": 2, "num_minibatches": 1, "batch_size": 32},
     "soup": {"batch_norm_examples": 64},
 }
 _PATIENCE_SECONDS = 120.0

@@ -27,7 +27,7 @@ from tests.played_worker import PlayedWorker
 SOURCE, MODEL, READY, WORKER = "digits-train", "resnet8", "first", "box"
 # Two learners that see next to nothing.
 SMALLEST: Mapping[str, Any] = {
-    "learners": {"num_learners": 2, "num_steps": 1, "batch_size": 16},
+    "learners": {"num_learners": 2, "num_steps": 1, "num_minibatches": 1, "batch_size": 16},
     "soup": {"batch_norm_examples": 32},
 }
 

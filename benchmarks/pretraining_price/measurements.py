@@ -50,7 +50,7 @@ class Scale:
 
     source: the coordinator's data.
     model: of the learners and of the warm-ups.
-    learners: n, M, K and B.
+    learners: settings of the learners that are not the defaults.
     warm_ups: epochs that LiPT stands against, the ten short runs of GraNd first.
     num_workers: how many worker processes LiPT is measured with.
     """
@@ -67,21 +67,12 @@ def _cifar10() -> str:
     return f"parquet:{Path(os.environ.get('LIPT_DATA', beside)) / 'cifar10-jpeg/train.parquet'}"
 
 
-_FULL: Mapping[str, Any] = {
-    "num_learners": 10,
-    "num_minibatches": 1,
-    "num_steps": 10,
-    "batch_size": 256,
-    # One that suits a net this small; the default is ResNet-18's.
-    "learning_rate": 0.2,
-}
-
 SCALES: Mapping[str, Scale] = {
-    "full": Scale(_cifar10(), "resnet8", _FULL, ("epochs:1x10", "epochs:15"), (1, 2, 4)),
+    "full": Scale(_cifar10(), "resnet8", {}, ("epochs:1x10", "epochs:15"), (1, 2)),
     "tiny": Scale(
         "digits",
         "resnet8",
-        {**_FULL, "num_learners": 2, "num_steps": 2, "batch_size": 32},
+        {"num_minibatches": 1, "num_steps": 2, "batch_size": 32},
         ("epochs:1x2", "epochs:2"),
         (1, 2),
     ),
@@ -191,7 +182,7 @@ def _stages(costs: CostsView) -> dict[str, float]:
 
 def _warm_up(cluster: _Cluster, scale: Scale, cell: Cell) -> Price:
     # The smallest run there can be: of its weights nothing is used, and its time is not counted.
-    smallest = {**scale.learners, "num_learners": 1, "num_steps": 1}
+    smallest = {**scale.learners, "num_learners": 1, "num_minibatches": 1, "num_steps": 1}
     client = cluster.client
     run = client.wait(_start(client, scale, smallest))
     cpu_before, started = cluster.cpu_seconds(), time.perf_counter()

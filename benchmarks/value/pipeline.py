@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 
@@ -15,14 +14,8 @@ from lipt.trainer.subsets.subset import Subset
 
 # The learners', whatever main training's is.
 _MODEL = "resnet8"
-# The paper's n=10, M=1, K=10, B=256, with a learning rate that suits a net this small; for
-# digits as many examples as there are.
-_LEARNERS: Mapping[str, Mapping[str, Any]] = {
-    "cifar10-20k": {"learning_rate": 0.2, "num_snapshots": 3},
-    "cifar10-jpeg": {"learning_rate": 0.2, "num_snapshots": 3},
-    "digits": {"num_learners": 8, "batch_size": 64, "learning_rate": 0.2, "num_snapshots": 3},
-    "mnist5k": {"num_learners": 8, "batch_size": 64, "learning_rate": 0.2, "num_snapshots": 3},
-}
+# The default learners, with the states that `dual` looks at.
+_RUN = {"learners": {"num_snapshots": 3}}
 
 
 def chosen(cells: Iterable[Cell], dataset: Dataset) -> tuple[dict[Cell, Subset], float]:
@@ -35,10 +28,8 @@ def chosen(cells: Iterable[Cell], dataset: Dataset) -> tuple[dict[Cell, Subset],
     pretrained: lipt.Pretrained | None = None
     for cell in cells:
         if pretrained is None:
-            learners = _learners(cell.data, len(dataset))
-            run = {"learners": learners}
             pretrained = lipt.pretrain(
-                dataset, _MODEL, seed=cell.seed, run=run, device="cpu", progress=False
+                dataset, _MODEL, seed=cell.seed, run=_RUN, device="cpu", progress=False
             )
         try:
             found[cell] = _subset(pretrained, cell)
@@ -59,12 +50,3 @@ def _subset(pretrained: lipt.Pretrained, cell: Cell) -> Subset:
         proxy=cell.proxy or None,
         labels="none" if cell.unlabelled else "given",
     )
-
-
-def _learners(data: str, num_examples: int) -> dict[str, Any]:
-    """The data's learners, with no more examples each than all of them have half of the data."""
-    learners = dict(_LEARNERS[data])
-    if "batch_size" in learners:
-        share = num_examples // (2 * learners["num_learners"])
-        learners["batch_size"] = min(learners["batch_size"], share)
-    return learners

@@ -37,7 +37,7 @@ from lipt.common.targets.kinds import TargetKind
 from lipt.common.weights.files import load_tensors, pack
 from lipt.core.diagnosis.duplicates import Duplicates
 from lipt.core.diagnosis.label_errors import LabelErrors
-from lipt.core.proxies.ridge import HeadTargets, leave_one_out, scaling_of
+from lipt.core.proxies.ridge import HeadTargets, float64_blocks, leave_one_out, scaling_of
 from lipt.core.sharding import mixed_evenly
 
 VERSION = 1
@@ -78,8 +78,8 @@ def find_outliers(features_ND: Tensor, *, generator: torch.Generator) -> Outlier
         directions_DM = torch.randn(num_features, _NUM_DIRECTIONS, generator=generator)
         directions_DM /= math.sqrt(_NUM_DIRECTIONS)
     sketches_NM = torch.empty(num_examples, directions_DM.shape[1])
-    for rows in row_blocks(num_examples, 12 * num_features):
-        sketches_NM[rows] = scaling.apply(features_ND[rows]).float() @ directions_DM
+    for rows, block_BD in float64_blocks(features_ND):
+        sketches_NM[rows] = scaling.apply_(block_BD).float() @ directions_DM
     drawn_R = torch.randperm(num_examples, generator=generator)[:_MOST_REFERENCES]
     references_R = drawn_R.sort().values
     kept_RM = sketches_NM[references_R]

@@ -46,6 +46,8 @@ _SIDE = 32
 _SHIFT = 1
 # Frequencies of a bound in each direction.
 _FREQUENCIES = 8
+# Whose frequencies are computed at a time.
+_IMAGES_IN_CACHE = 128
 # Far above float32's rounding of a sum of squares of a unit vector.
 _ROUNDING = 1e-4
 
@@ -286,7 +288,13 @@ def _moved(images_BCHW: Tensor, shift: int) -> Iterator[Tensor]:
 
 
 def _low_frequencies(images_BCHW: Tensor, shift: int) -> Tensor:
-    """Low frequencies of `_moved` pixels, and the lengths of the rest; S x B x M float32.
+    """Low frequencies of `_moved` pixels, and the lengths of the rest; S x B x M float32."""
+    parts = torch.split(images_BCHW, _IMAGES_IN_CACHE)
+    return torch.cat([_low_frequencies_of(part, shift) for part in parts], dim=1)
+
+
+def _low_frequencies_of(images_BCHW: Tensor, shift: int) -> Tensor:
+    """The low frequencies of some images.
 
     They are linear in the pixels, so no shifted image is formed. Float64 keeps the difference of
     sums exact.

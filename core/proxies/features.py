@@ -1,7 +1,8 @@
 """Features of proxies: pooled ones of trained models, and several kinds side by side.
 
-Pooled features are the inputs of a model's head, and 2x2 averages of its last feature map, which
-keep positions. One model of a bank is in memory at a time.
+Pooled features are the inputs of a model's head, 2x2 averages of its last feature map, which keep
+positions, and 4x4 averages of the last map that is larger. One model of a bank is in memory at a
+time.
 
 A backbone is a torchvision network with trained weights that the coordinator's operator names:
 `torchvision:NAME` (torchvision's own weights, from torch hub's folder or the network) and
@@ -45,20 +46,27 @@ from lipt.core.signals.signals import STORAGE_LIMITS
 
 # For all models of a bank together: a ridge head's time grows with its square.
 MAX_WIDTH = 4096
-_POOLED_SIDE = 2
+# Of the last feature map, and of the larger one before it.
+_POOLED_SIDE, _LARGER_SIDE = 2, 4
 
 
 @torch.inference_mode()
-def pooled_features(model: nn.Module, inputs_B: Inputs) -> Tensor:
-    """The head's inputs, and the last feature map, if any, pooled to 2x2; B x (D + 4 C)."""
+def pooled_features(model: nn.Module, inputs_B: Inputs, max_width: int = MAX_WIDTH) -> Tensor:
+    """The head's inputs, and the last feature maps of two sizes, if any, pooled; B x D float32.
+
+    The last map is pooled to 2x2. The last larger one is pooled to 4x4 if all three then fit into
+    `max_width`.
+    """
     _, head = find_head(model)
+    # The last map of each size, the larger size first.
     maps, features = list[Tensor](), list[Tensor]()
 
     def keep_map(_module: nn.Module, _args: object, output: object) -> None:
         if features or not isinstance(output, Tensor) or output.ndim != 4:
             return
         if min(output.shape[2:]) >= _POOLED_SIDE:
-            maps[:] = [output]
+            larger = [it for it in maps if min(it.shape[2:]) > min(output.shape[2:])]
+            maps[:] = [*larger[-1:], output]
 
     def keep_features(_module: nn.Module, args: tuple[Tensor, ...]) -> None:
         features[:] = args[:1]
@@ -70,11 +78,13 @@ def pooled_features(model: nn.Module, inputs_B: Inputs) -> Tensor:
     finally:
         for hook in hooks:
             hook.remove()
-    pooled = [
-        functional.adaptive_avg_pool2d(map_BCHW.float(), _POOLED_SIDE).flatten(start_dim=1)
-        for map_BCHW in maps
-    ]
-    return torch.cat([features[0].float(), *pooled], dim=1)
+    parts = [features[0].float()]
+    for map_BCHW, side in zip(reversed(maps), (_POOLED_SIDE, _LARGER_SIDE), strict=False):
+        width = sum(part.shape[1] for part in parts) + map_BCHW.shape[1] * side**2
+        if side == _POOLED_SIDE or (min(map_BCHW.shape[2:]) >= side and width <= max_width):
+            pooled = functional.adaptive_avg_pool2d(map_BCHW.float(), side)
+            parts.append(pooled.flatten(start_dim=1))
+    return torch.cat(parts, dim=1)
 
 
 def model_bank(
@@ -126,8 +136,8 @@ def model_bank(
                 statistics[number] = load_with_statistics(
                     model, load(), statistics.get(number), estimate_on, frozen
                 )
-                parts = [projected(number, pooled_features(model, batch)) for batch in batches]
-                of_models.append(torch.cat([part.cpu() for part in parts]))
+                parts = [pooled_features(model, batch, width) for batch in batches]
+                of_models.append(torch.cat([projected(number, part).cpu() for part in parts]))
         return torch.cat(of_models, dim=1)
 
     return features_of

@@ -75,8 +75,8 @@ class Proxy:
         return type(self)(None) if self.is_own_head else self
 
     def may_use(self, kind: FeatureKind) -> bool:
-        """Whether its signals can depend on such features."""
-        return self.features is None or kind in self.features
+        """Whether its signals can depend on such features; `auto` takes learners' by name only."""
+        return kind != FeatureKind.LEARNERS if self.features is None else kind in self.features
 
 
 SOUP = Proxy(())
@@ -84,15 +84,12 @@ SOUP = Proxy(())
 
 # A percentage point of accuracy has to be worth two more passes.
 POINTS_PER_PASS = 0.5
-# Four forward passes take about as long as an epoch of training, which a choice may cost at most.
-# Ten learners' features cost more: beside patches of 20,000 images they lose 1.2 points.
-MAX_PASSES = 4.0
 # A head's time grows with the cube of the sample, as features are often more than its examples.
 MAX_SAMPLE = 2_000
 # A torchvision network on scaled images, relative to a small one for the data's own size.
 _BACKBONE_PASSES = 10.0
 # With mirror images.
-_PATCHES_PASSES = 2.0
+_PATCHES_PASSES = 1.0
 # Features without training.
 _PLAIN = (FeatureKind.PATCHES, FeatureKind.COLUMNS)
 
@@ -116,23 +113,18 @@ class ProxyScore:
         return {**asdict(self), "features": "+".join(self.features)}
 
 
-def candidates(
-    available: Iterable[FeatureKind], num_learners: int
-) -> list[tuple[FeatureKind, ...]]:
-    """The proxies to try: each affordable kind alone, then trained ones beside untrained ones."""
-    kinds = [kind for kind in FeatureKind if kind in set(available)]
-    alone: list[tuple[FeatureKind, ...]] = [(kind,) for kind in kinds]
+def candidates(available: Iterable[FeatureKind]) -> list[tuple[FeatureKind, ...]]:
+    """The proxies to try: untrained features and the user's alone, others beside untrained ones.
+
+    Never learners: the soup of long ones knows as much, for one pass.
+    """
+    kinds = [kind for kind in FeatureKind if kind in set(available) - {FeatureKind.LEARNERS}]
     # Data has pictures or columns, never both.
-    for plain in _PLAIN:
-        if plain in kinds:
-            beside = [kind for kind in kinds if kind not in _PLAIN]
-            alone += [tuple(sorted((kind, plain), key=kinds.index)) for kind in beside]
-    # The operator has chosen the backbone, at any price.
-    prices = [passes_of(set(one) - {FeatureKind.BACKBONE}, num_learners) for one in alone]
-    # The first is the cheapest, and always possible.
-    return [
-        one for one, price in zip(alone, prices, strict=True) if price <= max(MAX_PASSES, prices[0])
-    ]
+    plain = [kind for kind in kinds if kind in _PLAIN]
+    untrained = [kind for kind in kinds if kind in (*_PLAIN, FeatureKind.USER)]
+    alone = untrained if plain else kinds
+    beside = [tuple(sorted((kind, *plain), key=kinds.index)) for kind in kinds if kind not in plain]
+    return [*((kind,) for kind in alone), *(beside if plain else ())]
 
 
 def passes_of(features: Iterable[FeatureKind], num_learners: int) -> float:

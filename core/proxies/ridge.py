@@ -50,6 +50,8 @@ _PANEL = 256
 # Larger products and decompositions are in float32, blocks of them summed in float64. Rounding is
 # about 1e-7 of the largest product, a thousandth of the smallest penalty.
 _LARGEST_EXACT = 1500
+# Of a float64 copy: it stays in a CPU's cache.
+_COPIED_BYTES = 2 * 1024**2
 # Above it a label is predicted.
 _EVEN = 0.5
 
@@ -161,10 +163,9 @@ class Scaling:
     mean_D: Tensor
     inverse_D: Tensor
 
-    def apply(self, features_BD: Tensor, precision: torch.dtype = torch.float64) -> Tensor:
-        """The features centred and scaled; B x D."""
-        scaled_BD = features_BD.to(precision, copy=True)
-        return scaled_BD.sub_(self.mean_D.to(precision)).mul_(self.inverse_D.to(precision))
+    def apply_(self, features_BD: Tensor) -> Tensor:
+        """The features centred and scaled, in place; B x D."""
+        return features_BD.sub_(self.mean_D.to(features_BD)).mul_(self.inverse_D.to(features_BD))
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,8 @@ class _Rows:
     def scaled(self, ids_B: Tensor) -> Tensor:
         """Centred and scaled features, times the root of the weight; B x D."""
         roots_B = self.weights_N[ids_B].sqrt().to(self.precision)
-        return self.scaling.apply(self.features_ND[ids_B], self.precision).mul_(roots_B[:, None])
+        copied_BD = self.features_ND[ids_B].to(self.precision)
+        return self.scaling.apply_(copied_BD).mul_(roots_B[:, None])
 
     def targets(self, ids_B: Tensor) -> Tensor:
         if self.values_NC is not None:
@@ -344,20 +346,30 @@ def class_weights(labels_N: Tensor, confidence_N: Tensor | None = None) -> Tenso
 
 def scaling_of(features_ND: Tensor, weights_N: Tensor) -> Scaling:
     """Two passes over the features: their mean, then their deviation from it."""
-    num_features = features_ND.shape[1]
     total = weights_N.sum()
-    mean_D = weights_N.new_zeros(num_features)
-    for rows in row_blocks(len(features_ND), 8 * num_features):
-        mean_D += weights_N[rows] @ features_ND[rows].double()
+    mean_D = weights_N.new_zeros(features_ND.shape[1])
+    for rows, block_BD in float64_blocks(features_ND):
+        mean_D += weights_N[rows] @ block_BD
     mean_D /= total
     variance_D = torch.zeros_like(mean_D)
-    for rows in row_blocks(len(features_ND), 8 * num_features):
-        variance_D += weights_N[rows] @ (features_ND[rows].double() - mean_D).square_()
+    for rows, block_BD in float64_blocks(features_ND):
+        variance_D += weights_N[rows] @ block_BD.sub_(mean_D).square_()
     variance_D /= total
     # Rounding to float32 leaves equal values a deviation of a millionth of the mean.
     floor_D = 1e-12 * mean_D.square() + 1e-30
     inverse_D = torch.where(variance_D > floor_D, variance_D.clamp(min=1e-30).rsqrt(), 0.0)
     return Scaling(mean_D, inverse_D)
+
+
+def float64_blocks(features_ND: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Rows and a float64 copy of them, which the next block overwrites."""
+    num_features, buffer = features_ND.shape[1], features_ND.new_empty(0, dtype=torch.float64)
+    for rows in row_blocks(len(features_ND), 8 * num_features, _COPIED_BYTES):
+        size = rows.stop - rows.start
+        if not len(buffer):
+            # New memory for each block would take most of the time.
+            buffer = buffer.new_empty(size, num_features)
+        yield rows, buffer[:size].copy_(features_ND[rows])
 
 
 _MIN_INVERSE_TEMPERATURE, _MAX_INVERSE_TEMPERATURE, _HALVINGS = 1e-3, 1e4, 25

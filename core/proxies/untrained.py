@@ -38,8 +38,8 @@ NUM_FILTERS = 256
 _WHITENING = 0.01
 _THRESHOLD = 0.25
 _PATCHES_PER_IMAGE = 8
-# Images whose responses stay in a CPU's cache.
-_CHUNK = 8
+# Small images whose responses stay in a CPU's cache.
+_CHUNK = 16
 _SAMPLE_CHUNK = 256
 
 
@@ -58,12 +58,6 @@ class PatchFilters:
     def to(self, device: torch.device) -> PatchFilters:
         """The filters on a device."""
         return PatchFilters(self.weights_PF.to(device), self.biases_F.to(device), self.side)
-
-    def mirrored(self) -> PatchFilters:
-        """Filters whose response to an image is these filters' response to its mirror image."""
-        windows = self.weights_PF.view(-1, PATCH_SIDE, PATCH_SIDE, self.weights_PF.shape[1])
-        weights_PF = windows.flip(2).reshape(self.weights_PF.shape)
-        return PatchFilters(weights_PF, self.biases_F, self.side)
 
 
 def side_for(image_shape: tuple[int, int, int]) -> int:
@@ -93,16 +87,19 @@ def patch_features(images_BCHW: Tensor, filters: PatchFilters, *, mirrored: bool
     mirrored: whether shares are averaged over each image and its mirror image, at twice the time.
     On 50,000 images of cifar10-jpeg a ridge head's accuracy rises from 65.0% to 68.3%.
     """
-    size = _CHUNK if images_BCHW.device.type == "cpu" else len(images_BCHW)
-    reflected = filters.mirrored() if mirrored else None
+    on_cpu, channels = images_BCHW.device.type == "cpu", images_BCHW.shape[1]
+    size = _CHUNK * SMALL_SIDE**2 // filters.side**2 if on_cpu else len(images_BCHW)
+    kernels_FCPP = filters.weights_PF.T.reshape(-1, channels, PATCH_SIDE, PATCH_SIDE)
     parts = []
     for part in torch.split(images_BCHW, size):
-        windows = _windows(_scaled(part, filters.side), step=STRIDE)
-        shares = _shares(windows, filters)
-        if reflected is not None:
-            # Left and right quarters change places.
-            shares = shares.add_(_shares(windows, reflected)[:, :, [1, 0, 3, 2]]).div_(2)
-        parts.append(shares.sqrt_().flatten(start_dim=1))
+        pixels_BCHW = _scaled(part, filters.side).contiguous(memory_format=torch.channels_last)
+        shares = _shares(pixels_BCHW, kernels_FCPP, filters.biases_F)
+        if mirrored:
+            # Mirrored filters respond to an image as the filters to its mirror image, whose left
+            # and right quarters have changed places.
+            reflected = _shares(pixels_BCHW, kernels_FCPP.flip(3), filters.biases_F)
+            shares = shares.add_(reflected.flip(4)).div_(2)
+        parts.append(shares.sqrt_().flatten(3).transpose(2, 3).flatten(1))
     return torch.cat(parts)
 
 
@@ -139,27 +136,19 @@ def _scaled(images_BCHW: Tensor, side: int) -> Tensor:
     )
 
 
-def _shares(windows: Tensor, filters: PatchFilters) -> Tensor:
-    """The mean excess of responses by sign, quarter and filter; B x 2 x 4 x F."""
-    weights_PF = filters.weights_PF
-    num_images, half = len(windows), windows.shape[1] // 2
-    # Quarter by quarter, which makes the sums fastest.
-    quarterly = windows.view(num_images, 2, half, 2, half, *windows.shape[3:]).transpose(2, 3)
-    rows = quarterly.reshape(-1, len(weights_PF))
-    responses = torch.addmm(filters.biases_F, rows, weights_PF)
-    responses_BX = responses.view(num_images, -1)
-    # A blank image has no deviation: all its features are 0.
+def _shares(pixels_BCHW: Tensor, kernels_FCPP: Tensor, biases_F: Tensor) -> Tensor:
+    """The mean excess of responses by sign, filter and quarter; B x 2 x F x 2 x 2."""
+    responses = functional.conv2d(pixels_BCHW, kernels_FCPP, biases_F, stride=STRIDE)
+    # In the order of memory: channels last.
+    responses_BX = responses.permute(0, 2, 3, 1).flatten(1)
     squares_B = torch.linalg.vector_norm(responses_BX, dim=1).square_()
     variances_B = squares_B / responses_BX.shape[1] - responses_BX.mean(dim=1).square_()
-    deviations_B1 = variances_B.clamp_(min=1e-12).sqrt_()[:, None]
-    quarters = responses_BX.div_(deviations_B1).view(num_images, 4, half * half, -1)
-    # y - t above the threshold t, y + t below -t, 0 between: its sum and that of its absolute
-    # values are the difference and the sum of both signs' shares.
-    beyond = functional.softshrink(quarters, _THRESHOLD)
-    difference = beyond.sum(dim=2)
-    total = beyond.abs_().sum(dim=2)
-    signs = torch.stack(((total + difference) / 2, (total - difference) / 2), dim=1)
-    return signs.div_(half * half).clamp_(min=0)
+    # A blank image has no deviation: all its features are 0.
+    deviations = variances_B.clamp_(min=1e-12).sqrt_()[:, None, None, None]
+    thresholds, half = _THRESHOLD * deviations, responses.shape[2] // 2
+    above = functional.avg_pool2d(torch.maximum(responses, thresholds), half) - thresholds
+    below = functional.avg_pool2d(torch.minimum(responses, -thresholds), half) + thresholds
+    return torch.stack((above, -below), dim=1).div_(deviations[:, None]).clamp_(min=0)
 
 
 # Maximum features of one column without projection, and features after it.

@@ -46,6 +46,7 @@ from lipt.core.proxies.ridge import (
     LeaveOneOut,
     class_weights,
     fit_inverse_temperature,
+    float64_blocks,
     leave_one_out,
     scaling_of,
 )
@@ -161,42 +162,24 @@ def _without_labels(features: _Features) -> Signals:
 
 
 def _chosen(features: _Features) -> tuple[Kinds, Tensor, LeaveOneOut, list[ProxyScore]]:
-    """The proxy's features, or the best proxy's, and their head."""
-    wanted, num_learners = features.proxy.features, features.sources.num_learners
-    possible = candidates(features.available, num_learners) if wanted is None else [wanted]
-    first, *others = possible
-    features_ND = features.of_all(first)
-    head = features.head(features_ND, "fitting a ridge head")
-    if wanted is not None:
-        return first, features_ND, head, []
-
-    def price(kinds: Kinds) -> float:
-        return passes_of(set(kinds).difference(first), num_learners)
-
-    # Computed features cost no further pass.
-    tried = [ProxyScore(first, head.accuracy, 0)]
-    rivals = {kinds: price(kinds) for kinds in others if can_win(price(kinds), tried)}
-    if not rivals:
-        return first, features_ND, head, tried
-    # The others are compared with the first on a sample.
+    """The proxy's features, or the best proxy's, their head, and the proxies tried."""
+    wanted, num_examples = features.proxy.features, len(features.workspace.dataset)
+    possible = candidates(features.available) if wanted is None else [wanted]
+    best, tried, heads = possible[0], list[ProxyScore](), dict[Kinds, LeaveOneOut]()
+    # They are compared on a sample, so that only the best is fitted to all examples.
     generator = derive_generator(features.sources.config.seed, "proxy sample")
-    ids_M = torch.randperm(len(features_ND), generator=generator)[:MAX_SAMPLE].sort().values
-    prices, sample = {first: 0.0, **rivals}, _Parts(features, ids_M, {first[0]: features_ND[ids_M]})
-    tried, activity = list[ProxyScore](), "trying proxies on a sample"
-    is_whole = len(ids_M) == len(features_ND)
-    heads = {first: head} if is_whole else {}
-    for kinds, passes in prices.items():
+    ids_M = torch.randperm(num_examples, generator=generator)[:MAX_SAMPLE].sort().values
+    sample, activity = _Parts(features, ids_M, {}), "trying proxies on a sample"
+    for kinds in possible if len(possible) > 1 else ():
+        passes = passes_of(kinds, features.sources.num_learners)
         if can_win(passes, tried):
-            if kinds not in heads:
-                heads[kinds] = features.head(sample.of(kinds, activity), activity, some=ids_M)
+            heads[kinds] = features.head(sample.of(kinds, activity), activity, some=ids_M)
             tried.append(ProxyScore(kinds, heads[kinds].accuracy, passes))
-    best = choose(tried).features
-    if best == first:
-        return first, features_ND, head, tried
-    if is_whole:
+    if tried:
+        best = choose(tried).features
+    if best in heads and len(ids_M) == num_examples:
         return best, sample.of(best, activity), heads[best], tried
-    every = _Parts(features, torch.arange(len(features_ND)), {first[0]: features_ND})
-    features_ND = every.of(best, f"computing features ({'+'.join(best)})")
+    features_ND = features.of_all(best)
     return best, features_ND, features.head(features_ND, "fitting a ridge head"), tried
 
 
@@ -236,8 +219,8 @@ def _errors(outputs_NC: Tensor, errors: Callable[[Tensor, slice], Tensor]) -> Te
 
 def _scale(features_ND: Tensor, labels_N: Tensor) -> None:
     scaling = scaling_of(features_ND, class_weights(labels_N))
-    for rows in row_blocks(len(features_ND), 8 * features_ND.shape[1]):
-        features_ND[rows] = scaling.apply(features_ND[rows]).to(features_ND.dtype)
+    for rows, block_BD in float64_blocks(features_ND):
+        features_ND[rows] = scaling.apply_(block_BD)
 
 
 def _projects(dataset: Dataset) -> bool:

@@ -382,7 +382,7 @@ def training_for(query: SubsetQuery, num_examples: int) -> Training:
     proxy = Proxy.parse(query.proxy or strategy.proxy)
     if query.soft_labels:
         needs, proxy = needs | {Need.SIGNALS}, proxy.teacher
-    kinds = (FeatureKind.LEARNERS,) if proxy.features is None else proxy.features
+    kinds = (FeatureKind.SOUP,) if proxy.features is None else proxy.features
     trained = set(kinds).intersection(TRAINED_FEATURES)
     if trained == {FeatureKind.INITIAL}:
         return Training.INITIAL_WEIGHTS

@@ -45,7 +45,9 @@ def test_objectives_equal_those_of_explicit_gradients() -> None:
 
 
 def test_evaluated_examples_are_counted_for_each_method(monkeypatch: pytest.MonkeyPatch) -> None:
-    run: dict[str, Any] = {"learners": {"num_learners": 2, "num_steps": 1, "batch_size": 32}}
+    run: dict[str, Any] = {
+        "learners": {"num_learners": 2, "num_steps": 1, "num_minibatches": 1, "batch_size": 32}
+    }
     monkeypatch.setitem(soups.RUNS, "digits", run)
     found = soups.measure("digits", 0)
     # Of 20 of each digit, theta*, two learners, and nine mixtures of them, or one.

@@ -170,7 +170,7 @@ def make_settings(directory: Path, **flags: Any) -> CoordinatorSettings:
         "dataset": {"source": "fake"},
         "run": {
             "model": "tests.tiny:linear",
-            "learners": {"num_learners": 2, "batch_size": 16},
+            "learners": {"num_learners": 2, "num_minibatches": 1, "batch_size": 16},
             "pruning": {"method": "none"},
         },
     }

@@ -123,19 +123,21 @@ def sizes_of(found: LearnersConfig) -> tuple[int, int, int, int]:
 @pytest.mark.parametrize(
     ("num_train", "asked", "expected"),
     [
-        # The batch shrinks first, and then there are fewer learners.
-        (2559, {}, (10, 1, 255, 1)),
-        (160, {}, (10, 1, 16, 1)),
-        (159, {}, (9, 1, 16, 1)),
+        # The batch shrinks first, then there are fewer minibatches, then fewer learners.
+        (4095, {}, (2, 32, 63, 1)),  # 4095 // (2 x 32)
+        (1024, {}, (2, 32, 16, 1)),
+        (1023, {}, (2, 31, 16, 1)),  # 1023 // (2 x 16)
+        (63, {}, (2, 1, 16, 1)),
         (31, {}, (1, 1, 16, 1)),
         (15, {}, (1, 1, 15, 1)),
         (1, {}, (1, 1, 1, 1)),
         # What was asked for is left alone.
-        (1597, {"batch_size": 256}, (6, 1, 256, 1)),  # 1597 // 256
-        (1597, {"num_learners": 40}, (40, 1, 39, 1)),
-        (1597, {"num_minibatches": 20}, (4, 20, 16, 1)),  # 1597 // (20 x 16)
+        (1597, {"batch_size": 256}, (2, 3, 256, 1)),  # 1597 // (2 x 256)
+        (1597, {"num_learners": 40}, (40, 2, 16, 1)),  # 1597 // (40 x 16)
+        (1597, {"num_minibatches": 20}, (2, 20, 39, 1)),  # 1597 // (2 x 20)
+        (1597, {"num_minibatches": 60}, (1, 60, 16, 1)),  # 1597 // (60 x 16)
         (300, {"num_learners": 10, "batch_size": 32}, (10, 1, 32, 1)),  # too large: refused later
-        (100, {"min_learners": 8}, (8, 1, 16, 8)),
+        (31, {"min_learners": 2}, (2, 1, 16, 2)),
     ],
 )
 def test_defaults_shrink_to_a_small_data_set(
@@ -145,11 +147,15 @@ def test_defaults_shrink_to_a_small_data_set(
     assert sizes_of(learners) == expected
 
 
-def test_explicitly_set_minibatches_shrink_last() -> None:
-    operators = LearnersConfig(num_minibatches=4, min_learners=5)
-    assert sizes_of(fit_defaults(operators, 50, fixed=())[0]) == (1, 3, 16, 1)
-    assert fit_defaults(LearnersConfig(), 2560, fixed=()) == (LearnersConfig(), "")
+def test_an_operator_s_learners_shrink_last() -> None:
+    operators = LearnersConfig(num_learners=10, num_minibatches=4, min_learners=5)
+    # Learners of one minibatch: 50 // 16, five as asked for, 100 // 16.
+    assert sizes_of(fit_defaults(operators, 50, fixed=())[0]) == (3, 1, 16, 3)
+    assert sizes_of(fit_defaults(operators, 50, fixed={"min_learners"})[0]) == (5, 1, 16, 5)
+    assert sizes_of(fit_defaults(operators, 100, fixed={"min_learners"})[0]) == (6, 1, 16, 5)
+    assert fit_defaults(LearnersConfig(), 4096, fixed=()) == (LearnersConfig(), "")
+    # 24 = 1597 // (2 x 32).
     assert fit_defaults(LearnersConfig(), 1597, fixed=())[1] == (
-        "10 learners x 1 minibatches x 256 examples = 2560 are more than the 1597 of the training "
-        "split, so defaults were lowered to fit: learners.batch_size 159 in place of 256"
+        "2 learners x 32 minibatches x 64 examples = 4096 are more than the 1597 of the training "
+        "split, so defaults were lowered to fit: learners.batch_size 24 in place of 64"
     )

@@ -60,7 +60,7 @@ def test_a_table_of_numbers_and_categories(cluster: Cluster, tmp_path: Path) -> 
     data, test = (
         f"csv:{write_table(tmp_path / f'{part}.csv', part)}{options}" for part in ("train", "test")
     )
-    learners = {"num_learners": 2, "num_steps": 3, "batch_size": 64}
+    learners = {"num_learners": 2, "num_steps": 3, "num_minibatches": 1, "batch_size": 64}
     client, _ = serve(cluster, data, "mlp", {"learners": learners})
     with client:
         subset = client.subset(strategy="el2n", fraction=0.1)
@@ -75,7 +75,13 @@ READER_ALLOWED = ("--allow-module", "tests.sentences")
 READER_RUN: dict[str, Any] = {
     "model": "tests.sentences:reader",
     "validation": {"fraction": 0.1},
-    "learners": {"num_learners": 2, "num_steps": 8, "batch_size": 128, "num_snapshots": 2},
+    "learners": {
+        "num_learners": 2,
+        "num_steps": 8,
+        "num_minibatches": 1,
+        "batch_size": 128,
+        "num_snapshots": 2,
+    },
     "soup": {"batch_norm_examples": 64},
 }
 
@@ -111,7 +117,13 @@ def test_numbers_go_from_workers_to_main_training(cluster: Cluster) -> None:
     data, model = f"{MODULE}:people", f"{MODULE}:regressor"
     opened = open_dataset(data, allowed_modules=[MODULE])
     config = {
-        "learners": {"num_learners": 4, "num_steps": 20, "batch_size": 64, "learning_rate": 0.02},
+        "learners": {
+            "num_learners": 4,
+            "num_steps": 20,
+            "num_minibatches": 1,
+            "batch_size": 64,
+            "learning_rate": 0.02,
+        },
         "validation": {"fraction": 0.1, "min_per_class": 4},
         "initialization": {"epochs": 1, "batch_size": 32, "learning_rate": 0.02},
     }

@@ -24,7 +24,7 @@ CALL_SECONDS = 60.0
 # One density, so that a learner of one run passes for one of the other.
 RUN = {
     "model": "resnet8",
-    "learners": {"num_learners": 2, "num_steps": 1, "batch_size": 32},
+    "learners": {"num_learners": 2, "num_steps": 1, "num_minibatches": 1, "batch_size": 32},
     "pruning": {"density_min": 0.9, "density_max": 0.9},
     "soup": {"batch_norm_examples": 64},
 }
@@ -199,7 +199,8 @@ def test_a_peer_s_text_cannot_control_logs_or_terminals(cluster: Cluster) -> Non
             ),
             timeout=CALL_SECONDS,
         )
-        run = client.start_run({**SMALL_RUN, "learners": {"num_learners": 1, "num_steps": 1}})
+        learners = {"num_learners": 1, "num_minibatches": 1, "num_steps": 1}
+        run = client.start_run({**SMALL_RUN, "learners": learners})
         polling = worker_pb2.AcquireAssignmentRequest(worker_id=registered.worker_id)
         polling.wait_seconds = 60.0
         held = workers.AcquireAssignment(polling).assignment

@@ -225,8 +225,18 @@ class Size(NamedTuple):
 
 
 SIZES = [
-    Size("small", {"num_learners": 2, "num_steps": 1, "batch_size": 16}, "grand", 0.1),
-    Size("medium", {"num_learners": 4, "num_steps": 2, "batch_size": 128}, "gradmatch", 0.05),
+    Size(
+        "small",
+        {"num_learners": 2, "num_steps": 1, "num_minibatches": 1, "batch_size": 16},
+        "grand",
+        0.1,
+    ),
+    Size(
+        "medium",
+        {"num_learners": 4, "num_steps": 2, "num_minibatches": 1, "batch_size": 128},
+        "gradmatch",
+        0.05,
+    ),
     Size(
         *("large", {"num_learners": 3, "num_steps": 1, "num_minibatches": 2, "batch_size": 512}),
         *("craig", 0.1),

@@ -17,7 +17,7 @@ pytest.importorskip("ray")
 
 POOL = ("-c", "from lipt.worker.__main__ import pool; pool()")
 # So long that a node can be ended while its worker has a learner.
-LEARNERS = {"num_learners": 6, "num_steps": 40, "batch_size": 32}
+LEARNERS = {"num_learners": 6, "num_steps": 40, "num_minibatches": 1, "batch_size": 32}
 
 
 class RayNodes:

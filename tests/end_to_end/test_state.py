@@ -155,7 +155,7 @@ def test_a_run_is_held_while_its_files_are_replaced(cluster: Cluster) -> None:
     coordinator = cluster.start_coordinator("--data", f"imagefolder:{images}")
     run = {
         "model": "resnet8",
-        "learners": {"num_learners": 1, "num_steps": 1, "batch_size": 8},
+        "learners": {"num_learners": 1, "num_steps": 1, "num_minibatches": 1, "batch_size": 8},
         "soup": {"batch_norm_examples": 16},
     }
     with cluster.client() as client:

@@ -97,7 +97,12 @@ def test_run_goes_on_at_its_deadline_without_the_dead_and_the_slow(
     slow = cluster.start_worker("slow")
     slow.wait_for("joined")
     # So long that only its deadline can end it.
-    learners: dict[str, Any] = {"num_learners": 3, "num_steps": 100_000, "batch_size": 32}
+    learners: dict[str, Any] = {
+        "num_learners": 3,
+        "num_steps": 100_000,
+        "num_minibatches": 1,
+        "batch_size": 32,
+    }
     learners |= {"deadline_seconds": DEADLINE_SECONDS, "min_learners": 1}
     with cluster.client() as client:
         quick, dead = (cluster.play_worker(name) for name in ("quick", "dead"))
@@ -119,7 +124,7 @@ def test_run_goes_on_at_its_deadline_without_the_dead_and_the_slow(
 
 # What a service manager gives a process before it kills it.
 GRACE_SECONDS = 30.0
-LONG_RUN = {"num_learners": 1, "num_steps": 100_000, "batch_size": 64}
+LONG_RUN = {"num_learners": 1, "num_steps": 100_000, "num_minibatches": 1, "batch_size": 64}
 
 
 def test_a_coordinator_with_stalled_clients_ends_in_time(cluster: Cluster) -> None:

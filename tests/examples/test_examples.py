@@ -24,7 +24,7 @@ NUM_CHOSEN = 180
 
 # A transformer on one core takes long.
 SMALLEST_RUN = {
-    "learners": {"num_learners": 1, "num_steps": 2, "batch_size": 32},
+    "learners": {"num_learners": 1, "num_steps": 2, "num_minibatches": 1, "batch_size": 32},
 }
 
 
@@ -40,9 +40,9 @@ def test_every_example_is_run_here_and_named_in_their_readme() -> None:
 def test_defaults_fit_the_data_of_the_readme(served: Cluster) -> None:
     with served.client() as client:
         oldest = client.runs()[-1]
-    # Of 1,797 digits 200 are held out; 10 learners share the rest.
-    assert oldest.config.learners.batch_size == 159
-    assert "learners.batch_size 159 in place of 256" in oldest.lowered_defaults
+    # Of 1,797 digits 200 are held out; 2 learners share the rest: 1597 // (2 x 32).
+    assert oldest.config.learners.batch_size == 24
+    assert "learners.batch_size 24 in place of 64" in oldest.lowered_defaults
 
 
 SCORED = rf"(?s:.*){NUM_CHOSEN} examples, as the coordinator: True"
@@ -138,7 +138,7 @@ def test_arrays_give_row_numbers(run_alone: Run, tmp_path: Path) -> None:
 
 def test_one_pre_training_gives_several_subsets(run_alone: Run) -> None:
     made, *said = run_alone("several_subsets.py", STEPS="1").stdout.splitlines()
-    assert re.fullmatch(r"theta_p is made of \d+ of 10 learners", made)
+    assert re.fullmatch(r"theta_p is made of [12] of 2 learners", made)
     assert [line.split(",")[0] for line in said] == [
         f"{strategy}: {NUM_CHOSEN} examples" for strategy in ("el2n", "craig", "uniform")
     ]

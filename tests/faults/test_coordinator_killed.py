@@ -35,7 +35,12 @@ NUM_LEARNERS = 4
 RUN = {
     "model": "resnet8",
     "initialization": {"steps": 4, "batch_size": 32},
-    "learners": {"num_learners": NUM_LEARNERS, "num_steps": 2, "batch_size": 32},
+    "learners": {
+        "num_learners": NUM_LEARNERS,
+        "num_steps": 2,
+        "num_minibatches": 1,
+        "batch_size": 32,
+    },
     "soup": {"batch_norm_examples": 64},
 }
 # A run meets one moment of each group, in this order: a stage that is over does not come again.

@@ -136,7 +136,7 @@ class Swarm:
 PROMPT = {"Register", "Heartbeat"}
 HEARTBEAT_SECONDS = 10.0
 RUN = {
-    "learners": {"num_steps": 1, "batch_size": 1},
+    "learners": {"num_steps": 1, "num_minibatches": 1, "batch_size": 1},
     "soup": {"method": "uniform", "reestimate_batch_norm": False},
 }
 

@@ -111,7 +111,7 @@ def test_memory_stays_bounded_while_ten_large_learners_are_committed_at_once(
         worker.commit(assignment, result)
         return before
 
-    learners = {"num_learners": NUM_LEARNERS + 1, "batch_size": 16}
+    learners = {"num_learners": NUM_LEARNERS + 1, "num_minibatches": 1, "batch_size": 16}
     with ExitStack() as stack:
         client = stack.enter_context(cluster.client())
         run = client.start_run({"learners": learners})

@@ -21,7 +21,13 @@ STOP_LEASE_SECONDS = 3.0
 def run_of(num_learners: int = 2, **learners: Any) -> dict[str, Any]:
     return {
         "model": "resnet8",
-        "learners": {"num_learners": num_learners, "num_steps": 1, "batch_size": 32, **learners},
+        "learners": {
+            "num_learners": num_learners,
+            "num_steps": 1,
+            "num_minibatches": 1,
+            "batch_size": 32,
+            **learners,
+        },
         "soup": {"batch_norm_examples": 64},
     }
 

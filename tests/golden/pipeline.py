@@ -130,11 +130,12 @@ def run_case(case: Case, folder: Path) -> list[Stage]:
 
 
 def _settings(case: Case) -> dict[str, Any]:
-    learners = {"num_learners": 3, "num_steps": 3, "num_snapshots": 2, "batch_size": 32}
+    shard = {"num_minibatches": 1, "batch_size": 32}
+    learners = {"num_learners": 3, "num_steps": 3, "num_snapshots": 2, "learning_rate": 0.2}
     return {
         "evaluation_threads": 1,
         "validation": {"min_per_class": 8},
-        "learners": {**learners, "learning_rate": 0.2, **case.learners},
+        "learners": {**shard, **learners, **case.learners},
         "soup": {"method": "interpolation", "num_alphas": 4, "batch_norm_examples": 64},
     }
 
@@ -317,7 +318,7 @@ def run_demo(folder: Path) -> list[Stage]:
         recipe=whole.recipe.model_copy(update={"steps": 4}),
         run_overrides={
             "evaluation_threads": 1,
-            "learners": {"num_learners": 2, "num_steps": 2, "batch_size": 32},
+            "learners": {"num_minibatches": 1, "num_steps": 2, "batch_size": 32},
             "soup": {"method": "interpolation", "num_alphas": 3, "batch_norm_examples": 64},
         },
     )

@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 
 # Two learners that see next to nothing.
 QUICK: Mapping[str, Any] = {
-    "learners": {"num_learners": 2, "num_steps": 1, "batch_size": 16},
+    "learners": {"num_learners": 2, "num_steps": 1, "num_minibatches": 1, "batch_size": 16},
     "soup": {"batch_norm_examples": 32},
 }
 

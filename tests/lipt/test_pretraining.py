@@ -18,7 +18,7 @@ from torch import nn
 
 import lipt
 from lipt.common.blobs.blob import BlobName
-from lipt.common.config.run_config import RunConfig
+from lipt.common.config.run_config import LearnersConfig, RunConfig
 from lipt.common.data import open_dataset
 from lipt.common.data.shard import pack_shard
 from lipt.common.errors import BudgetError, ConfigError
@@ -310,7 +310,7 @@ def test_the_model_suits_the_kind_of_data(inputs: InputSpec, model: str) -> None
 pytest.importorskip("sklearn")
 
 SMALL_RUN: dict[str, Any] = {
-    "learners": {"num_learners": 2, "num_steps": 3, "batch_size": 64},
+    "learners": {"num_learners": 2, "num_steps": 3, "num_minibatches": 1, "batch_size": 64},
     "soup": {"batch_norm_examples": 32},
 }
 
@@ -375,7 +375,7 @@ def counted(
     """Of a model that takes no memory, whose run has ten learners."""
     strategy = find_strategy(name)
     question = Question(
-        RunConfig(),
+        RunConfig(learners=LearnersConfig(num_learners=10)),
         inputs=ImageFormat(3, 32, 32, mean=(0.5,) * 3, std=(0.5,) * 3),
         weights=BlobName.of(b"theta_p"),
         strategy=name,
@@ -410,13 +410,13 @@ def test_the_plan_counts_a_strategy_s_passes(
     assert (stage.images, told) == (images, signals_bytes)
 
 
-def test_auto_makes_at_most_four_passes() -> None:
-    # Patches of photographs and of their mirror images are two.
+def test_auto_makes_at_most_two_passes() -> None:
+    # Patches of photographs and of their mirror images are one, the soup's features one.
     stage, _ = counted("auto", images_of(5000), proxy="auto")
-    assert stage.images == 4 * 5000
+    assert stage.images == 2 * 5000
     # A ridge head on patches alone: 2,048 columns, their sums in float64 and two copies.
     patches, _ = counted("auto", images_of(5000), proxy="ridge:patches")
-    assert patches.images == 2 * 5000
+    assert patches.images == 5000
     assert 3 * 8 * 2048**2 < patches.memory_bytes - PROCESS_BYTES < stage.memory_bytes
 
 
@@ -472,7 +472,8 @@ def test_the_command_prints_a_table_or_json_of_the_settings() -> None:
     )
     told = json.loads(done.stdout)
     images = {stage["name"]: stage["images"] for stage in told["stages"]}
-    assert images["learners"] == 3 * 80 * RunConfig().learners.num_steps
+    # 1,597 digits to train on: 1597 // (3 x 80) minibatches in place of 32.
+    assert images["learners"] == 3 * 6 * 80 * RunConfig().learners.num_steps
     assert "7 by gradmatch" in told["subject"]
     done = lipt_plan("--data", "digits", "--set", "learners")
     assert (done.returncode, "is not NAME=VALUE" in done.stderr) == (2, True)

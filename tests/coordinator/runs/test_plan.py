@@ -264,7 +264,8 @@ def test_batches_are_limited_by_the_data_set() -> None:
 
 
 def test_every_parallel_evaluation_has_a_model_and_a_batch() -> None:
-    one, four, all_ = (plan(evaluation_threads=number) for number in (1, 4, 200))
+    learners = {"num_learners": 10}
+    one, four, all_ = (plan(evaluation_threads=number, learners=learners) for number in (1, 4, 200))
     each = 16 * (300 + 6 * 12) + 100
     assert totals(four.compute_memory)[2] - totals(one.compute_memory)[2] == 3 * (
         each + THREAD_BYTES
@@ -378,7 +379,8 @@ def test_configured_limits_apply_up_to_the_free_disk() -> None:
         ({"evaluation_threads": 9}, "evaluation_threads", "limits.compute_threads"),
         ({"learners": {"cpu_threads": 257}}, "learners.cpu_threads", "limits.worker_threads"),
         (
-            {"learners": {"num_snapshots": 1000, "num_steps": 1000}},
+            # 1,000 states of 10 learners, of 45 MB and a mask each, are 464 GB.
+            {"learners": {"num_snapshots": 1000, "num_steps": 1000, "num_learners": 10}},
             "learners.num_snapshots",
             "what is free in the state directory",
         ),
@@ -420,7 +422,7 @@ def test_a_model_that_is_too_large_is_named() -> None:
 
 
 def test_a_batch_above_a_worker_s_memory_is_refused_with_one_that_fits() -> None:
-    learners = {"batch_size": 9000, "num_learners": 1, "num_steps": 1}
+    learners = {"batch_size": 9000, "num_learners": 1, "num_minibatches": 1, "num_steps": 1}
     (found,) = broken({"worker_memory": "40GB"}, learners=learners)
     assert found.knob == "learners.batch_size"
     # Of 40 GB the process takes 1 GiB, the weights 225 MB, a thread 8 MiB; the shard's 9000 images

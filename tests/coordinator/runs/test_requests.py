@@ -41,7 +41,8 @@ from tests.coordinator.made_up_runs import made_up_run
 
 MakeRun = Callable[..., RunRecord]
 DEFAULTS = RunConfig(
-    model="tests.tiny:linear", learners=LearnersConfig(num_learners=4, batch_size=16)
+    model="tests.tiny:linear",
+    learners=LearnersConfig(num_learners=4, num_minibatches=1, batch_size=16),
 )
 NOTHING = config_pb2.RunConfig()
 

@@ -93,7 +93,9 @@ def test_images_shifted_by_a_pixel_are_near_duplicates() -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 9, 20), (1, 64, 48)])
-def test_bounds_exclude_most_pairs_and_no_near_duplicate(shape: tuple[int, ...]) -> None:
+def test_bounds_exclude_most_pairs_and_no_near_duplicate(
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]
+) -> None:
     generator = torch.Generator().manual_seed(4)
     drawn = torch.rand(12, shape[0], 4, 4, generator=generator) * 200
     originals = functional.interpolate(drawn, shape[1:], mode="bilinear").repeat(5, 1, 1, 1)
@@ -114,6 +116,10 @@ def test_bounds_exclude_most_pairs_and_no_near_duplicate(shape: tuple[int, ...])
     cosines = pictures.thumbnails_NP @ pictures.thumbnails_NP.T
     assert bool((sketches @ sketches.T >= cosines - 1e-4).all())
     assert sketches.shape[1] == {1: 64, 3: 41}[shape[0]]
+    # 60 images in parts of seven have the same.
+    monkeypatch.setattr(duplicates, "_IMAGES_IN_CACHE", 7)
+    torch.testing.assert_close(pictures.sketches(), sketches, rtol=0, atol=1e-6)
+    assert torch.equal(pictures.bound(ids)(later, standing), may_be)
 
 
 def test_saved_matches_are_loaded_unchanged(tmp_path: Path) -> None:

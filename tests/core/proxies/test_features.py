@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.nn import functional
 
 from lipt.common.data import Dataset
 from lipt.common.determinism import derive_generator
@@ -64,10 +65,14 @@ def states(num_models: int) -> list[Weights]:
 
 
 def bank(
-    weights: list[Weights], *, max_width: int = 4096, batch_norm_images: Tensor | None = None
+    weights: list[Weights],
+    *,
+    model: Callable[[], nn.Module] = Small,
+    max_width: int = 4096,
+    batch_norm_images: Tensor | None = None,
 ) -> Callable[[Stored], Tensor]:
     return model_bank(
-        Small().eval(),
+        model().eval(),
         [lambda one=one: one for one in weights],  # type: ignore[misc]
         IMAGE,
         CPU,
@@ -92,6 +97,35 @@ def test_features_are_head_inputs_and_pooled_quarters() -> None:
     ]
     expected = torch.cat([features, torch.stack(quarters, dim=2).flatten(1)], dim=1)
     torch.testing.assert_close(found, expected)
+
+
+def two_sizes() -> nn.Sequential:
+    """Two maps of the images' size, one of half of it, and a head."""
+    torch.manual_seed(0)
+    halving = nn.Conv2d(2, 5, 3, stride=2, padding=1)
+    head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(5, 4))
+    return nn.Sequential(nn.Conv2d(3, 2, 1), nn.Conv2d(2, 2, 1), halving, *head)
+
+
+def test_the_last_larger_map_is_pooled_to_4x4_if_it_fits() -> None:
+    model = two_sizes().eval()
+    inputs = to_model_input(images(), IMAGE, CPU)
+    # The head's 5 inputs, 2x2 of 5 channels, 4x4 of 2 channels.
+    whole = pooled_features(model, inputs, 5 + 20 + 32)
+    with torch.no_grad():
+        larger_BCHW = model[:2](inputs)
+    # Of 8x8: averages of 2x2.
+    expected = functional.avg_pool2d(larger_BCHW, 2).flatten(1)
+    torch.testing.assert_close(whole[:, 25:], expected)
+    assert torch.equal(pooled_features(model, inputs, 56), whole[:, :25])
+    # Of 3x3 there are no 4x4 averages; the last map is 2x2.
+    assert pooled_features(model, torch.rand(2, 3, 3, 3)).shape == (2, 25)
+    # Models of a bank share its width.
+    weights = [model.state_dict()] * 2
+    widths = [
+        bank(weights, model=two_sizes, max_width=width)(images()).shape[1] for width in (114, 113)
+    ]
+    assert widths == [2 * 57, 2 * 25]
 
 
 def test_a_model_without_feature_maps_has_only_head_inputs() -> None:

@@ -28,24 +28,31 @@ PATCHES, OF_SOUP, LEARNERS = (FeatureKind.PATCHES,), (FeatureKind.SOUP,), (Featu
 BOTH = (FeatureKind.PATCHES, FeatureKind.LEARNERS)
 
 
-def test_auto_tries_single_features_and_trained_with_untrained_ones() -> None:
-    available = [FeatureKind.LEARNERS, FeatureKind.SOUP, FeatureKind.PATCHES]
-    beside = [(FeatureKind.PATCHES, FeatureKind.SOUP), BOTH]
-    assert candidates(available, 2) == [PATCHES, OF_SOUP, LEARNERS, *beside]
-    assert candidates([FeatureKind.COLUMNS, FeatureKind.USER], 2)[-1] == (
-        FeatureKind.USER,
-        FeatureKind.COLUMNS,
-    )
+def test_auto_tries_trained_features_beside_untrained_ones_only() -> None:
+    user, patches, columns = FeatureKind.USER, FeatureKind.PATCHES, FeatureKind.COLUMNS
+    soup, backbone = FeatureKind.SOUP, FeatureKind.BACKBONE
+    assert candidates([backbone, soup, patches]) == [
+        PATCHES,
+        (patches, soup),
+        (patches, backbone),
+    ]
+    # The user's are tried alone, too.
+    assert candidates([soup, columns, user]) == [
+        (user,),
+        (columns,),
+        (user, columns),
+        (columns, soup),
+    ]
+    # Beside nothing else, each alone.
+    assert candidates([backbone, soup, user]) == [(user,), (soup,), (backbone,)]
 
 
-def test_auto_tries_proxies_of_at_most_four_passes() -> None:
-    available = {FeatureKind.LEARNERS, FeatureKind.PATCHES, FeatureKind.BACKBONE}
-    # Beside patches, which cost two, there are two passes left for learners.
-    tried = candidates(available, 3)
-    assert LEARNERS in tried
-    assert BOTH not in tried
-    assert (FeatureKind.PATCHES, FeatureKind.BACKBONE) in tried
-    assert candidates([FeatureKind.LEARNERS], 10) == [LEARNERS]
+def test_auto_takes_learners_by_name_only() -> None:
+    every = set(FeatureKind) - {FeatureKind.COLUMNS}
+    assert FeatureKind.LEARNERS not in {kind for kinds in candidates(every) for kind in kinds}
+    assert not Proxy.parse("auto").may_use(FeatureKind.LEARNERS)
+    assert Proxy.parse("auto").may_use(FeatureKind.SOUP)
+    assert Proxy.parse("ridge:learners").may_use(FeatureKind.LEARNERS)
 
 
 @pytest.mark.parametrize(("accuracy", "chosen"), [(0.609, PATCHES), (0.611, BOTH)])

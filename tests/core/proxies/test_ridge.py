@@ -50,7 +50,7 @@ def refitted(
     """The output for each example of a head that was fitted to all others; N x C."""
     weights_N = class_weights(labels_N, confidence_N)
     ones_N1 = torch.ones(len(labels_N), 1, dtype=torch.float64)
-    scaled_ND = scaling_of(features_ND, weights_N).apply(features_ND)
+    scaled_ND = scaling_of(features_ND, weights_N).apply_(features_ND.double())
     inputs_NX = torch.cat([scaled_ND, ones_N1], dim=1)
     onehot_NC = functional.one_hot(labels_N, num_classes).double()
     targets_NC = onehot_NC if values_NC is None else values_NC
@@ -188,7 +188,7 @@ def test_blocks_and_threads_change_at_most_a_millionth(
     with pinned_kernels(2):
         threads = fit(features_ND, labels_N)
 
-    def small(num_rows: int, row_bytes: int) -> list[slice]:
+    def small(num_rows: int, row_bytes: int, block_bytes: int = 0) -> list[slice]:
         return [slice(start, min(start + 33, num_rows)) for start in range(0, num_rows, 33)]
 
     monkeypatch.setattr(ridge, "row_blocks", small)

@@ -26,7 +26,7 @@ from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context
 from lipt.core.diagnosis.label_errors import find_label_errors, label_confidence
 from lipt.core.proxies.proxy import Proxy
-from lipt.core.proxies.ridge import leave_one_out
+from lipt.core.proxies.ridge import LeaveOneOut, leave_one_out
 from lipt.core.proxies.untrained import draw_filters, patch_features
 from lipt.core.results import CommittedLearner, Trajectories
 from lipt.core.signals.signals import Signals, required
@@ -144,14 +144,15 @@ def test_theta_star_s_features_equal_those_of_a_soup(ask: Any, weights: BlobName
     assert not torch.equal(anew.features_ND, initial.features_ND)
     _, facts = ask("auto", **question)
     tried = [one["features"] for one in facts["tried"]]
-    assert tried == ["patches", "soup", "initial", "patches+soup", "patches+initial"]
+    assert tried == ["patches", "patches+soup", "patches+initial"]
 
 
 def test_learner_features_are_concatenated_and_zero_on_own_shards(
     context: Context, ask: Any, weights: BlobName, trajectories: Trajectories
 ) -> None:
     signals, facts = ask("ridge:learners", trajectories=trajectories)
-    assert facts["num_features"] == 2 * 5 * 64
+    # Of each the head's 64 inputs, 2x2 of 64 channels, and 4x4 of the 32 of the map before.
+    assert facts["num_features"] == 2 * (5 * 64 + 16 * 32)
     own_learner_N = own_learners(context, CONFIG, trajectories)
     num_distinct = []
     for learner, block_NW in enumerate(signals.features_ND.chunk(2, dim=1)):
@@ -168,7 +169,7 @@ def test_learner_features_are_concatenated_and_zero_on_own_shards(
     assert not torch.equal(other.errors_NC, signals.errors_NC)
     _, both = ask("ridge:soup+learners", trajectories=trajectories)
     assert both["features"] == "soup+learners"
-    assert both["num_features"] == 3 * 5 * 64
+    assert both["num_features"] == 3 * (5 * 64 + 16 * 32)
 
 
 @pytest.mark.parametrize(("scale", "mirrored"), [(4, False), (4, True), (3, False)])
@@ -226,14 +227,38 @@ def test_the_operator_sets_the_backbone(
 def test_auto_reports_all_tried_proxies(ask: Any, trajectories: Trajectories) -> None:
     chosen, facts = ask("auto", trajectories=trajectories)
     tried = {one["features"]: one for one in facts["tried"]}
-    # Learners, at two passes, could not halve the errors of patches for that price.
-    assert list(tried) == ["patches", "soup", "patches+soup"]
-    assert [one["passes"] for one in tried.values()] == [0.0, 1.0, 1.0]
+    assert list(tried) == ["patches", "patches+soup"]
+    assert [one["passes"] for one in tried.values()] == [1.0, 2.0]
     assert facts["features"] == "patches"
     assert facts["accuracy"] == tried["patches"]["accuracy"]
     alone, _ = ask("ridge:patches")
     assert torch.equal(chosen.errors_NC, alone.errors_NC)
     assert torch.equal(chosen.features_ND, alone.features_ND)
+
+
+def test_auto_fits_only_the_best_of_a_sample_to_all_examples(
+    ask: Any, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fitted: list[tuple[int, ...]] = []
+
+    def noted(features_ND: Tensor, *args: Any, **kwargs: Any) -> LeaveOneOut:
+        fitted.append(tuple(features_ND.shape))
+        return leave_one_out(features_ND, *args, **kwargs)
+
+    monkeypatch.setattr(proxying, "MAX_SAMPLE", 100)
+    monkeypatch.setattr(proxying, "leave_one_out", noted)
+    # Nobody has asked with this seed before.
+    config = CONFIG.model_copy(update={"seed": 5})
+    signals, facts = ask("auto", config=config)
+    assert [one["features"] for one in facts["tried"]] == ["patches", "patches+soup"]
+    # The head's 64 inputs, 2x2 of 64 channels, and 4x4 of 32.
+    num_patches, num_both = 2048, 2048 + 5 * 64 + 16 * 32
+    assert fitted[:2] == [(100, num_patches), (100, num_both)]
+    # A second head, to confident labels, has the same features.
+    num_chosen = num_patches if facts["features"] == "patches" else num_both
+    assert set(fitted[2:]) == {(len(context.dataset), num_chosen)}
+    alone, _ = ask(f"ridge:{facts['features']}", config=config)
+    assert torch.equal(signals.errors_NC, alone.errors_NC)
 
 
 @pytest.mark.parametrize(

@@ -186,8 +186,11 @@ def test_soft_labels_need_a_proxy_with_classes() -> None:
     assert asked_for("craig").teacher is None
     soft = asked_for("craig", soft_labels=True)
     assert (soft.proxy, soft.teacher) == (None, "auto")
-    # The head looks at the learners, whatever the strategy looks at.
-    assert soft.trajectories is not None
+    # The head looks at what its proxy names, whatever the strategy looks at.
+    assert soft.trajectories is None
+    by_learners = asked_for("craig", soft_labels=True, proxy="ridge:learners")
+    assert by_learners.trajectories is not None
+    assert asked_for("auto").trajectories is None
     own = asked_for("uniform", soft_labels=True, proxy="ridge:patches")
     assert (own.proxy, own.teacher) == (None, "ridge:patches")
     assert asked_for("auto", soft_labels=True).teacher == "auto"

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 FOLDER = Path(__file__).parent
 SCRIPT = FOLDER.parents[2] / "deploy" / "slurm" / "lipt.sbatch"
 # Of the run that every page of docs/ on a way to deploy ends with.
-DIGEST = "cdb6e36ae45a136fa9edcf20fd152d5c4fa68211951ba9f6cb586cd52c680248"
+DIGEST = "dbddfc3a07c519e8a0c7fbaebe7750ac04e23414f1d20ae1bf57dcb0993410c4"
 EXAMPLES_SUBSET = f"180 examples by grand of run first, digest {DIGEST}"
 BIN = Path(sys.executable).parent
 

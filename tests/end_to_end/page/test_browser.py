@@ -27,7 +27,10 @@ VIEWS = (
     "diagnosis",
 )
 # A run that is at work for as long as a test looks at it.
-LONG_RUN = {"model": "resnet8", "learners": {"num_learners": 4, "num_steps": 5000, "batch_size": 8}}
+LONG_RUN = {
+    "model": "resnet8",
+    "learners": {"num_learners": 4, "num_steps": 5000, "num_minibatches": 1, "batch_size": 8},
+}
 SETTINGS = """
 learners.num_learners = 3
 learners.num_steps = 2
@@ -239,7 +242,10 @@ def test_focus_and_what_is_typed_outlive_new_data(
 
 
 def one_learner() -> dict[str, Any]:
-    return {"model": "resnet8", "learners": {"num_learners": 1, "num_steps": 1, "batch_size": 8}}
+    return {
+        "model": "resnet8",
+        "learners": {"num_learners": 1, "num_steps": 1, "num_minibatches": 1, "batch_size": 8},
+    }
 
 
 def test_the_page_shows_an_unreachable_coordinator_and_recovers(

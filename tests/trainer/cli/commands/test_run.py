@@ -70,7 +70,7 @@ def test_starting_sends_flags_and_settings(relay: Relay, lipt: Any, tmp_path: Pa
 
 
 def test_starting_prints_lowered_defaults(relay: Relay, lipt: Any) -> None:
-    # The default is ten learners of ten batches of 128, and the digits are 1,442.
+    # The default is 2 learners of 32 minibatches of 64, and the digits are 1,442.
     first, fitted, last = lipt("run", "start").stdout.splitlines()
     assert first.endswith(" has started.")
     assert fitted.startswith("fitted to the data: ")
