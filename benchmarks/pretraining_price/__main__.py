@@ -1,6 +1,6 @@
 """`make bench-pretrain`: seconds from "run start" to theta_p and to a subset, and what it replaces.
 
-LiPT by real processes with 1, 2 and 4 workers, and the ordinary warm-ups (GraNd's ten runs of one
+LiPT by real processes with 1 and 2 workers, and the ordinary warm-ups (GraNd's ten runs of one
 epoch, 15 epochs) by the same coordinator, one after another on this machine, each in a fresh state
 directory. Results are on disk as they come, and a stopped bench goes on where it was:
 

@@ -29,6 +29,8 @@ two seeds and is wide with few.
   recipe of `lipt train`, with a cosine from 0.1.
 - `auto` is the default strategy, with `training=short` where main training is short. *:soft* trains
   on the subset's soft labels with the recommended alpha; their gain is not the choice's merit.
+- *Proxy* has the features that `auto` took. Rows of `patches+soup` have theta_p of the default
+  learners, and those of `patches` alone mostly the one of ten short learners.
 - *Oracle* knows which labels are right and which images are originals. *Everything* trains on all
   rows for as many steps, `resampled` on a random subset that is resampled every epoch.
 - "Wrong labels" and "copies" (near-duplicates) are shares of the subset.
@@ -94,7 +96,7 @@ def _line(row: Cell, rows: Mapping[Cell, Mapping[int, Mapping[str, Any]]]) -> It
     yield row.setting
     yield f"{row.fraction:.0%}" if not row.strategy.startswith("everything") else "all"
     yield row.strategy
-    yield row.proxy or "-"
+    yield _proxy(row, found)
     spread = f" +- {100 * stdev(accuracies.values()):.1f}" if len(accuracies) > 1 else ""
     yield f"{fmean(accuracies.values()):.1%}{spread}"
     yield _difference(row, accuracies, rows)
@@ -102,6 +104,13 @@ def _line(row: Cell, rows: Mapping[Cell, Mapping[int, Mapping[str, Any]]]) -> It
     yield f"{fmean(_values(found, 'copies').values()):.1%}"
     yield f"{fmean(_values(found, 'subset_accuracy').values()):.1%}"
     yield str(len(found))
+
+
+def _proxy(row: Cell, found: Mapping[int, Mapping[str, Any]]) -> str:
+    """The proxy, and the features that `auto` took."""
+    facts = [(result.get("facts") or {}).get("proxy") or {} for result in found.values()]
+    taken = sorted({fact["features"] for fact in facts if fact.get("proxy") == "auto"})
+    return f"auto: {' or '.join(taken)}" if taken else row.proxy or "-"
 
 
 def _difference(

@@ -62,6 +62,8 @@ _IMAGES_FOR_FILTERS = 5_000
 # A head on this many images, of 28 pixels or more, tests whether mirroring keeps their class.
 _IMAGES_TO_MIRROR = 1_000
 _EXAMPLES_FOR_MEANS = 1_000
+# Accuracy on the sample above which the first proxy is fitted to all examples.
+_EASY = 0.95
 
 Kinds = tuple[FeatureKind, ...]
 
@@ -165,22 +167,33 @@ def _chosen(features: _Features) -> tuple[Kinds, Tensor, LeaveOneOut, list[Proxy
     """The proxy's features, or the best proxy's, their head, and the proxies tried."""
     wanted, num_examples = features.proxy.features, len(features.workspace.dataset)
     possible = candidates(features.available) if wanted is None else [wanted]
-    best, tried, heads = possible[0], list[ProxyScore](), dict[Kinds, LeaveOneOut]()
+    first, tried, heads = possible[0], list[ProxyScore](), dict[Kinds, LeaveOneOut]()
+
+    def scored(kinds: Kinds, head: LeaveOneOut) -> ProxyScore:
+        return ProxyScore(kinds, head.accuracy, passes_of(kinds, features.sources.num_learners))
+
+    def of_all(kinds: Kinds) -> tuple[Tensor, LeaveOneOut]:
+        features_ND = features.of_all(kinds)
+        return features_ND, features.head(features_ND, "fitting a ridge head")
+
     # They are compared on a sample, so that only the best is fitted to all examples.
     generator = derive_generator(features.sources.config.seed, "proxy sample")
     ids_M = torch.randperm(num_examples, generator=generator)[:MAX_SAMPLE].sort().values
     sample, activity = _Parts(features, ids_M, {}), "trying proxies on a sample"
     for kinds in possible if len(possible) > 1 else ():
-        passes = passes_of(kinds, features.sources.num_learners)
-        if can_win(passes, tried):
+        if can_win(passes_of(kinds, features.sources.num_learners), tried):
             heads[kinds] = features.head(sample.of(kinds, activity), activity, some=ids_M)
-            tried.append(ProxyScore(kinds, heads[kinds].accuracy, passes))
-    if tried:
-        best = choose(tried).features
+            tried.append(scored(kinds, heads[kinds]))
+    best = choose(tried).features if tried else first
     if best in heads and len(ids_M) == num_examples:
         return best, sample.of(best, activity), heads[best], tried
-    features_ND = features.of_all(best)
-    return best, features_ND, features.head(features_ND, "fitting a ridge head"), tried
+    if best != first and heads[first].accuracy > _EASY:
+        # With all examples the first may leave too few errors for the best to pay.
+        features_ND, head = of_all(first)
+        if not can_win(choose(tried).passes, [scored(first, head)]):
+            return first, features_ND, head, tried
+    features_ND, head = of_all(best)
+    return best, features_ND, head, tried
 
 
 @dataclass(frozen=True)

@@ -261,6 +261,25 @@ def test_auto_fits_only_the_best_of_a_sample_to_all_examples(
     assert torch.equal(signals.errors_NC, alone.errors_NC)
 
 
+@pytest.mark.parametrize(("easy", "chosen"), [(0.5, "patches"), (1.0, "patches+soup")])
+def test_the_first_proxy_is_taken_if_it_leaves_too_few_errors_of_all(
+    ask: Any, monkeypatch: pytest.MonkeyPatch, easy: float, chosen: str
+) -> None:
+    # On the sample the soup gains five points; half of the errors of all are a quarter of a point.
+    scores = iter([0.9, 0.95])
+
+    def on_sample(features_ND: Tensor, *args: Any, **kwargs: Any) -> LeaveOneOut:
+        head = leave_one_out(features_ND, *args, **kwargs)
+        return replace(head, accuracy=next(scores) if len(features_ND) == 100 else 0.995)
+
+    monkeypatch.setattr(proxying, "MAX_SAMPLE", 100)
+    monkeypatch.setattr(proxying, "_EASY", easy)
+    monkeypatch.setattr(proxying, "leave_one_out", on_sample)
+    seed = 6 if easy < 1 else 7
+    _, facts = ask("auto", config=CONFIG.model_copy(update={"seed": seed}))
+    assert facts["features"] == chosen
+
+
 @pytest.mark.parametrize(
     ("text", "remedy"),
     [
