@@ -6,7 +6,8 @@
 diamonds   53,940 diamonds of plotnine: the cut, one of five, from nine other columns
 packages   one-line descriptions of Debian's packages in the ten largest sections: the section
 
-A tenth is held out as a test. `noise` replaces 40% of the training labels by random ones.
+A tenth is held out as a test. Both are measured as they are, and with 40% of the training labels
+random.
 """
 
 from __future__ import annotations

@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -238,8 +239,11 @@ def load_backbone(spec: str, device: torch.device) -> Backbone:
         raise ConfigError(
             f"the backbone's weights {path} hold a {type(weights).__name__}. Give a state dict."
         )
+    trained_as: dict[str, Any] = {}
     if name == LITE0:
         model = _of_extra("efficientnet_lite_pytorch").EfficientNet.from_name("efficientnet-lite0")
+        mean, std = (127 / 255,) * 3, (128 / 255,) * 3
+        trained_as = {"mean": mean, "std": std, "small_side": _LITE_SIDE}
     else:
         model = build_torchvision(name, num_classes=1000, in_channels=3)
         head_name, head = find_head(model)
@@ -253,11 +257,7 @@ def load_backbone(spec: str, device: torch.device) -> Backbone:
             f"{path} does not hold the weights of torchvision's {name}: {error} "
             "Name the network that they are of."
         ) from error
-    backbone = Backbone(model.eval().to(device), device, backbone_identity(spec))
-    if name == LITE0:
-        mean, std = (127 / 255,) * 3, (128 / 255,) * 3
-        return replace(backbone, mean=mean, std=std, small_side=_LITE_SIDE)
-    return backbone
+    return Backbone(model.eval().to(device), device, backbone_identity(spec), **trained_as)
 
 
 def _of_extra(module: str) -> ModuleType:

@@ -121,10 +121,11 @@ def candidates(available: Iterable[FeatureKind]) -> list[tuple[FeatureKind, ...]
     kinds = [kind for kind in FeatureKind if kind in set(available) - {FeatureKind.LEARNERS}]
     # Data has pictures or columns, never both.
     plain = [kind for kind in kinds if kind in _PLAIN]
-    untrained = [kind for kind in kinds if kind in (*_PLAIN, FeatureKind.USER)]
-    alone = untrained if plain else kinds
+    if not plain:
+        return [(kind,) for kind in kinds]
+    alone = [(kind,) for kind in kinds if kind in (*plain, FeatureKind.USER)]
     beside = [tuple(sorted((kind, *plain), key=kinds.index)) for kind in kinds if kind not in plain]
-    return [*((kind,) for kind in alone), *(beside if plain else ())]
+    return [*alone, *beside]
 
 
 def passes_of(features: Iterable[FeatureKind], num_learners: int) -> float:

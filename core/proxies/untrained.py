@@ -90,14 +90,15 @@ def patch_features(images_BCHW: Tensor, filters: PatchFilters, *, mirrored: bool
     on_cpu, channels = images_BCHW.device.type == "cpu", images_BCHW.shape[1]
     size = _CHUNK * SMALL_SIDE**2 // filters.side**2 if on_cpu else len(images_BCHW)
     kernels_FCPP = filters.weights_PF.T.reshape(-1, channels, PATCH_SIDE, PATCH_SIDE)
+    reflected_FCPP = kernels_FCPP.flip(3) if mirrored else None
     parts = []
     for part in torch.split(images_BCHW, size):
         pixels_BCHW = _scaled(part, filters.side).contiguous(memory_format=torch.channels_last)
         shares = _shares(pixels_BCHW, kernels_FCPP, filters.biases_F)
-        if mirrored:
+        if reflected_FCPP is not None:
             # Mirrored filters respond to an image as the filters to its mirror image, whose left
             # and right quarters have changed places.
-            reflected = _shares(pixels_BCHW, kernels_FCPP.flip(3), filters.biases_F)
+            reflected = _shares(pixels_BCHW, reflected_FCPP, filters.biases_F)
             shares = shares.add_(reflected.flip(4)).div_(2)
         parts.append(shares.sqrt_().flatten(3).transpose(2, 3).flatten(1))
     return torch.cat(parts)
@@ -114,17 +115,14 @@ def _random_patches(images_NCHW: Tensor, side: int, generator: torch.Generator) 
         torch.split(corners_NX2, _SAMPLE_CHUNK),
         strict=True,
     ):
-        windows = _windows(_scaled(images_BCHW, side), step=1)
+        pixels_BCHW = _scaled(images_BCHW, side)
+        windows = pixels_BCHW.unfold(2, PATCH_SIDE, 1).unfold(3, PATCH_SIDE, 1)
+        windows = windows.permute(0, 2, 3, 1, 4, 5)
         rows_BX, columns_BX = corners_BX2.unbind(dim=-1)
         each_B1 = torch.arange(len(images_BCHW))[:, None]
         parts.append(windows[each_B1, rows_BX, columns_BX].flatten(0, 1).flatten(start_dim=1))
     patches_RP = torch.cat(parts)
     return patches_RP[torch.randperm(len(patches_RP), generator=generator)]
-
-
-def _windows(pixels_BCHW: Tensor, *, step: int) -> Tensor:
-    windows = pixels_BCHW.unfold(2, PATCH_SIDE, step).unfold(3, PATCH_SIDE, step)
-    return windows.permute(0, 2, 3, 1, 4, 5)
 
 
 def _scaled(images_BCHW: Tensor, side: int) -> Tensor:

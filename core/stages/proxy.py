@@ -184,13 +184,14 @@ def _chosen(features: _Features) -> tuple[Kinds, Tensor, LeaveOneOut, list[Proxy
         if can_win(passes_of(kinds, features.sources.num_learners), tried):
             heads[kinds] = features.head(sample.of(kinds, activity), activity, some=ids_M)
             tried.append(scored(kinds, heads[kinds]))
-    best = choose(tried).features if tried else first
+    winner = choose(tried) if tried else None
+    best = winner.features if winner else first
     if best in heads and len(ids_M) == num_examples:
         return best, sample.of(best, activity), heads[best], tried
-    if best != first and heads[first].accuracy > _EASY:
+    if winner and best != first and heads[first].accuracy > _EASY:
         # With all examples the first may leave too few errors for the best to pay.
         features_ND, head = of_all(first)
-        if not can_win(choose(tried).passes, [scored(first, head)]):
+        if not can_win(winner.passes, [scored(first, head)]):
             return first, features_ND, head, tried
     features_ND, head = of_all(best)
     return best, features_ND, head, tried

@@ -247,7 +247,7 @@ def test_auto_fits_only_the_best_of_a_sample_to_all_examples(
 
     monkeypatch.setattr(proxying, "MAX_SAMPLE", 100)
     monkeypatch.setattr(proxying, "leave_one_out", noted)
-    # Nobody has asked with this seed before.
+    # Signals of other seeds are stored already.
     config = CONFIG.model_copy(update={"seed": 5})
     signals, facts = ask("auto", config=config)
     assert [one["features"] for one in facts["tried"]] == ["patches", "patches+soup"]
