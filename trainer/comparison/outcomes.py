@@ -423,7 +423,7 @@ def _compared(
 ) -> str:
     """State a difference to a baseline; `words` are for positive and for negative ones."""
     if difference.low <= 0 <= difference.high:
-        return f"not told apart from {name}, at {text(difference, '+')}"
+        return f"not measurably different from {name}, at {text(difference, '+')}"
     more, less = words
     if difference.low > 0:
         return f"{more} than {name} by {text(difference)}"

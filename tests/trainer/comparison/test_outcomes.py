@@ -265,11 +265,14 @@ def faster(**changes: Any) -> str:
         (WORSE, "worse than everything by 2.0 points (95% interval 1.0 to 3.0, 3 seeds)."),
         (
             Difference(0.002, -0.02, 0.024, 3),
-            "not told apart from everything, at +0.2 points (95% interval -2.0 to +2.4, 3 seeds).",
+            (
+                "not measurably different from everything, "
+                "at +0.2 points (95% interval -2.0 to +2.4, 3 seeds)."
+            ),
         ),
         (
             Difference(0.02, -inf, inf),
-            "not told apart from everything, at +2.0 points (one seed tells nothing).",
+            "not measurably different from everything, at +2.0 points (one seed tells nothing).",
         ),
     ],
 )
@@ -290,7 +293,10 @@ def test_accuracy_is_compared_with_everything(difference: Difference, text: str)
         ),
         (
             Difference(1.0, -7.0, 9.0, 3),
-            "not told apart from everything, at +1.0 s (95% interval -7.0 to +9.0, 3 seeds).",
+            (
+                "not measurably different from everything, "
+                "at +1.0 s (95% interval -7.0 to +9.0, 3 seeds)."
+            ),
         ),
     ],
 )
