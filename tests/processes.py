@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import IO, Any, TypeAlias
 
 # What the products' processes import, less what only some of them do.
@@ -265,6 +266,8 @@ def _spawn(path: bytes, arguments: Sequence[str], descriptors: Sequence[int]) ->
                 with suppress(OSError):
                     os.close(descriptor)
         status = 1
+        # A fresh server has no program either: its children import the coordinator's.
+        sys.modules["__main__"] = ModuleType("__main__")
         try:
             exec(arguments[-1], {})
             status = 0
