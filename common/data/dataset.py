@@ -16,6 +16,7 @@ from functools import cached_property
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lipt.common.data.sources.rows import ArrayRows, ColumnRows, ImageRows, Rows
@@ -173,6 +174,12 @@ class Dataset:
         if self.encoded or isinstance(self.rows, ColumnRows):
             return self.rows.raw(int(self._rows_of(ids)))
         return self.images(ids).numpy().tobytes()
+
+    def raw_values(self, ids: Tensor) -> NDArray[np.uint8]:
+        """The bytes of the values of some examples that are not images; B x bytes."""
+        if not isinstance(self.rows, ColumnRows):
+            raise DataError(f"{self.source} holds images, not columns. Use raw_bytes.")
+        return self.rows.raw_rows(self._rows_of(ids))
 
     def _rows_of(self, ids: Tensor) -> Tensor:
         for row in map(int, (ids.min(), ids.max()) if len(ids) else ()):

@@ -33,7 +33,7 @@ from lipt.common.weights.files import KeptValue
 MIN_CORRELATION = 0.96
 _MIN_COSINE = 0.85
 _BLOCK = 512
-_TILE = 8192
+_TILE = 4096
 # Pairs that are bounded at once.
 _PAIRS = 4096
 # Principal components of thumbnails with more numbers.
@@ -93,10 +93,15 @@ class Pictures:
             on_progress(rows.stop, num_images)
         return cls(images_of, digests, torch.cat(thumbnails), torch.cat(inner))
 
+    @property
+    def _is_reduced(self) -> bool:
+        """Whether sketches are less than the thumbnails."""
+        return self.thumbnails_NP.shape[1] > _MAX_UNREDUCED
+
     def sketches(self) -> Tensor:
         """Rows whose products are at least the thumbnails' cosines, and fast; N x S."""
         thumbnails_NP = self.thumbnails_NP
-        if thumbnails_NP.shape[1] <= _MAX_UNREDUCED:
+        if not self._is_reduced:
             return thumbnails_NP
         _, directions_PP = torch.linalg.eigh((thumbnails_NP.T @ thumbnails_NP).double())
         return _with_rest(thumbnails_NP @ directions_PP[:, -_COMPONENTS:].float())
@@ -111,19 +116,33 @@ class Pictures:
 
     def bound(self, later_B: Tensor) -> PairFilter:
         """Excludes most pairs with a block of later examples at little cost."""
+        # Of the rows that have had a near pair, read and shifted once.
+        moved_SBM = torch.empty(0)
+        is_moved_B = torch.zeros(len(later_B), dtype=torch.bool)
 
-        # Read and shifted once, on the first call.
-        @cache
-        def moved() -> Tensor:
-            return _low_frequencies(self.images_of(later_B), _SHIFT)
+        def moved(rows_Q: Tensor) -> Tensor:
+            nonlocal moved_SBM
+            is_new_B = torch.zeros_like(is_moved_B)
+            is_new_B[rows_Q] = True
+            new_R = torch.nonzero(is_new_B & ~is_moved_B).flatten()
+            if len(new_R):
+                found_SRM = _low_frequencies(self.images_of(later_B[new_R]), _SHIFT)
+                if not len(moved_SBM):
+                    num_shifts, _, size = found_SRM.shape
+                    moved_SBM = found_SRM.new_empty(num_shifts, len(later_B), size)
+                moved_SBM[:, new_R], is_moved_B[new_R] = found_SRM, True
+            return moved_SBM
 
         def may_match(rows_P: Tensor, standing_P: Tensor) -> Tensor:
-            thumbnails_PP = self.thumbnails_NP[later_B[rows_P]] * self.thumbnails_NP[standing_P]
-            found_P = thumbnails_PP.sum(dim=1) >= self.near
-            near_Q = torch.nonzero(found_P).flatten()
+            near_Q = torch.arange(len(rows_P))
+            if self._is_reduced:
+                own_PP = self.thumbnails_NP[later_B[rows_P]]
+                cosines_P = (own_PP * self.thumbnails_NP[standing_P]).sum(dim=1)
+                near_Q = torch.nonzero(cosines_P >= self.near).flatten()
+            found_P = torch.zeros(len(rows_P), dtype=torch.bool)
             rows_Q, inner_QM = rows_P[near_Q], self.inner_NM[standing_P[near_Q]]
             best_Q = torch.full((len(near_Q),), -1.0)
-            for moved_BM in moved() if len(near_Q) else ():
+            for moved_BM in moved(rows_Q):
                 best_Q = torch.maximum(best_Q, (moved_BM[rows_Q] * inner_QM).sum(dim=1))
             found_P[near_Q] = best_Q >= self.threshold - _ROUNDING
             return found_P
@@ -182,22 +201,24 @@ def _kept(first_U: Tensor, pictures: Pictures, on_progress: Callable[[int, int],
     # Sketches of those kept so far, in order.
     sketches_KS = torch.empty_like(sketches_US)
     numbers_K = torch.empty(num_different, dtype=torch.int64)
-    num_kept = 0
+    num_kept, least = 0, pictures.near - _ROUNDING
     for block in row_blocks(num_different, 1, _BLOCK):
         ids_B, sketches_BS = first_U[block], sketches_US[block]
         kept_B = kept_U[block]
         own_B = kept_B.clone()
         matches = pictures.matcher(ids_B)
         for tile in row_blocks(num_kept, 1, _TILE):
-            near_BK = sketches_BS @ sketches_KS[tile].T >= pictures.near - _ROUNDING
-            row_P, column_P = torch.nonzero(near_BK, as_tuple=True)
-            numbers_P = numbers_K[tile][column_P]
+            cosines_BK = sketches_BS @ sketches_KS[tile].T
+            # Most rows have nothing near, and a maximum takes a fraction of a comparison's time.
+            rows_R = torch.nonzero(cosines_BK.amax(dim=1) >= least).flatten()
+            row_P, column_P = torch.nonzero(cosines_BK[rows_R] >= least, as_tuple=True)
+            row_P, numbers_P = rows_R[row_P], numbers_K[tile][column_P]
             is_alike_P = matches(row_P, first_U[numbers_P])
             # The first kept match: own numbers are larger than any of these.
             kept_B.scatter_reduce_(0, row_P[is_alike_P], numbers_P[is_alike_P], "amin")
         # Examples of the block without an earlier match: all with all, then one by one.
         open_B = kept_B == own_B
-        near_BB = (sketches_BS @ sketches_BS.T >= pictures.near - _ROUNDING).tril_(-1)
+        near_BB = (sketches_BS @ sketches_BS.T >= least).tril_(-1)
         later_P, earlier_P = torch.nonzero(near_BB & open_B[:, None] & open_B, as_tuple=True)
         is_alike_P = matches(later_P, ids_B[earlier_P])
         later_P, earlier_P = later_P[is_alike_P], earlier_P[is_alike_P]

@@ -235,9 +235,10 @@ def _primal(rows: _Rows, on_progress: Callable[[int], None]) -> _Heads:
     targets_DC = upper_DD.new_zeros(num_features, rows.num_classes)
     for ids_B in rows.blocks():
         scaled_BD = rows.scaled(ids_B)
+        scaled_DB = scaled_BD.T.contiguous()
         for panel in panels:
-            upper_DD[panel, panel.start :] += scaled_BD[:, panel].T @ scaled_BD[:, panel.start :]
-        targets_DC += scaled_BD.T @ rows.weighted_targets(ids_B).to(precision)
+            upper_DD[panel, panel.start :] += _product(scaled_DB[panel], scaled_DB[panel.start :])
+        targets_DC += scaled_DB @ rows.weighted_targets(ids_B).to(precision)
         on_progress(int(ids_B[-1]) + 1)
 
     def of_each(lambdas_L: Tensor) -> _Residuals:
@@ -247,7 +248,7 @@ def _primal(rows: _Rows, on_progress: Callable[[int], None]) -> _Heads:
         solved_RX = (inverse_RL[:, :, None] * targets_RC[:, None, :]).flatten(start_dim=1)
 
         def residuals(ids_B: Tensor) -> tuple[Tensor, Tensor]:
-            coordinates_BR = (rows.scaled(ids_B) @ vectors_DR).double()
+            coordinates_BR = _product(rows.scaled(ids_B), vectors_DR.T).double()
             fitted_BLC = (coordinates_BR @ solved_RX).view(len(ids_B), len(lambdas_L), -1)
             left_BL = 1.0 - coordinates_BR.square_() @ inverse_RL
             return rows.weighted_targets(ids_B)[:, None] - fitted_BLC, left_BL
@@ -266,7 +267,7 @@ def _primal(rows: _Rows, on_progress: Callable[[int], None]) -> _Heads:
             residuals_BC = rows.weighted_targets(ids_B) - scaled_BD @ head_DC
             left_B = rows.weights_N.new_ones(len(ids_B))
             for panel in panels:
-                part_BD = scaled_BD[:, : panel.stop] @ inverse_DD[: panel.stop, panel]
+                part_BD = _product(scaled_BD[:, : panel.stop], inverse_DD[: panel.stop, panel].T)
                 left_B -= part_BD.square_().sum(dim=1)
             return residuals_BC[:, None], left_B[:, None]
 
@@ -278,7 +279,7 @@ def _primal(rows: _Rows, on_progress: Callable[[int], None]) -> _Heads:
 def _dual(rows: _Rows, on_progress: Callable[[int], None]) -> _Heads:
     every_N = torch.arange(len(rows.labels_N), device=rows.labels_N.device)
     scaled_ND = rows.scaled(every_N)
-    values_R, vectors_NR = torch.linalg.eigh(scaled_ND @ scaled_ND.T)
+    values_R, vectors_NR = torch.linalg.eigh(_product(scaled_ND, scaled_ND))
     on_progress(len(every_N))
     values_R, vectors_NR = values_R.double().clamp_(min=0), vectors_NR.double()
     targets_RC = vectors_NR.T @ rows.weighted_targets(every_N)
@@ -295,6 +296,18 @@ def _dual(rows: _Rows, on_progress: Callable[[int], None]) -> _Heads:
         return residuals
 
     return _Heads(of_each, of_each)
+
+
+def _product(left_MD: Tensor, right_ND: Tensor) -> Tensor:
+    """The first matrix times the transposed second; M x N.
+
+    Float32 by oneDNN, at twice the speed of MKL on AMD's processors: there MKL leaves AVX-512 out.
+    """
+    is_there = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    if not is_there or left_MD.dtype != torch.float32 or left_MD.device.type != "cpu":
+        return left_MD @ right_ND.T
+    product_MN = functional.linear(left_MD.to_mkldnn(), right_ND.to_mkldnn())
+    return product_MN.to_dense()
 
 
 def _outputs(rows: _Rows, residuals: _Residuals, ids_B: Tensor) -> Tensor:

@@ -93,7 +93,7 @@ def patch_features(images_BCHW: Tensor, filters: PatchFilters, *, mirrored: bool
     reflected_FCPP = kernels_FCPP.flip(3) if mirrored else None
     parts = []
     for part in torch.split(images_BCHW, size):
-        pixels_BCHW = _scaled(part, filters.side).contiguous(memory_format=torch.channels_last)
+        pixels_BCHW = _channels_last(_scaled(part, filters.side))
         shares = _shares(pixels_BCHW, kernels_FCPP, filters.biases_F)
         if reflected_FCPP is not None:
             # Mirrored filters respond to an image as the filters to its mirror image, whose left
@@ -132,6 +132,15 @@ def _scaled(images_BCHW: Tensor, side: int) -> Tensor:
     return functional.interpolate(
         pixels_BCHW, (side, side), mode="bilinear", antialias=True, align_corners=False
     )
+
+
+def _channels_last(pixels_BCHW: Tensor) -> Tensor:
+    """The same pixels with the strides of channels-last, which responses then have as well."""
+    pixels_BCHW = pixels_BCHW.contiguous(memory_format=torch.channels_last)
+    _, channels, height, width = pixels_BCHW.shape
+    # With one channel both layouts are the same memory, and PyTorch keeps the other strides.
+    strides = (channels * height * width, 1, channels * width, channels)
+    return pixels_BCHW.as_strided(pixels_BCHW.shape, strides)
 
 
 def _shares(pixels_BCHW: Tensor, kernels_FCPP: Tensor, biases_F: Tensor) -> Tensor:

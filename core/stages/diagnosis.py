@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 from functools import partial
 
-from lipt.common.data.parallel import map_rows
+import torch
+
 from lipt.common.determinism import derive_generator, pinned_kernels
 from lipt.common.errors import ProxyError
 from lipt.common.inputs.specs import ImageSpec
+from lipt.common.signals import row_blocks
 from lipt.common.targets.kinds import TargetKind
 from lipt.core.diagnosis.diagnosis import (
     Diagnosis,
@@ -40,8 +42,12 @@ def matches_of(workspace: Workspace, cpu_threads: int) -> Matches:
     def compute() -> Matches:
         looking, num_examples = workspace.progress("looking at all examples"), len(dataset)
         if not isinstance(dataset.inputs, ImageSpec):
-            rows = map_rows(dataset.raw_bytes, range(num_examples), num_threads=1, progress=looking)
-            return find_matches([hashlib.sha256(row).digest() for row in rows], None)
+            digests = list[bytes]()
+            for rows in row_blocks(num_examples, dataset.inputs.num_bytes):
+                values = dataset.raw_values(torch.arange(rows.start, rows.stop))
+                digests += [hashlib.sha256(row).digest() for row in values]
+                looking(rows.stop, num_examples)
+            return find_matches(digests, None)
         pictures = Pictures.of(dataset.images, num_examples, on_progress=looking)
         return find_matches(
             pictures.digests,

@@ -167,7 +167,9 @@ def _chosen(features: _Features) -> tuple[Kinds, Tensor, LeaveOneOut, list[Proxy
     """The proxy's features, or the best proxy's, their head, and the proxies tried."""
     wanted, num_examples = features.proxy.features, len(features.workspace.dataset)
     possible = candidates(features.available) if wanted is None else [wanted]
-    first, tried, heads = possible[0], list[ProxyScore](), dict[Kinds, LeaveOneOut]()
+    first, tried = possible[0], list[ProxyScore]()
+    # Features and heads of all examples.
+    fitted = dict[Kinds, tuple[Tensor, LeaveOneOut]]()
 
     def scored(kinds: Kinds, head: LeaveOneOut) -> ProxyScore:
         return ProxyScore(kinds, head.accuracy, passes_of(kinds, features.sources.num_learners))
@@ -176,24 +178,23 @@ def _chosen(features: _Features) -> tuple[Kinds, Tensor, LeaveOneOut, list[Proxy
         features_ND = features.of_all(kinds)
         return features_ND, features.head(features_ND, "fitting a ridge head")
 
-    # They are compared on a sample, so that only the best is fitted to all examples.
     generator = derive_generator(features.sources.config.seed, "proxy sample")
     ids_M = torch.randperm(num_examples, generator=generator)[:MAX_SAMPLE].sort().values
     sample, activity = _Parts(features, ids_M, {}), "trying proxies on a sample"
     for kinds in possible if len(possible) > 1 else ():
-        if can_win(passes_of(kinds, features.sources.num_learners), tried):
-            heads[kinds] = features.head(sample.of(kinds, activity), activity, some=ids_M)
-            tried.append(scored(kinds, heads[kinds]))
-    winner = choose(tried) if tried else None
-    best = winner.features if winner else first
-    if best in heads and len(ids_M) == num_examples:
-        return best, sample.of(best, activity), heads[best], tried
-    if winner and best != first and heads[first].accuracy > _EASY:
-        # With all examples the first may leave too few errors for the best to pay.
-        features_ND, head = of_all(first)
-        if not can_win(winner.passes, [scored(first, head)]):
-            return first, features_ND, head, tried
-    features_ND, head = of_all(best)
+        known = [*tried, *(scored(one, head) for one, (_, head) in fitted.items())]
+        if not can_win(passes_of(kinds, features.sources.num_learners), known):
+            continue
+        head = features.head(sample.of(kinds, activity), activity, some=ids_M)
+        tried.append(scored(kinds, head))
+        if len(ids_M) == num_examples:
+            fitted[kinds] = sample.of(kinds, activity), head
+        elif kinds == first and head.accuracy > _EASY:
+            # With all examples it may leave too few errors for others to pay.
+            fitted[first] = of_all(first)
+    best = choose(tried).features if tried else first
+    # Otherwise only the best on the sample is fitted to all examples.
+    features_ND, head = fitted[best] if best in fitted else of_all(best)
     return best, features_ND, head, tried
 
 

@@ -244,12 +244,14 @@ class ColumnRows(Rows):
 
     def raw(self, row: int) -> bytes:
         """The bytes of the row's values, column by column, little-endian; then its other half."""
-        parts = [self.tensors[column.name][row] for column in self.columns]
-        if self.paired_NP is not None:
-            parts.append(self.paired_NP[row])
-        return b"".join(
-            part.contiguous().flatten().view(torch.uint8).numpy().tobytes() for part in parts
-        )
+        return self.raw_rows(torch.tensor([row])).tobytes()
+
+    def raw_rows(self, rows_B: Tensor) -> NDArray[np.uint8]:
+        """The bytes of several rows, of equal length; B x bytes."""
+        parts = [self.tensors[column.name] for column in self.columns]
+        parts += [] if self.paired_NP is None else [self.paired_NP]
+        raw = [part[rows_B].reshape(len(rows_B), -1).view(torch.uint8) for part in parts]
+        return torch.cat(raw, dim=1).numpy()
 
 
 class Labels(NamedTuple):

@@ -95,6 +95,17 @@ def test_outputs_are_leave_one_out(num_examples: int, num_features: int, penalty
     assert found.accuracy == pytest.approx(float(weights_N @ right_N / weights_N.sum()))
 
 
+@pytest.mark.parametrize(("num_examples", "num_features"), [(290, 270), (40, 5), (12, 30)])
+def test_large_heads_in_float32_differ_by_rounding_alone(
+    num_examples: int, num_features: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    features_ND, labels_N = made_up(num_examples, num_features)
+    expected_NC = refitted(features_ND, labels_N, 3, 0.01)
+    monkeypatch.setattr(ridge, "_LARGEST_EXACT", 0)
+    found = fit(features_ND, labels_N)
+    torch.testing.assert_close(found.outputs_NC, expected_NC.float(), rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize(("num_examples", "num_features"), [(40, 5), (12, 30)])
 def test_low_confidence_examples_affect_only_the_fit(num_examples: int, num_features: int) -> None:
     features_ND, labels_N = made_up(num_examples, num_features)
