@@ -31,6 +31,7 @@ from lipt.coordinator.runs.transitions import (
     after_failure,
     requeued,
     verify,
+    with_result,
 )
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.maintenance import needs_of
@@ -268,6 +269,14 @@ def test_with_redundancy_the_second_equal_result_is_accepted() -> None:
     earlier = [sent("a", "x", snapshot="s")]
     assert verify(earlier, sent("b", "x", snapshot="s"), redundancy=2).taken
     assert verify(earlier, sent("b", "x", snapshot="t"), redundancy=2).suspects == ("a", "b")
+
+
+def test_a_learner_in_doubt_keeps_its_snapshots() -> None:
+    snapshots = (BlobName.of(b"early"), BlobName.of(b"late"))
+    learner = twice(made_up_run(num_learners=1)).learners[0]
+    handed_in = replace(result("x"), snapshots=snapshots)
+    kept, _ = with_result(learner, handed_in, redundancy=2, max_attempts=1)
+    assert [held.snapshots for held in kept.unconfirmed] == [snapshots]
 
 
 def test_two_different_results_are_reported_and_a_third_decides() -> None:
