@@ -32,7 +32,7 @@ def _keep_freed_memory() -> None:
     """Let glibc keep up to 62 MiB of freed memory instead of returning it at once.
 
     What it keeps is twice the largest block freed so far, of at most 32 MiB. Otherwise each batch
-    may fault in all pages of its activations again: up to a fifth of a learner's CPU time.
+    may fault in all pages of its activations again: about a tenth of a learner's CPU time.
     """
     torch.empty(31 * 2**20, dtype=torch.uint8)
 
