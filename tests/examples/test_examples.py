@@ -98,6 +98,7 @@ def test_every_example_has_a_docstring(
 
 
 NEEDED = {
+    "frame.py": ("pandas",),
     "with_lightning.py": ("lightning",),
     "with_huggingface.py": ("transformers", "accelerate"),
     "dask_scores.py": ("dask",),
@@ -240,6 +241,8 @@ def require_learned(name: str, said: str) -> None:
 
 @pytest.mark.parametrize("name", IN_MEMORY)
 def test_tables_and_texts_can_be_selected_from_in_one_call(run_alone: Run, name: str) -> None:
+    for module in NEEDED.get(name, ()):
+        pytest.importorskip(module)
     require_learned(name, run_alone(name, EPOCHS="6").stdout)
 
 

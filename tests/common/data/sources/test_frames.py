@@ -4,21 +4,22 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import datasets
 import numpy as np
-import pandas as pd
-import pyarrow as pa
 import pytest
 import scipy.sparse
 import torch
 from PIL import Image
-from pyarrow import parquet
 
 from lipt.common.data import open_data, open_dataset
 from lipt.common.data.sources.frames import map_style
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.targets.kinds import TargetKind
+
+datasets = pytest.importorskip("datasets")
+pd = pytest.importorskip("pandas")
+pa = pytest.importorskip("pyarrow")
+parquet = pytest.importorskip("pyarrow.parquet")
 
 FRAME = pd.DataFrame(
     {
@@ -78,7 +79,7 @@ class _Polars:
 
     __arrow_c_stream__ = None
 
-    def __init__(self, table: pa.Table) -> None:
+    def __init__(self, table: Any) -> None:
         self._table, self.columns = table, table.column_names
 
     def __getitem__(self, name: str) -> Any:
