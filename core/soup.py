@@ -192,18 +192,22 @@ def _score_alone(
 
 
 def _mean(learners: Sequence[OpenWeights]) -> Weights:
-    first, sums = learners[0](), Weights()
+    # The first learner's integers, and of other tensors the type alone.
+    first, sums = Weights(), Weights()
     for learner in learners:
-        # Besides the first one's file one is open at a time, and a tensor decoded on access.
+        # One file is open at a time, and a tensor decoded on access.
         for name, tensor in learner().items():
             if name in sums:
                 for sum_V, tensor_V in _pieces(sums[name], tensor):
                     sum_V.add_(tensor_V)
-            elif tensor.is_floating_point():
+            elif name not in first and tensor.is_floating_point():
+                first[name] = tensor.new_empty(0)
                 sums[name] = tensor.to(
                     torch.float64, copy=True, memory_format=torch.contiguous_format
                 )
-    # Each sum is freed when its mean is made. Integers are the first learner's.
+            else:
+                first.setdefault(name, tensor)
+    # Each sum is freed when its mean is made.
     return {
         name: sums.pop(name).div_(len(learners)).to(tensor.dtype) if name in sums else tensor
         for name, tensor in first.items()

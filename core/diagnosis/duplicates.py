@@ -117,20 +117,17 @@ class Pictures:
     def bound(self, later_B: Tensor) -> PairFilter:
         """Excludes most pairs with a block of later examples at little cost."""
         # Of the rows that have had a near pair, read and shifted once.
-        moved_SBM = torch.empty(0)
+        num_shifts, size = (2 * _SHIFT + 1) ** 2, self.inner_NM.shape[1]
+        moved_SBM = torch.empty(num_shifts, len(later_B), size)
         is_moved_B = torch.zeros(len(later_B), dtype=torch.bool)
 
         def moved(rows_Q: Tensor) -> Tensor:
-            nonlocal moved_SBM
             is_new_B = torch.zeros_like(is_moved_B)
             is_new_B[rows_Q] = True
             new_R = torch.nonzero(is_new_B & ~is_moved_B).flatten()
             if len(new_R):
-                found_SRM = _low_frequencies(self.images_of(later_B[new_R]), _SHIFT)
-                if not len(moved_SBM):
-                    num_shifts, _, size = found_SRM.shape
-                    moved_SBM = found_SRM.new_empty(num_shifts, len(later_B), size)
-                moved_SBM[:, new_R], is_moved_B[new_R] = found_SRM, True
+                moved_SBM[:, new_R] = _low_frequencies(self.images_of(later_B[new_R]), _SHIFT)
+                is_moved_B[new_R] = True
             return moved_SBM
 
         def may_match(rows_P: Tensor, standing_P: Tensor) -> Tensor:

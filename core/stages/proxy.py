@@ -185,10 +185,11 @@ def _chosen(features: _Features) -> tuple[Kinds, Tensor, LeaveOneOut, list[Proxy
         known = [*tried, *(scored(one, head) for one, (_, head) in fitted.items())]
         if not can_win(passes_of(kinds, features.sources.num_learners), known):
             continue
-        head = features.head(sample.of(kinds, activity), activity, some=ids_M)
+        features_MD = sample.of(kinds, activity)
+        head = features.head(features_MD, activity, some=ids_M)
         tried.append(scored(kinds, head))
         if len(ids_M) == num_examples:
-            fitted[kinds] = sample.of(kinds, activity), head
+            fitted[kinds] = features_MD, head
         elif kinds == first and head.accuracy > _EASY:
             # With all examples it may leave too few errors for others to pay.
             fitted[first] = of_all(first)

@@ -15,6 +15,17 @@ from tests.cluster import Cluster
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
+_NEEDED = {
+    "frame.py": ("pandas",),
+    "with_lightning.py": ("lightning",),
+    "with_huggingface.py": ("transformers", "accelerate"),
+    "dask_scores.py": ("dask",),
+    "ray_scores.py": ("ray.data",),
+    # Spark takes 450 MB, and is in no test environment.
+    "spark_scores.py": ("pyspark",),
+}
+
+
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """One coordinator and two workers on `mine:data` and `mine:model`, with a run as it comes."""
@@ -54,6 +65,8 @@ def _run(
     folder: Path, arguments: tuple[str, ...], environment: dict[str, str]
 ) -> subprocess.CompletedProcess[str]:
     name, *rest = arguments
+    for module in _NEEDED.get(name, ()):
+        pytest.importorskip(module)
     program = [str(EXAMPLES / name), *rest]
     done = processes.run(program, os.environ | environment, folder=folder, timeout=250)
     assert done.returncode == 0, done.stderr

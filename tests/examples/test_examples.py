@@ -92,20 +92,7 @@ RAY = {"RAY_ADDRESS": "local", "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": 
 def test_every_example_has_a_docstring(
     run_example: Run, name: str, environment: dict[str, str], said: str
 ) -> None:
-    for module in NEEDED.get(name, ()):
-        pytest.importorskip(module)
     assert re.fullmatch(said, run_example(name, **environment).stdout.rstrip("\n"))
-
-
-NEEDED = {
-    "frame.py": ("pandas",),
-    "with_lightning.py": ("lightning",),
-    "with_huggingface.py": ("transformers", "accelerate"),
-    "dask_scores.py": ("dask",),
-    "ray_scores.py": ("ray.data",),
-    # Spark takes 450 MB, and is in no test environment.
-    "spark_scores.py": ("pyspark",),
-}
 
 
 def test_the_training_example_resumes(run_example: Run) -> None:
@@ -241,8 +228,6 @@ def require_learned(name: str, said: str) -> None:
 
 @pytest.mark.parametrize("name", IN_MEMORY)
 def test_tables_and_texts_can_be_selected_from_in_one_call(run_alone: Run, name: str) -> None:
-    for module in NEEDED.get(name, ()):
-        pytest.importorskip(module)
     require_learned(name, run_alone(name, EPOCHS="6").stdout)
 
 

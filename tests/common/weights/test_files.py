@@ -322,8 +322,8 @@ def test_a_pickled_object_is_refused_and_not_created(tmp_path: Path) -> None:
     assert not (tmp_path / "touched").exists()
 
 
+@pytest.mark.lint
 def test_the_linter_refuses_unsafe_loading() -> None:
-    pytest.importorskip("ruff")
     lines = ["import pickle", "torch.load('m', weights_only=True)", "torch.hub.load('a/b', 'c')"]
     lines.append("eval('1')")
     ruff = [sys.executable, "-m", "ruff", "check", "--output-format", "concise", "--stdin-filename"]
