@@ -33,6 +33,8 @@ UNLABELLED = ("facility_location:unlabelled", "stratified:unlabelled", "zcore:un
 SOFT = ("uniform_per_class:soft", "auto:soft", "everything:soft")
 # What decides whether a subset is worth its price.
 DECIDING = ("uniform_per_class", "auto", "everything", "resampled", *SOFT)
+# Their training sees every row, at any fraction.
+ALL_ROWS = ("everything", "everything:soft", "resampled")
 PROXIES = ("auto", "soup", "ridge:learners", "ridge:patches")
 
 
@@ -126,7 +128,7 @@ def all_cells(
     """Every combination that is a training of its own, seed by seed."""
     columns = product(seeds, data, recipes, models, settings, fractions, strategies)
     for seed, name, recipe, model, setting, fraction, strategy in columns:
-        if strategy in ("everything", "everything:soft") and fraction != fractions[0]:
+        if strategy in ALL_ROWS and fraction != fractions[0]:
             continue
         if strategy in UNLABELLED and setting != "clean":
             continue

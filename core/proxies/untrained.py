@@ -40,6 +40,7 @@ _THRESHOLD = 0.25
 _PATCHES_PER_IMAGE = 8
 # Small images whose responses stay in a CPU's cache.
 _CHUNK = 16
+_GROUPS = 4
 _SAMPLE_CHUNK = 256
 
 
@@ -89,16 +90,17 @@ def patch_features(images_BCHW: Tensor, filters: PatchFilters, *, mirrored: bool
     """
     on_cpu, channels = images_BCHW.device.type == "cpu", images_BCHW.shape[1]
     size = _CHUNK * SMALL_SIDE**2 // filters.side**2 if on_cpu else len(images_BCHW)
-    kernels_FCPP = filters.weights_PF.T.reshape(-1, channels, PATCH_SIDE, PATCH_SIDE)
-    reflected_FCPP = kernels_FCPP.flip(3) if mirrored else None
+    kernels_FPPC = filters.weights_PF.T.reshape(-1, channels, PATCH_SIDE, PATCH_SIDE)
+    kernels_FPPC = kernels_FPPC.permute(0, 2, 3, 1)
+    kernels_FP, reflected_FP = (it.flatten(1) for it in (kernels_FPPC, kernels_FPPC.flip(2)))
     parts = []
     for part in torch.split(images_BCHW, size):
-        pixels_BCHW = _channels_last(_scaled(part, filters.side))
-        shares = _shares(pixels_BCHW, kernels_FCPP, filters.biases_F)
-        if reflected_FCPP is not None:
+        patches_BHWP = _patches(_scaled(part, filters.side))
+        shares = _shares(patches_BHWP, kernels_FP, filters.biases_F)
+        if mirrored:
             # Mirrored filters respond to an image as the filters to its mirror image, whose left
             # and right quarters have changed places.
-            reflected = _shares(pixels_BCHW, reflected_FCPP, filters.biases_F)
+            reflected = _shares(patches_BHWP, reflected_FP, filters.biases_F)
             shares = shares.add_(reflected.flip(4)).div_(2)
         parts.append(shares.sqrt_().flatten(3).transpose(2, 3).flatten(1))
     return torch.cat(parts)
@@ -134,20 +136,24 @@ def _scaled(images_BCHW: Tensor, side: int) -> Tensor:
     )
 
 
-def _channels_last(pixels_BCHW: Tensor) -> Tensor:
-    """The same pixels with the strides of channels-last, which responses then have as well."""
-    pixels_BCHW = pixels_BCHW.contiguous(memory_format=torch.channels_last)
-    _, channels, height, width = pixels_BCHW.shape
-    # With one channel both layouts are the same memory, and PyTorch keeps the other strides.
-    strides = (channels * height * width, 1, channels * width, channels)
-    return pixels_BCHW.as_strided(pixels_BCHW.shape, strides)
+def _patches(pixels_BCHW: Tensor) -> Tensor:
+    """Every patch of the images, pixel by pixel; B x H x W positions x P."""
+    pixels_BHWC = pixels_BCHW.permute(0, 2, 3, 1).contiguous()
+    windows = pixels_BHWC.unfold(1, PATCH_SIDE, STRIDE).unfold(2, PATCH_SIDE, STRIDE)
+    return windows.permute(0, 1, 2, 4, 5, 3).flatten(3)
 
 
-def _shares(pixels_BCHW: Tensor, kernels_FCPP: Tensor, biases_F: Tensor) -> Tensor:
+def _shares(patches_BHWP: Tensor, kernels_FP: Tensor, biases_F: Tensor) -> Tensor:
     """The mean excess of responses by sign, filter and quarter; B x 2 x F x 2 x 2."""
-    responses = functional.conv2d(pixels_BCHW, kernels_FCPP, biases_F, stride=STRIDE)
+    # A convolution of 1 x 1 with all patches takes a fifth less time than one of 6 x 6.
+    # Batches below 16 would go to a slower routine: 4 large images are 16 groups of patches.
+    groups = patches_BHWP.view(_GROUPS * len(patches_BHWP), 1, -1, patches_BHWP.shape[3])
+    responses = functional.conv2d(
+        groups.permute(0, 3, 1, 2), kernels_FP[:, :, None, None], biases_F
+    )
     # In the order of memory: channels last.
-    responses_BX = responses.permute(0, 2, 3, 1).flatten(1)
+    responses = responses.permute(0, 2, 3, 1).reshape(*patches_BHWP.shape[:3], -1)
+    responses_BX, responses = responses.flatten(1), responses.permute(0, 3, 1, 2)
     squares_B = torch.linalg.vector_norm(responses_BX, dim=1).square_()
     variances_B = squares_B / responses_BX.shape[1] - responses_BX.mean(dim=1).square_()
     # A blank image has no deviation: all its features are 0.

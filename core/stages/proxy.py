@@ -24,13 +24,18 @@ from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.determinism import derive_generator, pinned_kernels
 from lipt.common.errors import ProxyError
 from lipt.common.images.formats import mild_augmentation
-from lipt.common.inputs.model_input import Stored, columns_in, images_in
+from lipt.common.inputs.model_input import Stored, columns_in, images_in, to_model_input
 from lipt.common.inputs.specs import ColumnsSpec, ImageSpec, InputFormat
 from lipt.common.signals import row_blocks
 from lipt.core.diagnosis.duplicates import are_pictures
 from lipt.core.diagnosis.label_errors import find_label_errors, label_confidence
 from lipt.core.evaluation import OpenWeights
-from lipt.core.proxies.features import Extractor, concatenated_features, model_bank
+from lipt.core.proxies.features import (
+    Extractor,
+    concatenated_features,
+    fold_batch_norm,
+    model_bank,
+)
 from lipt.core.proxies.proxy import (
     MAX_SAMPLE,
     FeatureKind,
@@ -411,7 +416,14 @@ class _Features:
         return lambda _, stored_B: extract(columns_in(stored_B))
 
     def _of_one_model(self, name: BlobName, batch_norm_examples_M: Stored | None) -> Extractor:
-        model = self.workspace.loaded_model(self.sources.config, name)
+        workspace = self.workspace
+        model = workspace.loaded_model(self.sources.config, name)
+        if batch_norm_examples_M is None:
+            stored_B = workspace.dataset.examples(
+                torch.arange(min(len(workspace.dataset), workspace.batch_size))
+            )
+            inputs_B = to_model_input(stored_B, self._inputs, workspace.device)
+            model = fold_batch_norm(model, inputs_B)
         weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         return self._bank(model, [lambda: weights], batch_norm_examples_M)
 
@@ -438,17 +450,20 @@ class _Features:
 
         return of_others
 
+    @property
+    def _inputs(self) -> InputFormat:
+        if self.sources.inputs is None:
+            raise ValueError("features of models were asked for without a run")
+        return self.sources.inputs
+
     def _bank(
         self, model: nn.Module, loaders: Sequence[OpenWeights], batch_norm_examples_M: Stored | None
     ) -> Extractor:
         config, workspace = self.sources.config, self.workspace
-        inputs: InputFormat | None = self.sources.inputs
-        if inputs is None:
-            raise ValueError("features of models were asked for without a run")
         bank = model_bank(
             model,
             loaders,
-            inputs,
+            self._inputs,
             workspace.device,
             batch_size=workspace.batch_size,
             batch_norm_examples_M=batch_norm_examples_M,

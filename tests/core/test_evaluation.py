@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from lipt.common.config.run_config import RunConfig
 from lipt.common.config.values import validate
 from lipt.common.inputs.model_input import images_in
-from lipt.common.inputs.specs import ImageFormat, ImageSpec
+from lipt.common.inputs.specs import Column, ColumnsSpec, ColumnType, ImageFormat, ImageSpec
 from lipt.common.models import build_model
 from lipt.common.models.head import frozen_names
 from lipt.common.targets.values import SingleLabel
@@ -103,6 +103,12 @@ def test_evaluation_batches_fit_a_cpu_cache(pixels: int, size: int) -> None:
     inputs = ImageSpec(3, pixels, pixels)
     assert batch_size_for(inputs, torch.device("cpu")) == size
     assert batch_size_for(inputs, torch.device("cuda", 0)) == 256
+
+
+@pytest.mark.parametrize(("words", "size"), [(128, 64), (512, 16), (15, 546), (1, 1024)])
+def test_evaluation_batches_of_columns_do_so_as_well(words: int, size: int) -> None:
+    inputs = ColumnsSpec((Column("text", ColumnType.INT64, (words,)),))
+    assert batch_size_for(inputs, torch.device("cpu")) == size
 
 
 class Shown(nn.Module):

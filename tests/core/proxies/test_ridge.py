@@ -101,7 +101,7 @@ def test_large_heads_in_float32_differ_by_rounding_alone(
 ) -> None:
     features_ND, labels_N = made_up(num_examples, num_features)
     expected_NC = refitted(features_ND, labels_N, 3, 0.01)
-    monkeypatch.setattr(ridge, "_LARGEST_EXACT", 0)
+    monkeypatch.setattr(ridge, "_MOST_EXACT", 0)
     found = fit(features_ND, labels_N)
     torch.testing.assert_close(found.outputs_NC, expected_NC.float(), rtol=1e-3, atol=1e-3)
 

@@ -151,8 +151,8 @@ def test_learner_features_are_concatenated_and_zero_on_own_shards(
     context: Context, ask: Any, weights: BlobName, trajectories: Trajectories
 ) -> None:
     signals, facts = ask("ridge:learners", trajectories=trajectories)
-    # Of each the head's 64 inputs, 2x2 of 64 channels, and 4x4 of the 32 of the map before.
-    assert facts["num_features"] == 2 * (5 * 64 + 16 * 32)
+    # Of each the head's 64 inputs, and 4x4 of the 32 channels of the map before the last.
+    assert facts["num_features"] == 2 * (64 + 16 * 32)
     own_learner_N = own_learners(context, CONFIG, trajectories)
     num_distinct = []
     for learner, block_NW in enumerate(signals.features_ND.chunk(2, dim=1)):
@@ -169,7 +169,7 @@ def test_learner_features_are_concatenated_and_zero_on_own_shards(
     assert not torch.equal(other.errors_NC, signals.errors_NC)
     _, both = ask("ridge:soup+learners", trajectories=trajectories)
     assert both["features"] == "soup+learners"
-    assert both["num_features"] == 3 * (5 * 64 + 16 * 32)
+    assert both["num_features"] == 3 * (64 + 16 * 32)
 
 
 @pytest.mark.parametrize(("scale", "mirrored"), [(4, False), (4, True), (3, False)])
@@ -251,8 +251,8 @@ def test_auto_fits_only_the_best_of_a_sample_to_all_examples(
     config = CONFIG.model_copy(update={"seed": 5})
     signals, facts = ask("auto", config=config)
     assert [one["features"] for one in facts["tried"]] == ["patches", "patches+soup"]
-    # The head's 64 inputs, 2x2 of 64 channels, and 4x4 of 32.
-    num_patches, num_both = 2048, 2048 + 5 * 64 + 16 * 32
+    # The head's 64 inputs, and 4x4 of 32 channels.
+    num_patches, num_both = 2048, 2048 + 64 + 16 * 32
     assert fitted[:2] == [(100, num_patches), (100, num_both)]
     # A second head, to confident labels, has the same features.
     num_chosen = num_patches if facts["features"] == "patches" else num_both
