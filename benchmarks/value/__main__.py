@@ -22,6 +22,7 @@ from benchmarks.processes import ending_in_order
 from benchmarks.value import gpu_runner, tables
 from benchmarks.value.cells import (
     DECIDING,
+    DECIDING_SETTINGS,
     FIELDS,
     PROXIES,
     RECIPES,
@@ -52,7 +53,7 @@ def main() -> int:
     planned = list(
         all_cells(
             data=arguments.data,
-            settings=list(SETTINGS),
+            settings=arguments.settings,
             fractions=arguments.fractions,
             strategies=arguments.strategies,
             proxies=arguments.proxies,
@@ -107,6 +108,7 @@ def _spread(jobs: int) -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Value of subsets of clean and dirty data.")
     parser.add_argument("--data", nargs="+", choices=DATA, default=["cifar10-20k"])
+    parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=DECIDING_SETTINGS)
     parser.add_argument("--fractions", nargs="+", type=float, default=[0.1, 0.05, 0.01, 0.3])
     strategies = [*STRATEGIES, *SOFT, *UNLABELLED]
     parser.add_argument("--strategies", nargs="+", choices=strategies, default=DECIDING)

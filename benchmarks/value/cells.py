@@ -31,7 +31,8 @@ STRATEGIES = (
 UNLABELLED = ("facility_location:unlabelled", "stratified:unlabelled", "zcore:unlabelled")
 # Trained on with soft labels, as much of them as the manifest recommends.
 SOFT = ("uniform_per_class:soft", "auto:soft", "everything:soft")
-# What decides whether a subset is worth its price.
+# What decides whether a subset is worth its price, and where.
+DECIDING_SETTINGS = ("clean", "noise40", "asymmetric40", "tail50", "duplicates", "all-three")
 DECIDING = ("uniform_per_class", "auto", "everything", "resampled", *SOFT)
 # Their training sees every row, at any fraction.
 ALL_ROWS = ("everything", "everything:soft", "resampled")

@@ -244,6 +244,7 @@ def _relabelled(data: Dirty, labels_N: Tensor) -> Dirty:
 
 SETTINGS: Mapping[str, Callable[[Dirty, int], Dirty]] = {
     "clean": lambda data, _: data,
+    "noise20": _symmetric(0.2),
     "noise40": _symmetric(0.4),
     "asymmetric40": _asymmetric(0.4),
     "tail50": _long_tail,

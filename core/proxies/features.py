@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -94,14 +93,14 @@ def pooled_features(model: nn.Module, inputs_B: Inputs, max_width: int = MAX_WID
 _SAME = 1e-3
 
 
-def fold_batch_norm(model: nn.Module, inputs_B: Inputs) -> nn.Module:
-    """A copy with batch norm as a part of the convolution before it, which saves a tenth.
+def fold_batch_norm(model: nn.Module, copy: nn.Module, inputs_B: Inputs) -> nn.Module:
+    """The copy with batch norm as a part of the convolution before it, which saves a tenth.
 
     They are taken to follow each other if they do so as children of a module. Returns the model
-    itself if the copy's features of these inputs differ.
+    itself if the copy's features of these inputs then differ.
     """
-    folded = deepcopy(model).eval()
-    for parent in list(folded.modules()):
+    copy.eval()
+    for parent in list(copy.modules()):
         for (name, layer), (next_name, norm) in pairwise(list(parent.named_children())):
             if not isinstance(layer, nn.Conv2d) or not isinstance(norm, nn.BatchNorm2d):
                 continue
@@ -109,9 +108,9 @@ def fold_batch_norm(model: nn.Module, inputs_B: Inputs) -> nn.Module:
                 setattr(parent, name, fuse_conv_bn_eval(layer, norm))
                 setattr(parent, next_name, nn.Identity())
     with evaluation_mode(model):
-        wanted_BD, found_BD = (pooled_features(it, inputs_B) for it in (model, folded))
+        wanted_BD, found_BD = (pooled_features(it, inputs_B) for it in (model, copy))
     is_same = (found_BD - wanted_BD).abs().max() <= _SAME * wanted_BD.abs().max()
-    return folded if is_same else model
+    return copy if is_same else model
 
 
 def model_bank(

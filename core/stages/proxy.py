@@ -416,14 +416,14 @@ class _Features:
         return lambda _, stored_B: extract(columns_in(stored_B))
 
     def _of_one_model(self, name: BlobName, batch_norm_examples_M: Stored | None) -> Extractor:
-        workspace = self.workspace
-        model = workspace.loaded_model(self.sources.config, name)
+        workspace, config = self.workspace, self.sources.config
+        model = workspace.loaded_model(config, name)
         if batch_norm_examples_M is None:
             stored_B = workspace.dataset.examples(
                 torch.arange(min(len(workspace.dataset), workspace.batch_size))
             )
             inputs_B = to_model_input(stored_B, self._inputs, workspace.device)
-            model = fold_batch_norm(model, inputs_B)
+            model = fold_batch_norm(model, workspace.loaded_model(config, name), inputs_B)
         weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         return self._bank(model, [lambda: weights], batch_norm_examples_M)
 
