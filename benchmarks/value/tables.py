@@ -29,8 +29,8 @@ two seeds and is wide with few.
   recipe of `lipt train`, with a cosine from 0.1.
 - `auto` is the default strategy, with `training=short` where main training is short. *:soft* trains
   on the subset's soft labels with the recommended alpha; their gain is not the choice's merit.
-- *Proxy* has the features that `auto` took. Rows of `patches+soup` have theta_p of the default
-  learners, and those of `patches` alone mostly the one of ten short learners.
+- *Proxy* has the features that `auto` took. Some rows are of ten short learners, or of theta_p's
+  last two feature maps beside the patches; the default has two longer learners and one map.
 - *Oracle* knows which labels are right and which images are originals. *Everything* trains on all
   rows for as many steps, `resampled` on a random subset that is resampled every epoch.
 - "Wrong labels" and "copies" (near-duplicates) are shares of the subset.
