@@ -40,6 +40,7 @@ _THRESHOLD = 0.25
 _PATCHES_PER_IMAGE = 8
 # Small images whose responses stay in a CPU's cache.
 _CHUNK = 16
+# Groups of positions of an image, each a member of a convolution's batch.
 _GROUPS = 4
 _SAMPLE_CHUNK = 256
 
