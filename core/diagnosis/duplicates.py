@@ -178,12 +178,9 @@ def find_matches(
 ) -> Matches:
     """Find duplicates among N examples: equal digests, and near ones of pictures."""
     numbers: dict[bytes, int] = {}
-    first: list[int] = []
-    for example, digest in enumerate(digests):
-        if numbers.setdefault(digest, len(numbers)) == len(first):
-            first.append(example)
-    first_U = torch.tensor(first)
-    numbers_N = torch.tensor([numbers[digest] for digest in digests])
+    numbers_N = torch.tensor([numbers.setdefault(digest, len(numbers)) for digest in digests])
+    ids_N = torch.arange(len(numbers_N))
+    first_U = torch.full((len(numbers),), len(ids_N)).scatter_reduce_(0, numbers_N, ids_N, "amin")
     exact_N = first_U[numbers_N]
     if pictures is None:
         return Matches(exact_N, exact_N.clone(), threshold=1.0)

@@ -169,9 +169,10 @@ def model_bank(
     return features_of
 
 
-# Large enough that loading each model's weights for a block costs little.
+# Large enough that loading each model's weights for a block costs little. More narrow rows would
+# leave the cache.
 _BLOCK_BYTES = 8 * 1024**2
-_MIN_BLOCK = 1024
+_MIN_BLOCK, _MAX_BLOCK = 1024, 4096
 
 # Features of stored examples and their ids: B x d, on the CPU.
 Extractor = Callable[[Tensor, Stored], Tensor]
@@ -185,7 +186,7 @@ def concatenated_features(
     on_progress: Callable[[int, int], None],
 ) -> Tensor:
     """All features of some examples; N x D, float32 or float16."""
-    row_bytes = dataset.inputs.num_bytes
+    row_bytes = max(dataset.inputs.num_bytes, _BLOCK_BYTES // _MAX_BLOCK)
     block_bytes = max(_BLOCK_BYTES, _MIN_BLOCK * row_bytes)
     features_ND: Tensor | None = None
     for rows in row_blocks(len(ids_N), row_bytes, block_bytes):

@@ -36,7 +36,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipt.common.data import Dataset
-from lipt.common.signals import row_blocks
+from lipt.common.signals import BLOCK_BYTES, row_blocks
 from lipt.common.targets.values import MultiLabel, Regression
 
 # Per example: from almost no penalty to a very strong one.
@@ -50,8 +50,8 @@ _PANEL = 256
 # With more multiplications, products and decompositions are in float32, blocks of them summed in
 # float64. Rounding is about 1e-7 of the largest product, a thousandth of the smallest penalty.
 _MOST_EXACT = 7_000_000_000
-# Of a float64 copy: it stays in a CPU's cache.
-_COPIED_BYTES = 2 * 1024**2
+# Of a float64 copy: it stays in a CPU's cache. So do this many narrow rows.
+_COPIED_BYTES, _MAX_BLOCK = 2 * 1024**2, 4096
 # Above it a label is predicted.
 _EVEN = 0.5
 
@@ -209,9 +209,10 @@ class _Rows:
         return totals_C / self.weights_N.sum()
 
     def blocks(self) -> Iterator[Tensor]:
-        """The ids, in order, in blocks that take 64 MiB in float64."""
+        """The ids, in order, in blocks that take up to 64 MiB in float64."""
         every_N = torch.arange(len(self.labels_N), device=self.labels_N.device)
-        for rows in row_blocks(len(every_N), 8 * self.features_ND.shape[1]):
+        row_bytes = max(8 * self.features_ND.shape[1], BLOCK_BYTES // _MAX_BLOCK)
+        for rows in row_blocks(len(every_N), row_bytes):
             yield every_N[rows]
 
 
@@ -391,7 +392,9 @@ def float64_blocks(features_ND: Tensor) -> Iterator[tuple[slice, Tensor]]:
         yield rows, buffer[:size].copy_(features_ND[rows])
 
 
-_MIN_INVERSE_TEMPERATURE, _MAX_INVERSE_TEMPERATURE, _HALVINGS = 1e-3, 1e4, 25
+_MIN_INVERSE_TEMPERATURE, _MAX_INVERSE_TEMPERATURE = 1e-3, 1e4
+# Relative, of the inverse temperature; and the most steps, with which halving alone is that exact.
+_NEAR, _STEPS = 1e-6, 25
 
 
 def fit_inverse_temperature(outputs_NC: Tensor, labels_N: Tensor, weights_N: Tensor) -> float:
@@ -399,12 +402,23 @@ def fit_inverse_temperature(outputs_NC: Tensor, labels_N: Tensor, weights_N: Ten
     outputs_64 = outputs_NC.double()
     own_N = outputs_64.gather(1, labels_N[:, None]).squeeze(1)
 
-    def slope(inverse_temperature: float) -> float:
-        softmax_NC = (inverse_temperature * outputs_64).softmax(dim=-1)
-        return float(weights_N @ ((softmax_NC * outputs_64).sum(dim=-1) - own_N))
+    def slopes(inverse_temperature: float) -> tuple[float, float]:
+        """First and second derivative of minus the log-likelihood, which is convex."""
+        shares_NC = (inverse_temperature * outputs_64).softmax(dim=-1).mul_(outputs_64)
+        mean_N = shares_NC.sum(dim=-1)
+        variance_N = shares_NC.mul_(outputs_64).sum(dim=-1) - mean_N.square()
+        return float(weights_N @ (mean_N - own_N)), float(weights_N @ variance_N)
 
-    low, high = math.log(_MIN_INVERSE_TEMPERATURE), math.log(_MAX_INVERSE_TEMPERATURE)
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (low, middle) if slope(math.exp(middle)) > 0 else (middle, high)
-    return math.exp((low + high) / 2)
+    low, high, found = _MIN_INVERSE_TEMPERATURE, _MAX_INVERSE_TEMPERATURE, 1.0
+    flattest = math.inf
+    for _ in range(_STEPS):
+        slope, curvature = slopes(found)
+        low, high = (low, found) if slope > 0 else (found, high)
+        before, is_fast = found, curvature > 0 and abs(slope) < flattest / 10
+        # Newton's step while these are fast, else half of the way on a logarithmic scale.
+        found, flattest = before - slope / curvature if is_fast else high, abs(slope)
+        if not low < found < high:
+            found = math.sqrt(low * high)
+        if abs(found - before) <= _NEAR * before:
+            break
+    return found

@@ -140,7 +140,7 @@ def _with_heads(features: _Features) -> Signals:
     errors_NC, inverse_temperature = _calibrated_errors(head, labels_N, class_weights(labels_N))
     _scale(features_ND, labels_N)
     signals = Signals(errors_NC, features_ND, labels_N)
-    confidence_N = label_confidence(find_label_errors(signals), labels_N)
+    confidence_N = label_confidence(find_label_errors(signals), labels_N, features_ND.shape[1])
     if confidence_N is not None:
         activity = "fitting a second head, to confident labels"
         second = features.head(features_ND, activity, confidence_N=confidence_N)

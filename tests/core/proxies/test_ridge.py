@@ -234,6 +234,13 @@ def test_the_inverse_temperature_is_the_most_likely_of_a_fine_grid(num_wrong: in
     assert likelihood(found) >= likelihood(best) - 1e-9
 
 
+def test_outputs_without_errors_have_the_highest_inverse_temperature() -> None:
+    labels_N = torch.arange(30) % 3
+    outputs_NC = 0.1 * functional.one_hot(labels_N, 3)
+    found = fit_inverse_temperature(outputs_NC, labels_N, torch.ones(30, dtype=torch.float64))
+    assert found == pytest.approx(1e4, rel=0.01)
+
+
 NUM_EXAMPLES, PENALTY = 24, 0.01
 
 
