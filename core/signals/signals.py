@@ -46,8 +46,8 @@ class Signals(KeptValue):
     has_bias: whether the last layer has a bias: the 1 in [h_i, 1].
     paired_features_NP: the second half of each pair (a caption's features, say), float32.
     pictures_N: int64, the same for near-duplicates.
-    second_errors_NC: of a second head, on confident labels, if others are surely wrong.
-    confidence_N: weights of the labels in the second head's fit, float64 in (0, 1].
+    second_errors_NC: of a second head, on confident labels, if others move the first.
+    confidence_N: weights of the labels in a later fit, float64 in (0, 1], if some are surely wrong.
     validation: of the run's validation examples; they stay whole in `take`.
     others: the same examples' signals by other models, for scores that are means over models.
     prepared_N: by a strategy's own preparation, of all examples.

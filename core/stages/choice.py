@@ -3,7 +3,7 @@
 Soft labels are leave-one-out probabilities of a ridge head as training targets. Targets t_i =
 (1 - alpha) onehot(y_i) + alpha p_i help a model that is trained on few examples, as in
 distillation: p_i uses all other examples. `recommended_alpha` compares the head with one fitted to
-the chosen examples alone.
+the chosen examples alone, and is 0 where the trained model probably knows better than the head.
 
 Shapes: N examples, K chosen ones, M of the others, B of a block, C classes.
 Source: of soft labels, Hinton et al. 2015 (arXiv:1503.02531).
@@ -28,10 +28,12 @@ from lipt.common.observability.tracing import span
 from lipt.common.process.devices import device_name, versions
 from lipt.common.signals import row_blocks
 from lipt.common.subsets import Examples
+from lipt.core.diagnosis.label_errors import find_label_errors
 from lipt.core.proxies.proxy import MAX_SAMPLE, SOUP, FeatureKind, Proxy
 from lipt.core.proxies.ridge import class_weights, leave_one_out, weighted_accuracy
 from lipt.core.selection.select import find_strategy, select
 from lipt.core.selection.selection import Selection
+from lipt.core.selection.strategies.auto import gather
 from lipt.core.selection.strategy import Need, WarmUp
 from lipt.core.signals.signals import (
     Signals,
@@ -216,8 +218,11 @@ def _alpha(soft: Facts) -> str:
         f"all ({soft['features']}) is right on {soft['accuracy_on_others']:.1%}, one of the chosen "
         f"alone on {soft['accuracy_of_chosen_alone']:.1%}"
     )
-    doubted = soft["suspected"]
-    return f"{text}; {doubted:.1%} of the chosen labels look wrong" if doubted else text
+    if soft["suspected"]:
+        text += f"; {soft['suspected']:.1%} of the chosen labels look wrong"
+    if soft["trust"] < 1:
+        text += "; lowered, as a model trained on so many examples probably knows better"
+    return text
 
 
 def _learners_sentence(
@@ -327,6 +332,8 @@ def soft_labels(signals: Signals, places_K: Tensor, *, seed: int) -> SoftLabels:
     if signals.second_errors_NC is not None:
         errors_NC, head = signals.second_errors_NC, {**head, **head["second"]}
     on_others, alone = _accuracies_on_others(signals, errors_NC, places_K, confidence_N, seed)
+    errors, no_copies_N = find_label_errors(signals), torch.zeros_like(labels_N, dtype=torch.bool)
+    trust = gather(signals, errors, no_copies_N, len(places_K), "converged").trust
     suspected = float((confidence_N[places_K] < 1).double().mean())
     facts = {
         "features": head["features"],
@@ -336,7 +343,8 @@ def soft_labels(signals: Signals, places_K: Tensor, *, seed: int) -> SoftLabels:
         "accuracy_on_others": on_others,
         "accuracy_of_chosen_alone": alone,
         "suspected": suspected,
-        "recommended_alpha": recommended_alpha(on_others, alone, suspected),
+        "trust": trust,
+        "recommended_alpha": recommended_alpha(on_others, alone, suspected, trust),
     }
     probabilities_KC = torch.empty(len(places_K), errors_NC.shape[1], dtype=torch.float16)
     for rows in row_blocks(len(places_K), 8 * errors_NC.shape[1]):
@@ -375,8 +383,11 @@ def _accuracies_on_others(
     return on_others, weighted_accuracy(head.outputs_NC[num_chosen:], labels_M, weights_M)
 
 
-def recommended_alpha(accuracy: float, alone: float, suspected: float) -> float:
-    """Share of the head's probabilities in targets, by its gain and the doubtful labels' share."""
+def recommended_alpha(accuracy: float, alone: float, suspected: float, trust: float) -> float:
+    """Share of the head's probabilities in targets, by its gain and the doubtful labels' share.
+
+    trust: 0 where the trained model probably knows better than the head, else up to 1.
+    """
     alpha = _MOST * -math.expm1(-max(accuracy - alone, 0.0) / _POINTS)
     # The head is right about as often as labels are wrong.
-    return alpha + (1 - alpha) * min(suspected, 1.0)
+    return trust * (alpha + (1 - alpha) * min(suspected, 1.0))

@@ -28,7 +28,11 @@ from lipt.common.inputs.model_input import Stored, columns_in, images_in, to_mod
 from lipt.common.inputs.specs import ColumnsSpec, ImageSpec, InputFormat
 from lipt.common.signals import row_blocks
 from lipt.core.diagnosis.duplicates import are_pictures
-from lipt.core.diagnosis.label_errors import find_label_errors, label_confidence
+from lipt.core.diagnosis.label_errors import (
+    find_label_errors,
+    label_confidence,
+    second_head_helps,
+)
 from lipt.core.evaluation import OpenWeights
 from lipt.core.proxies.features import (
     Extractor,
@@ -140,13 +144,14 @@ def _with_heads(features: _Features) -> Signals:
     errors_NC, inverse_temperature = _calibrated_errors(head, labels_N, class_weights(labels_N))
     _scale(features_ND, labels_N)
     signals = Signals(errors_NC, features_ND, labels_N)
-    confidence_N = label_confidence(find_label_errors(signals), labels_N, features_ND.shape[1])
-    if confidence_N is not None:
+    confidence_N = label_confidence(find_label_errors(signals), labels_N)
+    signals = replace(signals, confidence_N=confidence_N)
+    if confidence_N is not None and second_head_helps(labels_N, features_ND.shape[1]):
         activity = "fitting a second head, to confident labels"
         second = features.head(features_ND, activity, confidence_N=confidence_N)
         weights_N = class_weights(labels_N, confidence_N)
         second_NC, second_inverse_temperature = _calibrated_errors(second, labels_N, weights_N)
-        signals = replace(signals, second_errors_NC=second_NC, confidence_N=confidence_N)
+        signals = replace(signals, second_errors_NC=second_NC)
         facts["second"] = {
             "accuracy": second.accuracy,
             "inverse_temperature": second_inverse_temperature,

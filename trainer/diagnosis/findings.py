@@ -95,6 +95,12 @@ class Learnability(_Value):
     reason: str
 
 
+# From this accuracy on a head is right where it contradicts a label.
+_RELIABLE = 0.9
+# A head with this many examples of a class per feature cannot fit them all.
+_MANY_PER_FEATURE = 10
+
+
 class Findings(_Value):
     version: int
     num_examples: Annotated[int, Field(ge=1)]
@@ -112,8 +118,23 @@ class Findings(_Value):
     worst_fitting: tuple[Count, ...] = ()
 
     @property
+    def head_is_limited(self) -> bool:
+        """Whether the head may err for other reasons than wrong labels and too few examples.
+
+        Its own estimate of wrong labels then counts these errors, too.
+        """
+        num_features = self.proxy.get("num_features")
+        if not isinstance(num_features, int) or self.learnability.accuracies[-1] >= _RELIABLE:
+            return False
+        per_class = self.num_examples / sum(count > 0 for count in self.class_counts)
+        is_flat = self.learnability.suggested_fraction < 1
+        return is_flat and per_class >= _MANY_PER_FEATURE * num_features
+
+    @property
     def num_sure(self) -> int:
-        """Number of surely wrong labels: half of the lower estimate of wrong labels."""
+        """Number of surely wrong labels: half of the lower estimate; 0 if the head is limited."""
+        if self.head_is_limited:
+            return 0
         lowest = int(0.5 * self.label_errors.noise_low * self.num_examples)
         return min(lowest, self.label_errors.num_suspects)
 
@@ -185,7 +206,10 @@ def _label_errors(findings: Findings) -> Fact:
     if not found.num_suspects:
         return Fact("label errors", f"none looks wrong; {share}", clear=True)
     sure = f", {findings.num_sure:,} of them with confidence" if findings.num_sure else ""
-    return Fact("label errors", f"{found.num_suspects:,} look wrong{sure}; {share}", clear=False)
+    text = f"{found.num_suspects:,} look wrong{sure}; {share}"
+    if findings.head_is_limited:
+        text += "; this head is too simple for so many examples, so many of these may be right"
+    return Fact("label errors", text, clear=False)
 
 
 def _counted(count: int, what: str) -> str:

@@ -126,8 +126,7 @@ def auto(
     order_N = found.quality_N.argsort(descending=True, stable=True)
     copies_N = torch.empty_like(found.suspects_N)
     copies_N[order_N] = surplus_duplicates(pictures_N[order_N])
-    num_features = signals.features_ND.shape[1]
-    evidence = gather(found, labels_N, copies_N, num_features, budget, training)
+    evidence = gather(signals, found, copies_N, budget, training)
     plan = make_plan(evidence)
     if not plan.excludes_duplicates:
         copies_N = torch.zeros_like(copies_N)
@@ -209,21 +208,17 @@ class Evidence:
 
 
 def gather(
-    found: LabelErrors,
-    labels_N: Tensor,
-    copies_N: Tensor,
-    num_features: int,
-    budget: int,
-    training: Training,
+    signals: Signals, found: LabelErrors, copies_N: Tensor, budget: int, training: Training
 ) -> Evidence:
     """The evidence from label errors and near-duplicates."""
+    labels_N = signals.labels_N
     counts_C = labels_N.bincount(minlength=len(found.joint_CC))
     wrong_C = labels_N[found.suggested_N != labels_N].bincount(minlength=len(counts_C))
     num_classes = int((counts_C > 0).sum())
     return Evidence(
         fraction=budget / len(labels_N),
         per_class=budget / num_classes,
-        num_features=num_features,
+        num_features=signals.features_ND.shape[1],
         errors_C=tuple((wrong_C / counts_C.clamp(min=1)).tolist()),
         num_classes=num_classes,
         noise_rate=found.noise.overall.rate,

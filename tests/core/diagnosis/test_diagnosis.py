@@ -33,6 +33,7 @@ from lipt.core.diagnosis.label_errors import (
     fit_of_targets,
     label_confidence,
     noise_rates,
+    second_head_helps,
 )
 from lipt.core.signals.signals import Signals
 
@@ -318,7 +319,7 @@ def test_the_second_head_excludes_the_lowest_quality_labels() -> None:
     labels_N = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
     # Class 1 is judged worse as a whole: it keeps its teachers all the same.
     found = judged([0.9, 0.2, 0.8, 0.7, 0.1, 0.05, 0.15, 0.12], rate=0.25, low=0.1)
-    confidence_N = label_confidence(found, labels_N, num_features=5)
+    confidence_N = label_confidence(found, labels_N)
     assert confidence_N is not None
     assert (confidence_N < 1).nonzero().flatten().tolist() == [1, 5]
     assert confidence_N.min() > 0
@@ -326,17 +327,14 @@ def test_the_second_head_excludes_the_lowest_quality_labels() -> None:
 
 @pytest.mark.parametrize("rate", [0.0, 0.3])
 def test_there_is_no_second_head_without_surely_wrong_labels(rate: float) -> None:
-    found, labels_N = judged([0.1, 0.9], rate=rate, low=0.01), torch.tensor([0, 1])
-    assert label_confidence(found, labels_N, num_features=5) is None
+    assert label_confidence(judged([0.1, 0.9], rate=rate, low=0.01), torch.tensor([0, 1])) is None
 
 
-@pytest.mark.parametrize(("num_features", "is_fitted"), [(2, False), (3, True)])
-def test_there_is_no_second_head_with_ten_examples_of_a_class_per_feature(
-    num_features: int, *, is_fitted: bool
-) -> None:
-    labels_N = torch.arange(40) % 2
-    found = judged([0.5] * 40, rate=0.3, low=0.2)
-    assert (label_confidence(found, labels_N, num_features) is not None) == is_fitted
+def test_with_25_examples_of_a_class_per_feature_a_second_head_does_not_help() -> None:
+    # Class 1 has no example.
+    labels_N = torch.arange(100) % 2 * 2
+    assert not second_head_helps(labels_N, num_features=2)
+    assert second_head_helps(labels_N, num_features=3)
 
 
 def test_both_heads_rate_labels_and_the_second_suggests_them() -> None:

@@ -110,9 +110,7 @@ def test_the_second_head_excludes_suspected_labels(weights: BlobName, tmp_path: 
     first = proxied_signals(context, Sources(CONFIG, IMAGE, weights), PATCHES)
     labels_N = context.dataset.labels_N
     confidence_N = label_confidence(
-        find_label_errors(replace(first, second_errors_NC=None)),
-        labels_N,
-        first.features_ND.shape[1],
+        find_label_errors(replace(first, second_errors_NC=None)), labels_N
     )
     assert confidence_N is not None
     assert torch.equal(required(first.confidence_N, "confidence"), confidence_N)

@@ -114,19 +114,31 @@ def test_the_head_and_the_chosen_are_compared_on_the_same_examples() -> None:
     assert facts["recommended_alpha"] < 0.4
 
 
+def test_a_head_on_few_features_does_not_teach_a_model_with_many_examples() -> None:
+    labels_N, features_ND = drawn(3000)
+    # The chosen alone learn nothing. The head of all is right on two thirds.
+    features_ND = torch.randn(features_ND.shape, generator=torch.Generator().manual_seed(1))
+    chances_NC = functional.one_hot((labels_N + (torch.arange(3000) % 3 == 0)) % 2, 2).float()
+    signals = signals_of(chances_NC * 0.2 + 0.4, labels_N, features_ND=features_ND)
+    few, many = (soft_labels(signals, torch.arange(count), seed=0).facts for count in (10, 1000))
+    assert (few["trust"], many["trust"]) == (1, 0)
+    assert few["recommended_alpha"] > 0 == many["recommended_alpha"]
+
+
 @pytest.mark.parametrize(
-    ("accuracy", "alone", "suspected", "expected"),
+    ("accuracy", "alone", "suspected", "trust", "expected"),
     [
-        (0.66, 0.66, 0.0, 0.0),
-        (0.50, 0.66, 0.0, 0.0),
-        (0.66, 0.66 - 0.08 * math.log(2), 0.0, 0.4),
-        (0.66, 0.66 - 0.08 * math.log(4), 0.0, 0.6),
-        (0.66, 0.66 - 0.08 * math.log(2), 0.5, 0.7),
-        (0.66, 0.66, 0.3, 0.3),
-        (0.66, 0.66, 1.0, 1.0),
+        (0.66, 0.66, 0.0, 1.0, 0.0),
+        (0.50, 0.66, 0.0, 1.0, 0.0),
+        (0.66, 0.66 - 0.08 * math.log(2), 0.0, 1.0, 0.4),
+        (0.66, 0.66 - 0.08 * math.log(4), 0.0, 1.0, 0.6),
+        (0.66, 0.66 - 0.08 * math.log(2), 0.5, 1.0, 0.7),
+        (0.66, 0.66, 0.3, 1.0, 0.3),
+        (0.66, 0.66, 1.0, 1.0, 1.0),
+        (0.66, 0.66 - 0.08 * math.log(2), 0.5, 0.5, 0.35),
     ],
 )
 def test_alpha_grows_with_the_head_s_accuracy_and_wrong_labels(
-    accuracy: float, alone: float, suspected: float, expected: float
+    accuracy: float, alone: float, suspected: float, trust: float, expected: float
 ) -> None:
-    assert recommended_alpha(accuracy, alone, suspected) == pytest.approx(expected, abs=1e-9)
+    assert recommended_alpha(accuracy, alone, suspected, trust) == pytest.approx(expected, abs=1e-9)

@@ -10,7 +10,7 @@ import torch
 from lipt.common.errors import DiagnosisError
 from lipt.common.weights.files import pack
 from lipt.trainer.diagnosis.diagnosis import export_issues, max_file_bytes, read_diagnosis
-from lipt.trainer.diagnosis.findings import facts, proxy_text
+from lipt.trainer.diagnosis.findings import Findings, facts, proxy_text
 from tests.trainer.made_up_diagnosis import (
     diagnosis_file,
     made_up_columns,
@@ -40,6 +40,29 @@ def test_sure_label_issues_are_half_of_the_fewest_wrong(low: float, ids: list[in
     assert [issue.id for issue in diagnosis.label_issues(sure=True)] == ids
     surplus = {2, 4, 5}
     assert set(diagnosis.clean().tolist()) == set(range(8)) - surplus - set(ids)
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "suggested_fraction", "num_features", "is_limited"),
+    [
+        (0.89, 0.5, 40, True),
+        (0.9, 0.5, 40, False),
+        (0.89, 1.0, 40, False),
+        (0.89, 0.5, 41, False),
+        (0.89, 0.5, None, False),
+    ],
+)
+def test_a_head_that_is_too_simple_is_sure_of_no_label(
+    accuracy: float, suggested_fraction: float, num_features: int | None, *, is_limited: bool
+) -> None:
+    told = made_up_findings() | {"num_examples": 800, "class_counts": [400, 0, 400]}
+    told["proxy"]["num_features"] = num_features
+    told["label_errors"]["noise_low"] = 0.5
+    told["learnability"]["accuracies"][-1] = accuracy
+    told["learnability"]["suggested_fraction"] = suggested_fraction
+    findings = Findings.model_validate(told | {"class_names": ["cat", "cow", "dog"]})
+    assert findings.num_sure == (0 if is_limited else 2)
+    assert facts(findings)[0].text.endswith("many of these may be right") == is_limited
 
 
 def test_outliers_are_listed_farthest_first() -> None:
