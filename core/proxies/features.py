@@ -39,7 +39,7 @@ from lipt.common.inputs.specs import InputFormat, Inputs, call_model
 from lipt.common.models import find_head
 from lipt.common.models.head import evaluation_mode
 from lipt.common.models.models import PREFIX, build_torchvision, torchvision_weights
-from lipt.common.signals import row_blocks
+from lipt.common.signals import CACHED_ROWS, row_blocks
 from lipt.common.signals.passes import require_finite_rows
 from lipt.common.weights.checkpoints import hub_file, hub_folder, read_torch_file
 from lipt.common.weights.files import Weights
@@ -169,10 +169,9 @@ def model_bank(
     return features_of
 
 
-# Large enough that loading each model's weights for a block costs little. More narrow rows would
-# leave the cache.
+# Large enough that loading each model's weights for a block costs little.
 _BLOCK_BYTES = 8 * 1024**2
-_MIN_BLOCK, _MAX_BLOCK = 1024, 4096
+_MIN_BLOCK = 1024
 
 # Features of stored examples and their ids: B x d, on the CPU.
 Extractor = Callable[[Tensor, Stored], Tensor]
@@ -186,10 +185,10 @@ def concatenated_features(
     on_progress: Callable[[int, int], None],
 ) -> Tensor:
     """All features of some examples; N x D, float32 or float16."""
-    row_bytes = max(dataset.inputs.num_bytes, _BLOCK_BYTES // _MAX_BLOCK)
+    row_bytes = dataset.inputs.num_bytes
     block_bytes = max(_BLOCK_BYTES, _MIN_BLOCK * row_bytes)
     features_ND: Tensor | None = None
-    for rows in row_blocks(len(ids_N), row_bytes, block_bytes):
+    for rows in row_blocks(len(ids_N), row_bytes, block_bytes, CACHED_ROWS):
         ids_B = ids_N[rows]
         examples_B = dataset.examples(ids_B)
         block_BD = torch.cat([extract(ids_B, examples_B) for extract in extractors], dim=1)

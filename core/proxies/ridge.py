@@ -36,7 +36,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipt.common.data import Dataset
-from lipt.common.signals import BLOCK_BYTES, row_blocks
+from lipt.common.signals import CACHED_ROWS, row_blocks
 from lipt.common.targets.values import MultiLabel, Regression
 
 # Per example: from almost no penalty to a very strong one.
@@ -50,8 +50,8 @@ _PANEL = 256
 # With more multiplications, products and decompositions are in float32, blocks of them summed in
 # float64. Rounding is about 1e-7 of the largest product, a thousandth of the smallest penalty.
 _MOST_EXACT = 7_000_000_000
-# Of a float64 copy: it stays in a CPU's cache. So do this many narrow rows.
-_COPIED_BYTES, _MAX_BLOCK = 2 * 1024**2, 4096
+# Of a float64 copy: it stays in a CPU's cache.
+_COPIED_BYTES = 2 * 1024**2
 # Above it a label is predicted.
 _EVEN = 0.5
 
@@ -211,8 +211,8 @@ class _Rows:
     def blocks(self) -> Iterator[Tensor]:
         """The ids, in order, in blocks that take up to 64 MiB in float64."""
         every_N = torch.arange(len(self.labels_N), device=self.labels_N.device)
-        row_bytes = max(8 * self.features_ND.shape[1], BLOCK_BYTES // _MAX_BLOCK)
-        for rows in row_blocks(len(every_N), row_bytes):
+        row_bytes = 8 * self.features_ND.shape[1]
+        for rows in row_blocks(len(every_N), row_bytes, most_rows=CACHED_ROWS):
             yield every_N[rows]
 
 
@@ -410,13 +410,13 @@ def fit_inverse_temperature(outputs_NC: Tensor, labels_N: Tensor, weights_N: Ten
         return float(weights_N @ (mean_N - own_N)), float(weights_N @ variance_N)
 
     low, high, found = _MIN_INVERSE_TEMPERATURE, _MAX_INVERSE_TEMPERATURE, 1.0
-    flattest = math.inf
+    last_slope = math.inf
     for _ in range(_STEPS):
         slope, curvature = slopes(found)
         low, high = (low, found) if slope > 0 else (found, high)
-        before, is_fast = found, curvature > 0 and abs(slope) < flattest / 10
+        before, is_fast = found, curvature > 0 and abs(slope) < last_slope / 10
         # Newton's step while these are fast, else half of the way on a logarithmic scale.
-        found, flattest = before - slope / curvature if is_fast else high, abs(slope)
+        found, last_slope = before - slope / curvature if is_fast else high, abs(slope)
         if not low < found < high:
             found = math.sqrt(low * high)
         if abs(found - before) <= _NEAR * before:

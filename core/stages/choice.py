@@ -332,8 +332,7 @@ def soft_labels(signals: Signals, places_K: Tensor, *, seed: int) -> SoftLabels:
     if signals.second_errors_NC is not None:
         errors_NC, head = signals.second_errors_NC, {**head, **head["second"]}
     on_others, alone = _accuracies_on_others(signals, errors_NC, places_K, confidence_N, seed)
-    errors, no_copies_N = find_label_errors(signals), torch.zeros_like(labels_N, dtype=torch.bool)
-    trust = gather(signals, errors, no_copies_N, len(places_K), "converged").trust
+    trust = gather(signals, find_label_errors(signals), len(places_K), "converged").trust
     suspected = float((confidence_N[places_K] < 1).double().mean())
     facts = {
         "features": head["features"],

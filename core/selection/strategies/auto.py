@@ -126,7 +126,8 @@ def auto(
     order_N = found.quality_N.argsort(descending=True, stable=True)
     copies_N = torch.empty_like(found.suspects_N)
     copies_N[order_N] = surplus_duplicates(pictures_N[order_N])
-    evidence = gather(signals, found, copies_N, budget, training)
+    copies = float(copies_N.double().mean())
+    evidence = gather(signals, found, budget, training, copies)
     plan = make_plan(evidence)
     if not plan.excludes_duplicates:
         copies_N = torch.zeros_like(copies_N)
@@ -175,9 +176,9 @@ class Evidence:
         return 1.0 - sum(self.errors_C) / self.num_classes
 
     @property
-    def head_is_reliable(self) -> bool:
-        """Whether the head is probably right where it contradicts a label."""
-        return 1.0 - self.accuracy <= _RELIABLE_ERROR
+    def head_decides(self) -> bool:
+        """Whether few examples are kept, and the head is probably right against a label."""
+        return 1.0 - self.accuracy <= _RELIABLE_ERROR and self.fewness_per_class > 0
 
     @property
     def fewness(self) -> float:
@@ -193,7 +194,7 @@ class Evidence:
     @property
     def trust(self) -> float:
         """1 where the head probably knows better than the trained model will, 0 where not."""
-        missed = max(0.0, 1.0 - self.skill - _RELIABLE_ERROR)
+        missed = 1.0 - self.skill - _RELIABLE_ERROR
         return _falling(missed * self.per_class / self.num_features, _AS_GOOD, _BETTER)
 
     @property
@@ -208,9 +209,9 @@ class Evidence:
 
 
 def gather(
-    signals: Signals, found: LabelErrors, copies_N: Tensor, budget: int, training: Training
+    signals: Signals, found: LabelErrors, budget: int, training: Training, copies: float = 0.0
 ) -> Evidence:
-    """The evidence from label errors and near-duplicates."""
+    """The evidence from label errors and the share of near-duplicates."""
     labels_N = signals.labels_N
     counts_C = labels_N.bincount(minlength=len(found.joint_CC))
     wrong_C = labels_N[found.suggested_N != labels_N].bincount(minlength=len(counts_C))
@@ -224,7 +225,7 @@ def gather(
         noise_rate=found.noise.overall.rate,
         noise_low=found.noise.overall.low,
         noise_C=tuple(rate.rate for rate in found.noise.per_class),
-        copies=float(copies_N.double().mean()),
+        copies=copies,
         training=training,
     )
 
@@ -286,8 +287,7 @@ def _by_labels(evidence: Evidence) -> Plan:
     mean = sum(excluded_C) / evidence.num_classes
     least = f"without the {mean:.0%} with the lowest label quality"
     is_small = evidence.fraction < _REPRESENTED and evidence.per_class < _REPRESENTED_PER_CLASS
-    is_known = evidence.head_is_reliable and evidence.fewness_per_class > 0
-    if is_small and (evidence.fewness > 0 or is_known or any(excluded_C)):
+    if is_small and (evidence.fewness > 0 or evidence.head_decides or any(excluded_C)):
         reason = f"to keep {kept}: of each class those that represent it, {least}"
         return Plan(excluded_C, wrong_C, "facility_location", reason)
     if any(excluded_C):
@@ -303,8 +303,7 @@ def _by_labels(evidence: Evidence) -> Plan:
 def _strictness(evidence: Evidence, error: float) -> float:
     """Number of exclusions per error of the head in a class."""
     strictness = _STRICTEST * evidence.fewness
-    is_known = evidence.head_is_reliable and error <= _RELIABLE_ERROR
-    if is_known and evidence.fewness_per_class > 0:
+    if evidence.head_decides and error <= _RELIABLE_ERROR:
         return max(1.0, strictness)
     return max(_MILDEST, strictness) if evidence.fewness > 0 else 0.0
 
