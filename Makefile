@@ -1,12 +1,11 @@
-# The commands that people and CI share. `make demo` and `make test` need only
-# Python 3.11 or later and a package registry: the environment is made on demand.
+# The commands that people and CI share. They need only Python 3.11 or later and a package
+# registry. One environment grows: `make demo` and `make test` install what they need themselves.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 PACKAGES := -p lipt -p docs.make
 PROTOS := $(wildcard proto/lipt/v1/*.proto)
-EXTRAS ?= dev
 CONSTRAINTS ?= constraints.txt
 
 # What other versions of the requirements are tried with: a few minutes on two cores.
@@ -15,29 +14,36 @@ TRIED := tests/common tests/deploy tests/examples tests/trainer/client tests/tra
     $(addprefix tests/trainer/cli/,commands test_app.py test_certificates.py test_options.py test_output.py) \
     tests/worker tests/end_to_end/test_pipeline.py tests/test_packaging.py
 
-INSTALL := $(BIN)/python -m pip install --quiet
-
 .DEFAULT_GOAL := help
 .PHONY: help env demo test test-all golden coverage tools test-faults test-mutations test-gpu test-oldest test-newest test-extras lint format docs stubs generate bench bench-gpu bench-pretrain bench-selection bench-selection-value bench-paper clean
 
 help:  ## Show these targets.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
 
-env: $(VENV)/.installed  ## Make the environment in .venv.
+# What is installed, and the whole environment's size with it.
+INSTALL = PYTHON='$(PYTHON)' CONSTRAINTS='$(CONSTRAINTS)' deploy/environment.sh $(VENV)
 
-$(VENV)/.installed: pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) --upgrade pip
-	$(INSTALL) --editable '.[$(EXTRAS)]' --constraint $(CONSTRAINTS)
+env: $(VENV)/.dev  ## Everything that any target needs, in .venv.
+
+$(VENV)/.demo: pyproject.toml
+	@$(INSTALL) demo,parquet '5.9 GB'
 	touch $@
 
-demo: env  ## The whole pipeline on this machine: three workers, main training, the verdict.
+$(VENV)/.test: pyproject.toml
+	@$(INSTALL) quick '6.4 GB'
+	touch $@
+
+$(VENV)/.dev: pyproject.toml
+	@$(INSTALL) $(or $(EXTRAS),dev) '7.8 GB'
+	touch $@ $(VENV)/.demo $(VENV)/.test
+
+demo: $(VENV)/.demo  ## The whole pipeline on this machine: three workers, main training, the verdict.
 	$(BIN)/lipt demo
 
 # Without most tests that start processes or take seconds; hypothesis tries few examples.
 QUICK := --hypothesis-profile quick -m '(smoke or not (processes or slow)) and not (faults or cuda or lint)'
 
-test: env  ## The tests that notice most, in at most 8 minutes on two cores.
+test: $(VENV)/.test  ## The tests that notice most, in five minutes on two cores.
 	$(BIN)/pytest -n 2 --dist worksteal $(QUICK) $(ARGUMENTS)
 
 test-all: env  ## All tests but those of test-faults and test-gpu.
