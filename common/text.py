@@ -11,9 +11,9 @@ def listed(items: Collection[object], most: int, *, separator: str = ", ") -> st
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-def did_you_mean(name: str, known: Collection[str]) -> str:
+def did_you_mean(name: str, known: Collection[str], *, most: int = 3) -> str:
     """A sentence with the closest names, after a space, or ""."""
-    close = difflib.get_close_matches(name.lower(), [other.lower() for other in known], n=3)
+    close = difflib.get_close_matches(name.lower(), [other.lower() for other in known], n=most)
     meant = [other for other in known if other.lower() in close]
     return f" Did you mean {' or '.join(meant)}?" if meant else ""
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.inputs.specs import InputFormat
+from lipt.common.nested import parse_json
 from lipt.common.weights.encodings import open_weights
 from lipt.common.weights.files import TensorSpec, Weights, pack
 
@@ -95,7 +96,7 @@ def pack_initial(weights: Weights, frozen: Collection[str]) -> bytes:
 
 
 def frozen_names_of(metadata: Mapping[str, str]) -> frozenset[str]:
-    return frozenset(json.loads(metadata.get(_KEY, "[]")))
+    return frozenset(parse_json(metadata.get(_KEY, "[]")))
 
 
 def open_learner(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import tomllib
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import typer
 from pydantic import BaseModel, Field, ValidationError
-from pydantic_settings import EnvSettingsSource
 
+from lipt.common.config.environment import read_variables, variables_of
 from lipt.common.config.knobs import field_of, option_help
 from lipt.common.config.run_config import Section, merge
 from lipt.common.terminal import SHORT_HELP, print_error
@@ -68,25 +68,27 @@ def load_settings(
     from lipt.common.config.values import explain
     from lipt.common.errors import ConfigError
 
-    # `LIPT_RUN__LEARNERS__NUM_STEPS` is the setting run.learners.num_steps.
-    variables = EnvSettingsSource(
-        model,  # type: ignore[arg-type]  # it reads the fields of any model
-        env_prefix="LIPT_",
-        env_nested_delimiter="__",
-    )
-    layers = merge(read_toml(config) if config else {}, variables())
+    variables = read_variables(model, os.environ)
+    layers = merge(read_toml(config) if config else {}, variables)
     try:
         return model.model_validate(merge(layers, flags))
     except ValidationError as error:
-        where = f"{config}: " if config else ""
-        raise ConfigError(f"{where}{explain(error, model)}") from None
+        raise ConfigError(f"{_where(error, model, config)}{explain(error, model)}") from None
+
+
+def _where(error: ValidationError, model: type[BaseModel], config: Path | None) -> str:
+    refused = {".".join(map(str, item["loc"])) for item in error.errors(include_url=False)}
+    named = [name for name, setting in variables_of(model).items() if setting in refused]
+    sources = [name for name in named if name in os.environ] or ([str(config)] if config else [])
+    return f"{', '.join(sources)}: " if sources else ""
 
 
 def read_toml(path: Path) -> dict[str, Any]:
     from lipt.common.errors import ConfigError
+    from lipt.common.nested import parse_toml
 
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return parse_toml(path.read_text(encoding="utf-8"))
     # Other content raises a ValueError, for TOML and for UTF-8.
     except (OSError, ValueError) as error:
         raise ConfigError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
+from reprlib import Repr
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -54,9 +55,16 @@ def explain(
             ]
             clauses.append(f"{field}: there is no such setting.{did_you_mean(field, known)}")
         else:
-            value = "" if item["type"] == "missing" else f" = {item['input']!r}"
+            value = "" if item["type"] == "missing" else f" = {_Brief().repr(item['input'])}"
             clauses.append(f"{field}{value}: {message[:1].lower()}{message[1:]}")
     return "; ".join(clauses)
+
+
+class _Brief(Repr):
+    # `repr` itself fails on deep values, and shows all of long ones.
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = 200
 
 
 def run_config_to_proto(config: RunConfig) -> config_pb2.RunConfig:

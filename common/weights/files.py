@@ -31,6 +31,7 @@ from safetensors import SafetensorError, safe_open
 
 from lipt.common.blobs.files import write_all
 from lipt.common.errors import BlobTooLargeError, StateError, WeightsError
+from lipt.common.nested import parse_json
 from lipt.common.text import listed
 from lipt.common.weights import LENGTH_BYTES, malformed, values_begin
 
@@ -325,7 +326,7 @@ def load_tensors(
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             return build(tensors, file.metadata() or {})
-    except (OSError, SafetensorError, KeyError, TypeError) as error:
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise StateError(
             f"{path} cannot be used ({error}). Delete it: it is computed again."
         ) from error
@@ -352,7 +353,7 @@ class KeptValue:
         """Map a file of `save` into memory; pages are read on use."""
 
         def build(tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> Any:
-            values: dict[str, Any] = json.loads(metadata["rest"])
+            values: dict[str, Any] = parse_json(metadata["rest"])
             for field in fields(cast("Any", cls)):
                 if field.name in values and isinstance(field.default, Enum):
                     values[field.name] = type(field.default)(values[field.name])

@@ -6,7 +6,6 @@ Shapes: N examples of the data, K of the subset, M of a map, C classes.
 from __future__ import annotations
 
 import asyncio
-import tomllib
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -22,6 +21,7 @@ from starlette.responses import RedirectResponse, Response
 from lipt.common.config.values import overrides_to_proto
 from lipt.common.determinism import derive_seed
 from lipt.common.errors import InvalidRequestError, LiptError, UnauthenticatedError
+from lipt.common.nested import parse_toml
 from lipt.common.rpc.messages import require_lengths
 from lipt.common.subsets import Examples, overlap
 from lipt.coordinator.access.caller import Caller, require_role
@@ -115,8 +115,8 @@ async def start_run(
     request: PageRequest, name: Annotated[str, Field(max_length=200)] = "", settings: str = ""
 ) -> object:
     try:
-        overrides = tomllib.loads(settings)
-    except (ValueError, RecursionError) as error:
+        overrides = parse_toml(settings)
+    except ValueError as error:
         raise InvalidRequestError(
             f"the settings are no TOML: {str(error)[:100]}. Example: soup.num_alphas = 5"
         ) from None

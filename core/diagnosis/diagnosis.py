@@ -32,6 +32,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.data.dataset import IdMapping
+from lipt.common.nested import parse_json
 from lipt.common.signals import row_blocks
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.weights.files import load_tensors, pack
@@ -221,7 +222,7 @@ class Diagnosis:
     def load(cls, path: Path) -> Diagnosis:
         """Read a file of `pack`."""
         return load_tensors(
-            path, lambda tensors, metadata: cls(json.loads(metadata["diagnosis"]), tensors)
+            path, lambda tensors, metadata: cls(parse_json(metadata["diagnosis"]), tensors)
         )
 
 

@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 _PRELOADED = """
 PIL.Image _hypothesis_pytestplugin anyio.pytest_plugin cryptography.x509 google.protobuf.json_format
 google.rpc.status_pb2 grpc.aio grpc_health.v1.health grpc_reflection.v1alpha.reflection
-grpc_status.rpc_status numpy pydantic_settings pytest_asyncio.plugin pytest_cov.plugin
+grpc_status.rpc_status numpy pytest_asyncio.plugin pytest_cov.plugin
 pytest_timeout rich.table safetensors.torch sqlite3 torchvision.transforms typer xdist.plugin
 """
 _OPTIONS = ("-x", "-q", "--tb=short", "-p", "no:cacheprovider", "-m", "")

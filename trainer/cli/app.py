@@ -21,6 +21,7 @@ import typer
 import typer.main
 from typer.core import TyperGroup
 
+from lipt.common.config.environment import require_known_variables
 from lipt.common.observability.tracing import attached, exporting, span, wants_export
 from lipt.common.terminal import SHORT_HELP, Version, print_error
 from lipt.trainer.cli.commands import (
@@ -98,8 +99,9 @@ class _Commands(TyperGroup):
         raise typer.Exit(1)
 
 
-def _lipt(*, version: Version = False) -> None:
+def _lipt(*, version: Version = False) -> None:  # noqa: ARG001 - shown before anything else
     """Subsets of a training set, chosen on a model that was pre-trained in pieces."""
+    require_known_variables(os.environ)
 
 
 def program() -> None:

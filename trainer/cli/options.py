@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import inspect
 import os
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
@@ -199,10 +198,11 @@ def collect_overrides(
     """Settings nested as in `RunConfig`: flags and `--set`, over [run] of a file, over a preset."""
     from lipt.common.config.run_config import PRESETS, merge
     from lipt.common.config.settings import read_toml
+    from lipt.common.nested import toml_value
 
     given = {name: value for name, value in flags.items() if value is not None}
     for name, text in parse_options(assignments).items():
-        value = _toml_value(text)
+        value = toml_value(text)
         _require_new(name, value, given)
         given[name] = value
     nested: dict[str, Any] = {}
@@ -230,13 +230,6 @@ def collect_overrides(
             f"{config} has no [run] table. `lipt-coordinator --print-config` shows one."
         )
     return merge(table, nested)
-
-
-def _toml_value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"] if "\n" not in text else text
-    except tomllib.TOMLDecodeError:
-        return text
 
 
 def validated(kind: type[ModelT], values: Mapping[str, Any]) -> ModelT:

@@ -5,7 +5,6 @@ Sizes are checked before a file is fetched, and its content before it is returne
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
@@ -14,6 +13,7 @@ from typing import Any
 from lipt.common.blobs.blob import blob_from_proto
 from lipt.common.blobs.transfer import Transfers
 from lipt.common.errors import DiagnosisError, SubsetError
+from lipt.common.nested import parse_json
 from lipt.common.subsets import packed_sizes, unpack
 from lipt.trainer.client.connection import Connection, Reconnection
 from lipt.trainer.diagnosis.diagnosis import Diagnosis, max_file_bytes, read_diagnosis
@@ -105,8 +105,8 @@ def _described(
                 described = getattr(message, part)
                 break
     try:
-        manifest = json.loads(described.manifest_json or "{}")
-    except (ValueError, RecursionError) as error:
+        manifest = parse_json(described.manifest_json or "{}")
+    except ValueError as error:
         raise refusal(f"the answer's manifest is not JSON ({error}). Ask again.") from None
     if not isinstance(manifest, dict):
         raise refusal("the answer's manifest is not a JSON object. Ask again.")

@@ -15,6 +15,7 @@ from typing import Any
 
 from lipt.common.config.run_config import merge
 from lipt.common.errors import ConfigError
+from lipt.common.nested import parse_json
 from lipt.trainer.files import write_atomically
 from lipt.trainer.formatting import differences
 from lipt.trainer.main_training import Recipe
@@ -137,8 +138,8 @@ def read_trials(path: Path) -> tuple[dict[str, Any], list[Trial]]:
     """Read a comparison's identity and trials, except a last line that a kill has truncated."""
     found: list[dict[str, Any]] = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        with suppress(json.JSONDecodeError):
-            found.append(json.loads(line))
+        with suppress(ValueError):
+            found.append(parse_json(line))
     if not found or not isinstance(found[0], dict) or "model" not in found[0]:
         raise ConfigError(f"{path} is no file of 'lipt compare'. Name one, or a new file.")
     identity, *lines = found

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from lipt.common.errors import ConfigError, SubsetError, WeightsError
+from lipt.common.nested import parse_json
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.weights.files import Weights, check_specs, pack, read_container, specs_of
 from lipt.trainer.files import write_atomically
@@ -167,10 +168,10 @@ class Checkpoint:
             for full_name in container.specs:
                 part, _, name = full_name.partition("/")
                 tensors[part][name] = container.tensor(full_name)
-            saved_identity = json.loads(found["identity"])
+            saved_identity = parse_json(found["identity"])
             progress = TypeAdapter(Progress).validate_json(found["progress"])
             columns: Any = {name: part.numpy() for name, part in tensors.pop("subset").items()}
-            subset = Subset(**columns, **json.loads(found["subset"])) if "subset" in found else None
+            subset = Subset(**columns, **parse_json(found["subset"])) if "subset" in found else None
         except (WeightsError, SubsetError, ValueError, KeyError, TypeError) as error:
             raise WeightsError(
                 f"{path} is damaged, or no checkpoint. Remove it to train from the start, or name "

@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lipt.common.errors import InvalidRequestError, SubsetError
+from lipt.common.nested import parse_json
 from lipt.common.subsets import subset_digest
 from lipt.trainer.arguments import checked
 from lipt.trainer.files import replacing
@@ -402,7 +403,7 @@ def _decode_npy(file: BinaryIO) -> dict[str, Any]:
         if record.dtype.str != dtype or record.ndim != ndim:
             raise ValueError(f"{name} are {record.dtype.str} of {record.ndim} dimensions")
         records[name] = record
-    metadata: dict[str, Any] = json.loads(records.pop("metadata").tobytes())
+    metadata: dict[str, Any] = parse_json(records.pop("metadata").tobytes())
     return records | metadata
 
 
@@ -426,7 +427,7 @@ def _encode_json(subset: Subset, file: BinaryIO) -> None:
 
 
 def _decode_json(file: BinaryIO) -> dict[str, Any]:
-    return dict(json.loads(file.read()))
+    return dict(parse_json(file.read()))
 
 
 _WRITERS = {".npy": _encode_npy, ".json": _encode_json, ".csv": _encode_csv}

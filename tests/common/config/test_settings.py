@@ -74,6 +74,8 @@ def test_flags_override_the_environment(tmp_path: Path, monkeypatch: pytest.Monk
             "Lower num_snapshots, or raise num_st",
         ),
         ("listen = ", "cannot be read as TOML"),
+        ("listen = " + "[" * 5000, "cannot be read as TOML: it is nested more than 64 levels deep"),
+        ("listen." + ".".join("a" * 5000) + " = 1", "nested more than 64 levels deep"),
     ],
 )
 def test_bad_file_is_refused_with_allowed_values(tmp_path: Path, text: str, words: str) -> None:
@@ -82,6 +84,36 @@ def test_bad_file_is_refused_with_allowed_values(tmp_path: Path, text: str, word
     with pytest.raises(ConfigError, match=words) as caught:
         load_settings(CoordinatorSettings, config=config, flags={"dataset": {"source": "digits"}})
     assert str(config) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [
+        ("LIPT_REQUIRE_TOKEN", "maybe", "require_token = 'maybe': .*valid boolean"),
+        ("LIPT_DATASET__IMAGE_SIZE", "big", "dataset.image_size = 'big': .*valid integer"),
+        ("LIPT_ALLOW_MODULES", "mine", "allow_modules = 'mine': .*valid tuple"),
+        ("LIPT_ALLOW_MODULES", "[" * 5000, r"allow_modules = '\[+\.\.\.\[+': .*valid tuple"),
+        ("LIPT_RUN__LEARNERS__NUM_STEPS", "{}", "num_steps = '{}': .*valid integer"),
+        ("LIPT_LOG_LEVEL", "LOUD", "log_level = 'LOUD': .*'DEBUG'"),
+    ],
+)
+def test_a_variable_of_another_type_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, words: str
+) -> None:
+    config = tmp_path / "run.toml"
+    config.write_text("[dataset]\nsource = 'digits'\n")
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ConfigError, match=f"^{variable}: .*{words}"):
+        load_settings(CoordinatorSettings, config=config, flags={})
+
+
+def test_an_override_of_many_levels_is_shown_in_short() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(5000):
+        deep = {"a": deep}
+    with pytest.raises(ConfigError, match=r"seed = \{'a': \{'a': ") as refused:
+        overrides_to_proto({"seed": deep})
+    assert len(str(refused.value)) < 200
 
 
 def test_only_the_operator_s_own_factories_are_allowed() -> None:
