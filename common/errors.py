@@ -158,6 +158,10 @@ class UnknownRunError(LifecycleError, reason="UNKNOWN_RUN", code="NOT_FOUND"):
     """No run has that id or name."""
 
 
+class UnreadableRunError(LifecycleError, reason="UNREADABLE_RUN", code="DATA_LOSS"):
+    """The run's record in the database is damaged; the other runs are not affected."""
+
+
 class RunNotReadyError(LifecycleError, reason="RUN_NOT_READY"):
     """The run has not reached the stage that the request needs, or ended before it."""
 

@@ -18,12 +18,20 @@ class RunState(StrEnum):
     CANCELLED = "cancelled"
     # Shown while the coordinator has different data; the record keeps the real state.
     HELD = "held"
+    # Shown in place of a record that the coordinator cannot read.
+    UNREADABLE = "unreadable"
     # A trainer's value for a newer coordinator's state.
     UNKNOWN = "unknown"
 
     @property
     def ended(self) -> bool:
-        return self in (RunState.READY, RunState.FAILED, RunState.CANCELLED)
+        """Whether nothing is done for the run any more."""
+        return self in (
+            RunState.READY,
+            RunState.FAILED,
+            RunState.CANCELLED,
+            RunState.UNREADABLE,
+        )
 
 
 class LearnerState(StrEnum):

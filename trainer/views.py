@@ -208,7 +208,7 @@ class RunView:
 
     @property
     def ended(self) -> bool:
-        """Whether the run is ready, failed or cancelled."""
+        """Whether the run is ready, failed, cancelled or unreadable."""
         return self.state.ended
 
     @property

@@ -89,10 +89,10 @@ def read_variables(model: type[BaseModel], environment: Mapping[str, str]) -> di
             continue
         if not text:
             raise ConfigError(f"the variable {variable} is empty. Unset it, or give it a value.")
-        value = (
-            toml_value(text) if get_origin(field_of(model, setting).annotation) is tuple else text
-        )
-        for name in reversed(setting.split(".")):
-            value = {name: value}
-        nested = merge(nested, value)
+        is_list = get_origin(field_of(model, setting).annotation) is tuple
+        *sections, leaf = setting.split(".")
+        given: dict[str, Any] = {leaf: toml_value(text) if is_list else text}
+        for section in reversed(sections):
+            given = {section: given}
+        nested = merge(nested, given)
     return nested

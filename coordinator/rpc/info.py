@@ -18,7 +18,13 @@ from lipt.common.access import Role
 from lipt.common.access.tls import split_address
 from lipt.common.config.run_config import RunConfig
 from lipt.common.config.values import run_config_to_proto
-from lipt.common.errors import ConfigError, InvalidRequestError, UnknownRunError
+from lipt.common.errors import (
+    ConfigError,
+    InvalidRequestError,
+    StateError,
+    UnknownRunError,
+    UnreadableRunError,
+)
 from lipt.common.process.devices import versions
 from lipt.common.rpc.handlers import Context
 from lipt.common.rpc.messages import enum_to_proto, enum_value
@@ -34,8 +40,10 @@ from lipt.coordinator.rpc.messages import (
     protocol_version,
     run_view,
     timestamp,
+    unreadable_view,
 )
 from lipt.coordinator.runs.store import RunStore
+from lipt.coordinator.state.records import RunRecord, RunSummary
 from lipt.v1 import access_pb2, access_pb2_grpc, info_pb2_grpc, run_pb2
 from lipt.v1 import info_pb2 as pb
 
@@ -193,9 +201,15 @@ class InfoService(info_pb2_grpc.InfoServiceServicer):
                 standing = (self.store.revision(summary.run_id), waiting)
                 if sent.get(summary.run_id) != standing:
                     sent[summary.run_id] = standing
-                    run = live or self.store.record(summary.run_id)
-                    changed.append(run_view(self.store, run, waiting_reason=waiting))
+                    changed.append(self._shown(summary, live, waiting))
         return changed
+
+    def _shown(self, run: RunSummary, live: RunRecord | None, waiting: str) -> run_pb2.Run:
+        try:
+            record = live or self.store.record(run.run_id)
+        except (UnreadableRunError, StateError) as error:
+            return unreadable_view(self.store, run, str(error))
+        return run_view(self.store, record, waiting_reason=waiting)
 
     def _worker(self, worker: WorkerRecord) -> pb.WorkerInfo:
         held = self.dispatcher.leases.held_by(worker.worker_id)

@@ -19,7 +19,7 @@ from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, enum_to_pro
 from lipt.common.states import LearnerPhase, LearnerState, RunState
 from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
-from lipt.coordinator.state.records import LearnerRecord, RunRecord
+from lipt.coordinator.state.records import LearnerRecord, RunRecord, RunSummary
 from lipt.v1 import info_pb2, run_pb2, worker_pb2
 
 MessageT = TypeVar("MessageT", bound=Message)
@@ -85,6 +85,12 @@ def run_view(
             for learner in (run.learners if learners else ())
         ],
     )
+
+
+def unreadable_view(store: RunStore, run: RunSummary, problem: str) -> run_pb2.Run:
+    """A run whose record cannot be read: its id, name and creation."""
+    shown = {"state": RunState.UNREADABLE, "message": problem, "fingerprint": ""}
+    return message_of(run_pb2.Run, run, revision=store.revision(run.run_id), **shown)
 
 
 def _message(held: str, run: RunRecord) -> str:

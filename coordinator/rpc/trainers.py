@@ -13,12 +13,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, Generic, Literal, Self, TypeVar
 
 from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto
-from lipt.common.errors import InvalidRequestError, UnknownRunError
+from lipt.common.errors import InvalidRequestError, StateError, UnknownRunError, UnreadableRunError
 from lipt.common.observability.tracing import current_traceparent, received
 from lipt.common.rpc.handlers import Context
 from lipt.coordinator.compute.messages import OnProgress, Progressed
 from lipt.coordinator.rpc.limits import peer_of
-from lipt.coordinator.rpc.messages import message_of, run_view
+from lipt.coordinator.rpc.messages import message_of, run_view, unreadable_view
 from lipt.coordinator.rpc.strategies import describe_strategies
 from lipt.coordinator.runs.requests import RunRequests, page_of
 from lipt.coordinator.runs.store import RunStore
@@ -76,8 +76,13 @@ class RunService(run_pb2_grpc.RunServiceServicer):
         for run in page:
             # Records are read from disk: let other calls run in between.
             await asyncio.sleep(0)
-            with contextlib.suppress(UnknownRunError):  # removed meanwhile
-                response.runs.append(self._view(self.store.record(run.run_id), learners=False))
+            try:
+                view = self._view(self.store.record(run.run_id), learners=False)
+            except UnknownRunError:  # removed meanwhile
+                continue
+            except (UnreadableRunError, StateError) as error:
+                view = unreadable_view(self.store, run, str(error))
+            response.runs.append(view)
         return response
 
     async def CancelRun(

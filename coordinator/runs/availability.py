@@ -88,7 +88,7 @@ def hold_reason(run: RunRecord | RunSummary, data: DataDescription) -> str:
 
 def hold_runs_of_other_data(store: RunStore, data: DataDescription, events: Events) -> None:
     for run in store.runs():
-        if reason := hold_reason(run, data):
+        if not run.problem and (reason := hold_reason(run, data)):
             store.hold(run.run_id, reason)
             if not run.state.ended:
                 record_held(run, reason, events)

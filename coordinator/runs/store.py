@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from time import monotonic, time
 from typing import TypeAlias
 
-from lipt.common.errors import RunNotReadyError, UnknownRunError
+from lipt.common.errors import RunNotReadyError, UnknownRunError, UnreadableRunError
 from lipt.common.states import LearnerPhase, LearnerState, RunState
 from lipt.coordinator.compute.messages import Progressed
 from lipt.coordinator.state.database import Database
@@ -146,12 +146,13 @@ class RunStore:
 
     async def load(self) -> None:
         """Read the runs of earlier processes; only summaries of ended ones."""
-        summaries = await self._database.load_summaries()
-        unfinished = [summary.run_id for summary in summaries if not summary.state.ended]
-        for summary in summaries:
+        for summary in await self._database.load_summaries():
             self._note(summary)
-        for run in await self._database.load_runs(unfinished):
-            self._make_live(run)
+            if summary.problem:
+                logger.error("%s", summary.problem)
+            if not summary.state.ended:
+                with contextlib.suppress(UnreadableRunError):  # logged, and shown as such
+                    self._make_live(self.record(summary.run_id))
 
     def runs(self) -> tuple[RunSummary, ...]:
         return tuple(entry.summary for entry in self._entries.values())
@@ -162,10 +163,18 @@ class RunStore:
 
     def record(self, run_id: str) -> RunRecord:
         """A run's record; does not count as a use of the run."""
-        live = self._live.get(run_id)
+        live, entry = self._live.get(run_id), self._entries.get(run_id)
         if live is not None:
             return live.shown
-        run = self._database.read_run(run_id) if run_id in self._entries else None
+        if entry is not None and entry.summary.problem:
+            raise UnreadableRunError(entry.summary.problem)
+        try:
+            run = None if entry is None else self._database.read_run(run_id)
+        except UnreadableRunError as error:
+            logger.error("%s", error)  # noqa: TRY400 - said in full
+            self._entries[run_id].summary = self._entries[run_id].summary.unreadable(str(error))
+            self._touch(run_id)
+            raise
         if run is None:
             raise UnknownRunError(f"there is no run {run_id!r}.")
         return run
@@ -211,6 +220,8 @@ class RunStore:
         if entry is None:
             raise UnknownRunError(f"there is no run {run_id!r}.")
         run = entry.summary
+        if run.problem:
+            raise UnreadableRunError(run.problem)
         if not run.state.ended:
             raise RunNotReadyError(
                 f"run {run.name} is {run.state.value}, and only runs that have ended are removed. "
@@ -296,7 +307,8 @@ class RunStore:
 
     def _named(self, name: str) -> _Entry | None:
         if name == LATEST:
-            return next(reversed(self._entries.values()), None)
+            newest_first = reversed(self._entries.values())
+            return next((entry for entry in newest_first if not entry.summary.problem), None)
         return next((entry for entry in self._entries.values() if entry.summary.name == name), None)
 
     def _note(self, summary: RunSummary) -> None:

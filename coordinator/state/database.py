@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache, partial
@@ -15,7 +17,7 @@ from typing import Self, TypeVar
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from lipt.common.config.values import explain
-from lipt.common.errors import LiptError, StateError
+from lipt.common.errors import LiptError, StateError, UnreadableRunError
 from lipt.common.inputs.specs import InputFormat
 from lipt.common.states import RunState
 from lipt.coordinator.state.files import make_private_file
@@ -27,6 +29,8 @@ from lipt.coordinator.state.records import (
     SubsetRecord,
     TokenRecord,
 )
+
+logger = logging.getLogger(__name__)
 
 SCHEMA = 1
 
@@ -60,6 +64,11 @@ _REMEDY = (
     "Free some space or mend the disk, then ask again: nothing acknowledged was lost. If the file "
     "is damaged, start on a copy that lipt state backup made."
 )
+
+# SQLite's functions refuse the whole statement for one text that is not JSON.
+_JSON = "CASE WHEN json_valid(body) THEN body ELSE '{}' END"
+# In bytes that are no UTF-8, which SQLite stores, escapes that JSON does not have.
+read_text = partial(str, encoding="utf-8", errors="backslashreplace")
 
 KINDS: dict[type[BaseModel], tuple[str, str]] = {
     SubsetRecord: ("subset", "key"),
@@ -133,87 +142,103 @@ def read(
     values: tuple[object, ...] = (),
 ) -> Iterator[RecordT]:
     """Yield the records of a kind that a clause selects; unreadable ones go to `problems`."""
-    kind, _ = KINDS[record]
+    kind, key_field = KINDS[record]
     query = f"SELECT run_id, key, body FROM records WHERE kind = ? {which}"  # noqa: S608 - constants
     for run_id, key, body in connection.execute(query, (kind, *values)):
         of_run = f" of run {run_id}" if run_id else ""
-        yield from _parsed(record, body, f"{kind} {key}{of_run}", problems)
+        yield from _parsed(record, body, f"{kind} {key}{of_run}", problems, {key_field: key})
 
 
 def read_runs(
     connection: sqlite3.Connection, problems: list[str], ids: Collection[str] | None = None
 ) -> Iterator[RunRecord]:
+    """Yield runs with their learners, oldest first; a run is unreadable if one of its rows is."""
     which = ""
     values: tuple[str, ...] = ()
     if ids is not None:
         which = "WHERE run_id IN (SELECT value FROM json_each(?))"
         values = (json.dumps(sorted(ids)),)
-    learners: dict[str, list[LearnerRecord]] = {}
+    learners: defaultdict[str, list[LearnerRecord]] = defaultdict(list)
+    damage: defaultdict[str, list[str]] = defaultdict(list)
     query = f"SELECT run_id, learner_index, body FROM learners {which} ORDER BY 1, 2"  # noqa: S608
     for run_id, index, body in connection.execute(query, values):
-        name = f"learner {index} of run {run_id}"
-        learners.setdefault(run_id, []).extend(_parsed(LearnerRecord, body, name, problems))
-    query = f"SELECT run_id, body FROM runs {which} ORDER BY created_at, run_id"  # noqa: S608
-    for run_id, body in connection.execute(query, values):
-        for run in _parsed(RunRecord, body, f"run {run_id}", problems):
-            yield run.changed(learners=tuple(learners.get(run_id, ())))
+        name, row = f"learner {index} of run {run_id}", {"index": index}
+        learners[run_id].extend(_parsed(LearnerRecord, body, name, damage[run_id], row))
+    query = "SELECT run_id, name, request_id, created_at, body FROM runs"
+    query = f"{query} {which} ORDER BY created_at, run_id"
+    for *columns, body in connection.execute(query, values):
+        row = dict(zip(("run_id", "name", "request_id", "created_at"), columns, strict=True))
+        run_id = row["run_id"]
+        damaged = damage[run_id]
+        for record in _parsed(RunRecord, body, f"run {run_id}", damaged, row):
+            run = record.changed(learners=tuple(learners[run_id]))
+            damaged += () if damaged else map(_unreadable(f"run {run_id}"), run.contradictions())
+            if not damaged:
+                yield run
+        problems += damaged
 
 
-def _parsed(kind: type[RecordT], body: str, name: str, problems: list[str]) -> Iterator[RecordT]:
+def _parsed(
+    kind: type[RecordT], body: str, name: str, problems: list[str], row: Mapping[str, object]
+) -> Iterator[RecordT]:
+    """Yield the record, if its text is readable and has the values of its row."""
+    say = _unreadable(name)
     try:
-        yield kind.model_validate_json(body)
+        record = kind.model_validate_json(body)
     except (ValidationError, LiptError) as error:
-        why = explain(error) if isinstance(error, ValidationError) else str(error)
-        problems.append(f"the record of {name} cannot be read: {why[:500]}")
+        problems.append(say(explain(error) if isinstance(error, ValidationError) else str(error)))
+        return
+    differing = [field for field, value in row.items() if getattr(record, field) != value]
+    if differing:
+        problems.append(say(f"its {' and '.join(differing)} are those of another"))
+    else:
+        yield record
 
 
-def read_summaries(connection: sqlite3.Connection, problems: list[str]) -> Iterator[RunSummary]:
+def _unreadable(name: str) -> Callable[[str], str]:
+    return lambda why: f"the record of {name} cannot be read: {why[:_MOST_CHARACTERS]}"
+
+
+def _with_remedy(problem: str) -> str:
+    return f"{problem}. Other runs are not affected; restore this one from a backup."
+
+
+def read_summaries(connection: sqlite3.Connection) -> Iterator[RunSummary]:
     """Yield the summaries of all runs, oldest first, extracted from JSON by SQLite."""
     # Most runs share a few kinds of inputs, so each is parsed and stored once.
-    same = cache(str)
-    inputs_of = cache(_INPUTS.validate_json)
-    for run_id, *names, state, ended_at, source, fingerprint, inputs in connection.execute(
+    same, inputs_of = cache(str), cache(_INPUTS.validate_json)
+    for run_id, name, request_id, created_at, state, ended_at, *texts in connection.execute(
         _SUMMARIES
     ):
-        name, request_id, created_at = names
         try:
-            yield RunSummary(
-                run_id,
-                name,
-                request_id,
-                created_at,
-                RunState(state),
-                ended_at,
-                same(source),
-                same(fingerprint),
-                None if inputs is None else inputs_of(inputs),
+            source, fingerprint, inputs = texts
+            values = (run_id, name, request_id, created_at, state, ended_at)
+            kept = (same(source), same(fingerprint), inputs and inputs_of(inputs))
+            yield _SUMMARY.validate_python(
+                dict(zip(RunSummary.__slots__, values + kept, strict=False))
             )
         except ValueError as error:
-            problems.append(f"the record of run {run_id} cannot be read: {str(error)[:500]}")
+            why = explain(error) if isinstance(error, ValidationError) else str(error)
+            summary = RunSummary(run_id, name, request_id, _shown(created_at), RunState.PENDING)
+            yield summary.unreadable(_with_remedy(_unreadable(f"run {run_id}")(why)))
 
 
+def _shown(created_at: float) -> float:
+    return created_at if abs(created_at) < _LAST_SECOND else 0.0
+
+
+_MOST_CHARACTERS = 100
+_LAST_SECOND = 6e10
 _INPUTS: TypeAdapter[InputFormat] = TypeAdapter(InputFormat)
-_SUMMARIES = """
+_SUMMARY = TypeAdapter(RunSummary)
+_SUMMARIES = f"""
     SELECT run_id, name, request_id, created_at,
         json_extract(body, '$.state'), json_extract(body, '$.ended_at'),
         json_extract(body, '$.source'), json_extract(body, '$.fingerprint'),
         json_extract(body, '$.inputs')
-    FROM (
-        SELECT run_id, name, request_id, created_at,
-            CASE WHEN json_valid(body) THEN body ELSE '{}' END AS body
-        FROM runs
-    )
+    FROM (SELECT run_id, name, request_id, created_at, {_JSON} AS body FROM runs)
     ORDER BY created_at, run_id
-"""
-
-
-def require_readable(problems: Collection[str]) -> None:
-    """Raise a StateError if some records cannot be read."""
-    if problems:
-        raise StateError(
-            f"{next(iter(problems))}. lipt state check names all such records; restore a backup, "
-            "or give another --state-dir."
-        )
+"""  # noqa: S608 - constants
 
 
 ResultT = TypeVar("ResultT")
@@ -237,6 +262,7 @@ class Database:
         try:
             connection = thread.submit(_connect, path).result()
             reader = sqlite3.connect(path, isolation_level=None)
+            reader.text_factory = read_text
             reader.execute("PRAGMA query_only = ON")
             return cls(connection, thread, reader)
         except sqlite3.Error as error:
@@ -252,12 +278,13 @@ class Database:
         return await self._load(partial(read_runs, ids=ids))
 
     async def load_summaries(self) -> tuple[RunSummary, ...]:
-        return await self._load(read_summaries)
+        return await self._load(lambda connection, _: read_summaries(connection))
 
     async def load(self, kind: type[RecordT]) -> tuple[RecordT, ...]:
         return await self._load(lambda *given: read(given[0], kind, given[1]))
 
     def read_run(self, run_id: str) -> RunRecord | None:
+        """The stored run; an UnreadableRunError if one of its rows is damaged."""
         problems: list[str] = []
         try:
             # One consistent view of the run and its learners.
@@ -268,7 +295,8 @@ class Database:
                 self._reader.execute("ROLLBACK")
         except sqlite3.Error as error:
             raise StateError(f"run {run_id} could not be read: {error}. {_REMEDY}") from error
-        require_readable(problems)
+        if problems:
+            raise UnreadableRunError(_with_remedy(problems[0]))
         return runs[0] if runs else None
 
     async def save_run(self, run: RunRecord, learners: Iterable[LearnerRecord] = ()) -> None:
@@ -296,17 +324,16 @@ class Database:
     ) -> tuple[SubsetRecord, ...]:
         """A run's newest `most` subsets, newest first; of one digest, if given."""
         which = (
-            "AND run_id = ? AND ifnull(json_extract(body, '$.digest') = ?, true) "
-            "ORDER BY json_extract(body, '$.created_at') DESC, key LIMIT ?"
+            f"AND run_id = ? AND ifnull(json_extract({_JSON}, '$.digest') = ?, true) "
+            f"ORDER BY json_extract({_JSON}, '$.created_at') DESC, key LIMIT ?"
         )
         return await self._find(SubsetRecord, which, run_id, digest, most)
 
     async def remove_subsets_scored_by(self, credential: str) -> int:
         """Remove subsets whose manifests name this credential as a scorer; returns their number."""
-        which = (
-            "kind = ? AND EXISTS (SELECT 1 FROM json_each(body, '$.manifest.scored_by.credentials')"
-            " WHERE json_extract(value, '$.credential') = ?)"
-        )
+        named = f"json_each({_JSON}, '$.manifest.scored_by.credentials')"
+        is_it = "CASE type WHEN 'object' THEN json_extract(value, '$.credential') END = ?"
+        which = f"kind = ? AND EXISTS (SELECT 1 FROM {named} WHERE {is_it})"  # noqa: S608 - constants
         query = f"DELETE FROM records WHERE {which}"  # noqa: S608 - constants
         values = (KINDS[SubsetRecord][0], credential)
         return await self._write(lambda connection: connection.execute(query, values).rowcount)
@@ -319,9 +346,11 @@ class Database:
     async def _load(
         self, load: Callable[[sqlite3.Connection, list[str]], Iterator[ResultT]]
     ) -> tuple[ResultT, ...]:
+        """Load the readable records; unreadable ones are logged, and count as absent."""
         problems: list[str] = []
         records = await self._do(lambda: tuple(load(self._connection, problems)))
-        require_readable(problems)
+        for problem in problems:
+            logger.error("%s. lipt state check names all such records", problem)
         return records
 
     async def _write(self, action: Callable[[sqlite3.Connection], ResultT]) -> ResultT:
@@ -368,6 +397,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     with suppress(OSError):  # SQLite reports more precisely why it cannot be opened
         make_private_file(path)
     connection = sqlite3.connect(path, isolation_level=None)
+    connection.text_factory = read_text
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA foreign_keys = ON")

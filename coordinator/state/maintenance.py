@@ -27,9 +27,16 @@ from lipt.common.blobs.files import (
 )
 from lipt.common.blobs.store import Expiry, StoredFile
 from lipt.common.errors import InvalidRequestError, StateError
-from lipt.common.states import LearnerState, RunState
+from lipt.common.states import RunState
 from lipt.common.subsets import packed_sizes
-from lipt.coordinator.state.database import KINDS, prepare, read, read_runs, require_schema
+from lipt.coordinator.state.database import (
+    KINDS,
+    prepare,
+    read,
+    read_runs,
+    read_text,
+    require_schema,
+)
 from lipt.coordinator.state.files import StateLock, collection_paused, make_private_file
 from lipt.coordinator.state.records import DiagnosisRecord, RunRecord, SubsetRecord
 
@@ -50,6 +57,7 @@ def opened_read_only(directory: Path) -> Iterator[sqlite3.Connection]:
         with closing(
             sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
         ) as connection:
+            connection.text_factory = read_text
             connection.execute("PRAGMA user_version")
             yield connection
     except sqlite3.Error as error:
@@ -130,7 +138,7 @@ def named_digests(directory: Path) -> Iterator[str]:
     """Yield digests that records name, needed or not, with repeats; other blobs are uploads."""
     with opened_read_only(directory) as connection:
         for (named,) in connection.execute(_NAMED):
-            yield from _DIGEST.findall(named)
+            yield from _DIGEST.findall(str(named))
 
 
 @dataclass(frozen=True)
@@ -231,30 +239,10 @@ def _record_problems(record: BaseModel, fingerprints: dict[str, str]) -> Iterato
     match record:
         case RunRecord():
             fingerprints[record.run_id] = record.fingerprint
-            yield from _run_problems(record)
         case SubsetRecord():
             yield from _subset_problems(record, fingerprints)
         case DiagnosisRecord() if record.run_id and record.run_id not in fingerprints:
             yield f"diagnosis {record.key[:12]} of run {record.run_id}: there is no such run"
-
-
-def _run_problems(run: RunRecord) -> Iterator[str]:
-    indices = [learner.index for learner in run.learners]
-    if indices != list(range(len(indices))):
-        yield f"run {run.name} has learners {indices}: some are missing"
-    if run.state is RunState.READY and run.pretrained_weights is None:
-        yield f"run {run.name} is ready and has no theta_p"
-    begun = run.state in (RunState.TRAINING, RunState.MERGING, RunState.READY)
-    if begun and (run.initial_weights is None or run.inputs is None):
-        yield f"run {run.name} is {run.state} and has no theta*"
-    if begun and len(indices) != run.config.learners.num_learners:
-        yield (
-            f"run {run.name} has {len(indices)} learners, its configuration says "
-            f"{run.config.learners.num_learners}"
-        )
-    for learner in run.learners:
-        if (learner.state is LearnerState.DONE) != (learner.result is not None):
-            yield f"learner {learner.index} of run {run.name} is {learner.state}, its result is not"
 
 
 def _subset_problems(subset: SubsetRecord, known: Mapping[str, str]) -> Iterator[str]:

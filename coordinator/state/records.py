@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from typing import Any, Self
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from lipt.common.access import Role
 from lipt.common.blobs.blob import BlobName
@@ -17,9 +18,23 @@ from lipt.common.states import LearnerState, RunState
 from lipt.common.targets.values import OtherTarget
 from lipt.core.results import CommittedLearner, Ingredient, Outcome
 
+# A stored value must fit the messages that show it.
+Seconds = Annotated[float, Field(ge=-6e10, le=2.5e11)]  # since 1970, of the years 1 to 9999
+Count = Annotated[int, Field(ge=0, lt=2**31)]
+Size = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+def _require_stored(state: RunState) -> RunState:
+    if state in (RunState.HELD, RunState.UNREADABLE, RunState.UNKNOWN):
+        raise ValueError(f"{state} is shown and never stored")
+    return state
+
+
+StoredState = Annotated[RunState, AfterValidator(_require_stored)]
+
 
 class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     def changed(self, **values: Any) -> Self:
         unknown = values.keys() - type(self).model_fields.keys()
@@ -33,15 +48,15 @@ class SilentEnd(_Record):
 
     worker_id: str
     worker_name: str
-    step: int
-    # Seconds, on the clock of `training_started_at`.
-    at: float
+    step: Count
+    # On the clock of `training_started_at`.
+    at: Seconds
 
 
 class UnconfirmedResult(_Record):
     """One worker's result, held until another worker submits an equal one."""
 
-    epoch: int
+    epoch: Count
     worker_id: str
     worker_name: str
     # Certificate, token or worker id of the worker's owner.
@@ -59,13 +74,13 @@ class UnconfirmedResult(_Record):
 class LearnerRecord(_Record):
     """A learner: its shard, attempts and result."""
 
-    index: int
+    index: Count
     density: float
     shard: BlobName
     state: LearnerState = LearnerState.QUEUED
     # Grows with every lease; a commit under an older one is refused.
-    epoch: int = 0
-    failures: int = 0
+    epoch: Count = 0
+    failures: Count = 0
     worker_id: str = ""
     worker_name: str = ""
     device: str = ""
@@ -80,9 +95,9 @@ class LearnerRecord(_Record):
     loss: float = 0.0
     train_seconds: float = 0.0
     # Latest lease, and commit; on the clock of `training_started_at`.
-    leased_at: float | None = None
-    committed_at: float | None = None
-    bytes_received: int = 0
+    leased_at: Seconds | None = None
+    committed_at: Seconds | None = None
+    bytes_received: Size = 0
     message: str = ""
     # Reasons of failed attempts, oldest first; kept after a success.
     refusals: tuple[str, ...] = ()
@@ -103,8 +118,8 @@ class SoupRecord(_Record):
     mean_learner_accuracy: float
     best_learner_accuracy: float
     soup_accuracy: float
-    num_kept: int
-    num_validation_examples: int
+    num_kept: Count
+    num_validation_examples: Count
 
 
 class CostRecord(_Record):
@@ -122,19 +137,19 @@ class RunRecord(_Record):
     run_id: str
     name: str
     request_id: str
-    created_at: float
+    created_at: Seconds
     config: RunConfig
     # The data: its name, its usable examples, and what binds the run to it.
     source: str = ""
-    num_examples: int = 0
+    num_examples: Size = 0
     fingerprint: str
-    num_classes: int
+    num_classes: Count
     # Set if the outputs are not classes.
     other_target: OtherTarget | None = None
     # A sentence on defaults that were lowered so that the shards fit the data.
     lowered_defaults: str = ""
-    state: RunState = RunState.PENDING
-    ended_at: float | None = None
+    state: StoredState = RunState.PENDING
+    ended_at: Seconds | None = None
     message: str = ""
     # The source of a new head's other weights, in one sentence.
     initialization_note: str = ""
@@ -144,7 +159,7 @@ class RunRecord(_Record):
     pretrained_weights: BlobName | None = None
     learners: tuple[LearnerRecord, ...] = ()
     # Wall clock of the first lease; the deadline counts from it.
-    training_started_at: float | None = None
+    training_started_at: Seconds | None = None
     soup: SoupRecord | None = None
     costs: CostRecord = CostRecord()
     # W3C trace context of its request, if any.
@@ -194,6 +209,22 @@ class RunRecord(_Record):
         """Index and result of each committed learner, ascending: the soup's ingredients."""
         return tuple((learner.index, learner.result) for learner in self.outcome.learners)
 
+    def contradictions(self) -> Iterator[str]:
+        """Yield what no stored run has: missing learners, theta* or theta_p, or results."""
+        num_learners = self.config.learners.num_learners
+        begun = self.state in (RunState.TRAINING, RunState.MERGING, RunState.READY)
+        indices = [learner.index for learner in self.learners]
+        if indices != list(range(num_learners if begun or indices else 0)):
+            yield f"run {self.name} has {len(indices)} of {num_learners} learners: some are missing"
+        if self.state is RunState.READY and self.pretrained_weights is None:
+            yield f"run {self.name} is ready and has no theta_p"
+        if begun and (self.initial_weights is None or self.inputs is None):
+            yield f"run {self.name} is {self.state} and has no theta*"
+        for learner in self.learners:
+            if (learner.state is LearnerState.DONE) != (learner.result is not None):
+                name = f"learner {learner.index} of run {self.name}"
+                yield f"{name} is {learner.state}, its result is not"
+
     @property
     def num_failures(self) -> int:
         return sum(learner.failures for learner in self.learners)
@@ -214,21 +245,28 @@ class RunRecord(_Record):
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """The fields of a `RunRecord` that stay in memory for every run."""
+    """The fields of a `RunRecord` that stay in memory for every run.
+
+    Of an unreadable one, its columns in the database, and the `problem`.
+    """
 
     run_id: str
     name: str
     request_id: str
-    created_at: float
-    state: RunState
-    ended_at: float | None
-    source: str
-    fingerprint: str
-    inputs: InputFormat | None
+    created_at: Seconds
+    state: StoredState
+    ended_at: Seconds | None = None
+    source: str = ""
+    fingerprint: str = ""
+    inputs: InputFormat | None = None
+    problem: str = ""
 
     @classmethod
     def of(cls, run: RunRecord) -> Self:
-        return cls(*(getattr(run, name) for name in cls.__slots__))
+        return cls(*(getattr(run, name) for name in cls.__slots__ if name != "problem"))
+
+    def unreadable(self, problem: str) -> Self:
+        return replace(self, state=RunState.UNREADABLE, ended_at=None, problem=problem)
 
 
 class TokenRecord(_Record):
@@ -239,10 +277,10 @@ class TokenRecord(_Record):
     role: Role
     # SHA-256 of the token's text, which is never stored.
     sha256: str
-    created_at: float
+    created_at: Seconds
     created_by: str
-    expires_at: float | None = None
-    revoked_at: float | None = None
+    expires_at: Seconds | None = None
+    revoked_at: Seconds | None = None
     # Its workers may score ranges of examples.
     scores: bool = False
 
@@ -253,15 +291,15 @@ class SubsetRecord(_Record):
     key: str
     run_id: str
     strategy: str
-    num_examples: int
-    num_classes: int = 0
+    num_examples: Size
+    num_classes: Size = 0
     balanced: bool
     fingerprint: str
     digest: str
     weights_sha256: str
     manifest: dict[str, object]
     blob: BlobName
-    created_at: float
+    created_at: Seconds
 
 
 class DiagnosisRecord(_Record):
@@ -271,10 +309,10 @@ class DiagnosisRecord(_Record):
     # Empty for a diagnosis of the data alone.
     run_id: str
     proxy: str
-    num_examples: int
+    num_examples: Size
     fingerprint: str
     # Digest of the caller's own features; empty without.
     features_sha256: str
     manifest: dict[str, object]
     blob: BlobName
-    created_at: float
+    created_at: Seconds

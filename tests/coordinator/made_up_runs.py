@@ -19,7 +19,7 @@ def made_up_run(
     deadline_seconds: float = 0.0,
     max_attempts: int = 3,
 ) -> RunRecord:
-    """A run in TRAINING with `num_learners` queued learners."""
+    """A run, in TRAINING if not told otherwise, with `num_learners` queued learners."""
     learners = LearnersConfig(
         num_learners=num_learners,
         min_learners=min_learners,
@@ -37,6 +37,7 @@ def made_up_run(
         state=state,
         inputs=IMAGE,
         initial_weights=BlobName.of(b"theta*"),
+        pretrained_weights=BlobName.of(b"theta_p") if state is RunState.READY else None,
         learners=tuple(
             LearnerRecord(index=index, density=0.9, shard=BlobName.of(b"%d" % index))
             for index in range(num_learners)

@@ -128,7 +128,7 @@ const SIGNS = {
   ready: ["✓", "good"], kept: ["✓", "good"], done: ["•", "quiet"],
   pending: ["·", "quiet"], idle: ["·", "quiet"], queued: ["·", "faint"],
   cancelled: ["×", "faint"], dropped: ["×", "faint"], discarded: ["×", "faint"],
-  failed: ["!", "bad"], silent: ["!", "bad"], held: ["‖", "bad"], blocked: ["‖", "bad"],
+  failed: ["!", "bad"], silent: ["!", "bad"], held: ["‖", "bad"], unreadable: ["!", "bad"], blocked: ["‖", "bad"],
 };
 
 /** A state is a word, a sign and a tone: colour is never the only sign. */

@@ -120,7 +120,7 @@ function heard(service) {
 function announce(before, run) {
   const { word, tone } = standingOf(run);
   if (!before) say(`Run ${run.name} has started.`);
-  else if (before.state !== run.state && ["ready", "failed", "cancelled", "held"].includes(word)) {
+  else if (before.state !== run.state && ["ready", "failed", "cancelled", "held", "unreadable"].includes(word)) {
     say(`Run ${run.name} is ${word}.`, tone);
   }
 }

@@ -129,7 +129,7 @@ export const noRun = () => html`
 
 /** The run's name with where one can go from it; `part` names a view below the run. */
 export function runHead(run, part) {
-  const mayCancel = mayAct("admin") && !["ready", "failed", "cancelled"].includes(standingOf(run).word);
+  const mayCancel = mayAct("admin") && !["ready", "failed", "cancelled", "unreadable"].includes(standingOf(run).word);
   return head(html`${part ?? run.name} ${badge(standingOf(run))}`, html`
     ${mayCancel && button("Cancel the run", () => confirmCancel(run), { class: "danger" })}
     ${!part && html`<a class="button" href=${to(["diagnosis"], { run: run.run_id })}>Diagnosis</a>`}
@@ -153,7 +153,7 @@ function confirmCancel(run) {
 
 function messages(run) {
   const { word } = standingOf(run);
-  const kind = ["failed", "held"].includes(word) ? "problem" : "note";
+  const kind = ["failed", "held", "unreadable"].includes(word) ? "problem" : "note";
   const shown = [[run.message, kind], [run.waiting_reason, "note"], [run.lowered_defaults, "note"], [run.initialization_note, "note"]];
   return html`${shown.filter(([text]) => text && text !== word).map(([text, tone]) => html`<p class=${tone}>${text}</p>`)}
     ${["initializing", "sharding", "merging"].includes(word) && progressLine(run.progress)}

@@ -26,6 +26,7 @@ class RunState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RUN_STATE_FAILED: _ClassVar[RunState]
     RUN_STATE_CANCELLED: _ClassVar[RunState]
     RUN_STATE_HELD: _ClassVar[RunState]
+    RUN_STATE_UNREADABLE: _ClassVar[RunState]
 
 class LearnerState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -51,6 +52,7 @@ RUN_STATE_READY: RunState
 RUN_STATE_FAILED: RunState
 RUN_STATE_CANCELLED: RunState
 RUN_STATE_HELD: RunState
+RUN_STATE_UNREADABLE: RunState
 LEARNER_STATE_UNSPECIFIED: LearnerState
 LEARNER_STATE_QUEUED: LearnerState
 LEARNER_STATE_LEASED: LearnerState

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,7 +12,7 @@ import pytest
 from lipt.common.access.tokens import Token
 from lipt.common.blobs.blob import BlobName, blob_to_proto
 from lipt.common.config.run_config import RunConfig
-from lipt.common.errors import InvalidRequestError
+from lipt.common.errors import InvalidRequestError, UnreadableRunError
 from lipt.common.rpc.messages import enum_value
 from lipt.common.states import LearnerPhase, RunState
 from lipt.coordinator.access.caller import Caller
@@ -28,12 +29,13 @@ from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.subsets import Answer, DiagnosisQuery
 from lipt.core.selection.select import STRATEGIES
+from lipt.trainer.views import RunView, view_of
 from lipt.v1 import access_pb2, diagnosis_pb2, info_pb2, run_pb2, worker_pb2
 from lipt.v1 import subset_pb2 as pb
 from tests.clock import Clock
 from tests.coordinator.dispatch.conftest import Bench
 from tests.coordinator.made_up_runs import made_up_run
-from tests.coordinator.state.conftest import diagnosis_of, subset_of
+from tests.coordinator.state.conftest import diagnosis_of, execute, subset_of
 
 
 def link_of(caller: Caller) -> tuple[str, float]:
@@ -118,6 +120,42 @@ async def test_listing_runs_yields_to_other_calls_and_skips_removed_runs(
     assert ids == [f"e{number:02}" for number in reversed(range(90)) if number != 60]
     assert first.runs[0].costs.bytes_to_workers == 0
     assert not first.runs[0].learners
+
+
+async def test_an_unreadable_run_is_listed_and_watched_beside_the_others(
+    database: Database, tmp_path: Path
+) -> None:
+    for number, run_id in enumerate(("damaged", "later", "fine")):
+        run = made_up_run(run_id, state=RunState.READY).changed(created_at=10.0 + number)
+        await database.save_run(run, run.learners)
+    execute(tmp_path / "lipt.db", "UPDATE runs SET body = '{' WHERE run_id = 'damaged'")
+    watched = Watched(database)
+    await watched.store.load()
+    # While it is served.
+    execute(tmp_path / "lipt.db", "DELETE FROM learners WHERE run_id = 'later'")
+    requests = cast("Any", SimpleNamespace(driver=SimpleNamespace(cancel=None)))
+    service = RunService(watched.store, requests, NOBODY, watched.stopping, lambda _: "")
+    listed = await service.ListRuns(run_pb2.ListRunsRequest(), NOBODY)
+    answers = watched.watch()
+    first = await anext(answers)
+    await answers.aclose()
+    states = ["RUN_STATE_READY", "RUN_STATE_UNREADABLE", "RUN_STATE_UNREADABLE"]
+    for runs in (listed.runs, first.runs):
+        assert [run.run_id for run in runs] == ["fine", "later", "damaged"]
+        assert [run_pb2.RunState.Name(run.state) for run in runs] == states
+        assert [run.created_at.seconds for run in runs] == [12, 11, 10]
+        assert "some are missing" in runs[1].message
+        assert "run damaged cannot be read" in runs[2].message
+    views = [view_of(RunView, run) for run in listed.runs]
+    assert [view.state for view in views] == [RunState.READY, *[RunState.UNREADABLE] * 2]
+    assert [view.goes_on for view in views] == [False] * 3
+    for call in (
+        service.GetRun(run_pb2.GetRunRequest(run_id="later"), NOBODY),
+        service.CancelRun(run_pb2.CancelRunRequest(run_id="name-damaged"), NOBODY),
+        anext(service.WatchRun(run_pb2.WatchRunRequest(run_id="damaged"), NOBODY)),
+    ):
+        with pytest.raises(UnreadableRunError, match="cannot be read"):
+            await call
 
 
 HELD = "run name-r was made on other data."

@@ -66,7 +66,7 @@ class Bench:
         self.worker_id = ""
 
     async def begin(self, run: RunRecord) -> None:
-        learners = LearnersConfig(num_steps=10, num_snapshots=2, max_attempts=1)
+        learners = LearnersConfig(num_learners=3, num_steps=10, num_snapshots=2, max_attempts=1)
         initial = self.blobs.put_bytes(pack(THETA))
         pruning = PruningConfig(method=PruningMethod.NONE)
         config = RunConfig(model="resnet8", learners=learners, pruning=pruning)

@@ -1,20 +1,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lipt.common.errors import StateError, UnknownRunError
+from lipt.common.blobs.blob import BlobName
+from lipt.common.errors import StateError, UnknownRunError, UnreadableRunError
 from lipt.common.states import RunState
 from lipt.coordinator.compute.messages import Progressed
 from lipt.coordinator.runs.store import Change, LearnerProgress, LiveRun, RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, RunSummary
 from tests.coordinator.made_up_runs import made_up_run
+from tests.coordinator.state.conftest import execute
 from tests.properties import at_most
 
 
@@ -77,20 +80,13 @@ class Reads:
     """Counts the records that a database reads, one by one and at the start."""
 
     def __init__(self, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.loaded: list[str] = []
         self.read: list[str] = []
-        load, read = database.load_runs, database.read_run
-
-        async def noted_load(ids: Collection[str] | None = None) -> tuple[RunRecord, ...]:
-            runs = await load(ids)
-            self.loaded += [run.run_id for run in runs]
-            return runs
+        read = database.read_run
 
         def noted_read(run_id: str) -> RunRecord | None:
             self.read.append(run_id)
             return read(run_id)
 
-        monkeypatch.setattr(database, "load_runs", noted_load)
         monkeypatch.setattr(database, "read_run", noted_read)
 
 
@@ -105,11 +101,11 @@ async def test_records_of_ended_runs_are_read_on_demand(
     await store.load()
     assert [run.run_id for run in store.runs()] == [f"e{it}" for it in range(20)] + ["t"]
     assert [run.run_id for run in store.live()] == ["t"]
-    assert (reads.loaded, reads.read) == (["t"], [])
+    assert reads.read == ["t"]
     assert (store.find("name-e7"), store.find("e7")) == (ended[7], ended[7])
     assert store.find_request(ended[8].request_id) == ended[8]
     assert store.find_request("unknown") is None
-    assert reads.read == ["e7", "e7", "e8"]
+    assert reads.read == ["t", "e7", "e7", "e8"]
 
 
 async def test_an_ended_run_is_summarized_and_still_found(store: RunStore) -> None:
@@ -119,7 +115,9 @@ async def test_an_ended_run_is_summarized_and_still_found(store: RunStore) -> No
         for wait in (store.wait_for_change, store.wait_for_update)
     )
     await asyncio.sleep(0)
-    ended = await store.update("r", lambda run: run.changed(state=RunState.READY, ended_at=5.0))
+    weights = BlobName.of(b"theta_p")
+    ready = {"state": RunState.READY, "ended_at": 5.0, "pretrained_weights": weights}
+    ended = await store.update("r", lambda run: run.changed(**ready))
     await asyncio.gather(watched, turned)
     assert store.live() == ()
     assert store.runs() == (RunSummary.of(ended),)
@@ -322,3 +320,34 @@ def require_durable(kind: int, task: asyncio.Task[RunRecord], durable: str) -> N
     if not isinstance(error, StateError):
         said = str(error) if kind == REFUSED else task.result().message
         assert durable.startswith(said)
+
+
+async def test_unreadable_runs_are_shown_and_refused_while_others_go_on(
+    database: Database, tmp_path: Path
+) -> None:
+    ready = made_up_run("ready", state=RunState.READY)
+    for run in (made_up_run("a"), made_up_run("b"), ready):
+        await database.save_run(run, run.learners)
+    execute(tmp_path / "lipt.db", "UPDATE learners SET body = '{' WHERE run_id = 'a'")
+    store = RunStore(database)
+    await store.load()
+    assert [run.run_id for run in store.live()] == ["b"]
+    # A record of an ended run is read later.
+    execute(tmp_path / "lipt.db", "UPDATE runs SET body = '{}' WHERE run_id = 'ready'")
+    revision = store.revision("ready")
+    for run_id in ("a", "name-a", "ready"):
+        with pytest.raises(UnreadableRunError, match="cannot be read"):
+            store.find(run_id)
+    assert store.revision("ready") > revision
+    shown = {run.run_id: run.state for run in store.runs()}
+    unreadable = RunState.UNREADABLE
+    assert shown == {"a": unreadable, "b": RunState.TRAINING, "ready": unreadable}
+    assert store.find("latest").run_id == "b"
+    with pytest.raises(UnreadableRunError):
+        await store.update("a", lambda run: run.changed(message="x"))
+    with pytest.raises(UnreadableRunError):
+        await store.remove("a")
+    with pytest.raises(UnreadableRunError):
+        store.find_request("request-a")
+    changed = await store.update("b", lambda run: run.changed(message="x"))
+    assert database.read_run("b") == changed

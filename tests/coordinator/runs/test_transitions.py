@@ -374,7 +374,8 @@ async def test_requests_of_a_held_run_are_refused(database: Database) -> None:
     store.hold("r", "other data.")
     with pytest.raises(OtherDataError, match="other data"):
         find_ready(store, "r")
-    ended = await store.update("r", lambda run: run.changed(state=RunState.READY))
+    ready = {"state": RunState.READY, "pretrained_weights": BlobName.of(b"theta_p")}
+    ended = await store.update("r", lambda run: run.changed(**ready))
     assert find_ready(store, "r") == ended
 
 

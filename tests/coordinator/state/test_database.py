@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from lipt.common.access import Role
 from lipt.common.blobs.blob import BlobName
-from lipt.common.errors import StateError
+from lipt.common.errors import StateError, UnreadableRunError
 from lipt.common.inputs.specs import ImageFormat
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.state.database import SCHEMA, Database, prepare
@@ -76,7 +76,7 @@ async def test_a_run_is_read_as_last_acknowledged(database: Database) -> None:
 async def test_an_unreadable_run_is_named(database: Database, tmp_path: Path) -> None:
     await database.save_run(made_up_run("a"), made_up_run("a").learners)
     execute(tmp_path / "lipt.db", "UPDATE learners SET body = '{'")
-    with pytest.raises(StateError, match=r"learner 0 of run a cannot be read.*lipt state check"):
+    with pytest.raises(UnreadableRunError, match=r"learner 0 of run a cannot be read.* a backup"):
         database.read_run("a")
     execute(tmp_path / "lipt.db", "DROP TABLE learners")
     with pytest.raises(StateError, match=r"run a could not be read: no such table.*backup"):
@@ -103,8 +103,101 @@ async def test_a_run_with_an_unreadable_state_is_named(
 ) -> None:
     await database.save_run(made_up_run("odd", state=RunState.READY))
     execute(tmp_path / "lipt.db", f"UPDATE runs SET body = '{body}'")
-    with pytest.raises(StateError, match=r"run odd cannot be read.*lipt state check"):
-        await database.load_summaries()
+    (odd,) = await database.load_summaries()
+    assert (odd.run_id, odd.name, odd.state) == ("odd", "name-odd", RunState.UNREADABLE)
+    assert "run odd cannot be read: state" in odd.problem
+
+
+# What a disk, or a person, may leave in a column.
+GARBAGE = (
+    "''",
+    "'{'",
+    "'null'",
+    "'[]'",
+    "'{}'",
+    "char(0)",
+    "CAST(x'fffe00' AS TEXT)",
+    "CAST(x'7b2261223a22ff227d' AS TEXT)",  # JSON, with a byte that is no UTF-8
+    "printf('%.*c', 100000, '[')",
+    "replace(body, '\"', '')",
+    "json_set(body, '$.state', 'held')",
+    "json_set(body, '$.state', 'unreadable')",
+    "json_set(body, '$.created_at', 1e300)",
+    "replace(body, '\"ended_at\":null', '\"ended_at\":1e999')",
+    "json_set(body, '$.ended_at', 'late')",
+    "json_set(body, '$.inputs', 5)",
+    "json_set(body, '$.num_classes', 100000000000)",
+    "json_set(body, '$.run_id', 'b')",
+    "json_set(body, '$.name', 'name-b')",
+    "(SELECT body FROM runs WHERE run_id = 'b')",
+)
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+async def test_garbage_in_a_run_s_row_makes_only_that_run_unreadable(
+    database: Database, tmp_path: Path, garbage: str
+) -> None:
+    for run_id in ("a", "b"):
+        await database.save_run(made_up_run(run_id), made_up_run(run_id).learners)
+    execute(tmp_path / "lipt.db", f"UPDATE runs SET body = {garbage} WHERE run_id = 'a'")
+    summaries = {summary.run_id: summary for summary in await database.load_summaries()}
+    assert summaries["b"] == RunSummary.of(made_up_run("b"))
+    assert summaries["a"].name == "name-a"
+    assert await database.load_runs() == (made_up_run("b"),)
+    assert database.read_run("b") == made_up_run("b")
+    with pytest.raises(UnreadableRunError, match="run a cannot be read: ") as refused:
+        database.read_run("a")
+    assert len(str(refused.value)) <= 250
+    assert list(named_digests(tmp_path))
+    assert list(read_records(tmp_path, [])) == [made_up_run("b")]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE learners SET body = '{' WHERE run_id = 'a' AND learner_index = 1",
+        "UPDATE learners SET body = json_set(body, '$.index', 0) WHERE run_id = 'a'",
+        "UPDATE learners SET body = json_set(body, '$.epoch', 1e30) WHERE run_id = 'a'",
+        "UPDATE learners SET body = json_set(body, '$.state', 'done') WHERE run_id = 'a'",
+        "DELETE FROM learners WHERE run_id = 'a' AND learner_index = 0",
+        "DELETE FROM learners WHERE run_id = 'a' AND learner_index = 2",
+        "DELETE FROM learners WHERE run_id = 'a'",
+    ],
+)
+async def test_a_damaged_or_lost_learner_makes_only_its_run_unreadable(
+    database: Database, tmp_path: Path, damage: str
+) -> None:
+    for run_id in ("a", "b"):
+        await database.save_run(made_up_run(run_id), made_up_run(run_id).learners)
+    execute(tmp_path / "lipt.db", damage)
+    with pytest.raises(UnreadableRunError, match="run a cannot be read: "):
+        database.read_run("a")
+    assert await database.load_runs() == (made_up_run("b"),)
+
+
+@pytest.mark.parametrize("garbage", GARBAGE[:10])
+async def test_garbage_in_a_record_s_row_hides_no_other(
+    database: Database, tmp_path: Path, garbage: str
+) -> None:
+    await database.save_run(made_up_run("r"))
+    scored = {"scored_by": {"credentials": [7, "text", {"credential": "forger"}]}}
+    forged = subset_of("r", "forged").changed(manifest=scored)
+    await database.save(
+        *(subset_of("r", "a"), subset_of("r", "b"), forged),
+        *(diagnosis_of("r", "a"), diagnosis_of("r", "b"), TOKEN, TOKEN.changed(token_id="b")),
+    )
+    execute(tmp_path / "lipt.db", f"UPDATE records SET body = {garbage} WHERE key = 'a'")
+    for kind in (SubsetRecord, DiagnosisRecord, TokenRecord):
+        assert await database.find(kind, "a") is None
+        assert await database.find(kind, "b") is not None
+    found = await database.find_subsets("r")
+    assert {subset.key for subset in found} == {"b", "forged"}
+    assert len(await database.find_subsets("r", "d")) == 2
+    assert await database.remove_subsets_scored_by("forger") == 1
+    assert list(named_digests(tmp_path))
+    # It is computed again, and takes the damaged one's place.
+    await database.save(subset_of("r", "a"))
+    assert await database.find(SubsetRecord, "a") == subset_of("r", "a")
 
 
 async def test_records_are_read_as_last_written(database: Database) -> None:
@@ -247,14 +340,17 @@ def test_tables_are_created_atomically_and_once() -> None:
             assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA,)
 
 
-async def test_an_unreadable_token_is_an_error(database: Database, tmp_path: Path) -> None:
-    # It may be one that was revoked: a coordinator that forgot it would not know.
-    await database.save(TOKEN)
-    execute(tmp_path / "lipt.db", "UPDATE records SET body = json_set(body, '$.role', 'root')")
-    with pytest.raises(StateError, match=r"token a cannot be read.*lipt state check"):
-        await database.load(TokenRecord)
+async def test_an_unreadable_token_is_left_out_and_named(
+    database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = TOKEN.changed(token_id="b")
+    await database.save(TOKEN, other)
+    damage = "SET body = json_set(body, '$.role', 'root') WHERE key = 'a'"
+    execute(tmp_path / "lipt.db", f"UPDATE records {damage}")
+    assert await database.load(TokenRecord) == (other,)
+    assert "token a cannot be read: role = 'root'" in caplog.text
     problems: list[str] = []
-    assert list(read_records(tmp_path, problems)) == []
+    assert list(read_records(tmp_path, problems)) == [other]
     assert ["token a" in problem for problem in problems] == [True]
 
 

@@ -114,7 +114,8 @@ def list_runs(*, json: shared.Json = False, coordinator: shared.Coordinator) -> 
     for run in runs:
         created = f"{run.created_at.astimezone():%Y-%m-%d %H:%M:%S}" if run.created_at else "-"
         soup = f"{run.soup.soup_accuracy:.1%}" if run.soup else "-"
-        named = (run.name or "-", run.run_id, run.state.value, run.config.model)
+        model = run.config.model if run.state is not RunState.UNREADABLE else "-"
+        named = (run.name or "-", run.run_id, run.state.value, model)
         rows.append((*named, created, soup, run.message))
     nothing = ["There are no runs. Start one with: lipt run start"]
     listed = [_in_short(run) for run in runs]
@@ -122,10 +123,11 @@ def list_runs(*, json: shared.Json = False, coordinator: shared.Coordinator) -> 
 
 
 def _in_short(run: RunView) -> dict[str, Any]:
-    whole = {**vars(run), **vars(run.config)}
+    config = {} if run.state is RunState.UNREADABLE else vars(run.config)
+    whole = {**vars(run), **config}
     names = ("run_id", "name", "state", "model", "seed", "created_at", "ended_at", "message")
     soup_accuracy = run.soup and run.soup.soup_accuracy
-    return {name: whole[name] for name in names} | {"soup_accuracy": soup_accuracy}
+    return {name: whole.get(name) for name in names} | {"soup_accuracy": soup_accuracy}
 
 
 @app.command()
