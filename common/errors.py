@@ -242,6 +242,10 @@ class StateError(UnavailableError, reason="BAD_STATE"):
     """The state directory cannot be used."""
 
 
+class DiskFullError(StateError, reason="DISK_FULL", code="RESOURCE_EXHAUSTED"):
+    """The disk of the state directory, or of a backup, has no space left."""
+
+
 class ComputeError(UnavailableError, reason="COMPUTE_FAILED"):
     """The compute process ended without an answer."""
 

@@ -9,6 +9,7 @@ It is not synced: a torn or changed file does not match its digest and is comput
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import logging
@@ -20,10 +21,12 @@ from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 
-from lipt.common.errors import StateError
+from lipt.common.errors import DiskFullError, StateError
 
 logger = logging.getLogger(__name__)
 
+# No space, no quota, and a limit of this process.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TEMPORARY_SUFFIX = ".tmp"
 _DIGEST_CHARS = 32
 
@@ -33,7 +36,8 @@ def state_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StateError(
+        kind = DiskFullError if error.errno in _FULL else StateError
+        raise kind(
             f"{path} cannot be used: {error.strerror or error}. Free space there, make it "
             "writable, put back what was removed, or choose another directory."
         ) from error

@@ -197,9 +197,12 @@ class ComputeProcess:
             if attempt == _MAX_DEATHS or self._stopped:
                 break
             self.events.retried("compute", f"its process ended {how}", job=name_of(job))
+        # The kernel's count does not show all kills of a container's own limit.
+        why = "The system does so when memory is short (--compute-memory); the"
         raise ComputeError(
             f"the compute process ended {how} during {name_of(job)}, at attempt {attempt} of "
-            f"{_MAX_DEATHS}; see the log. The next job starts a new one."
+            f"{_MAX_DEATHS}; see the log. {why if how == _KILLED else 'The'} next job starts a new "
+            "one."
         )
 
     async def _ask(self, pipe: Connection, job: Job[ResultT], on_news: Report) -> ResultT:

@@ -17,7 +17,12 @@ from lipt.common.inputs.specs import ImageFormat, spec_of
 from lipt.common.observability.logs import EventKind, Events, logging_about
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.context import DataDescription
-from lipt.coordinator.compute.jobs.pretraining import CutShards, InitializeWeights, MakeSoup
+from lipt.coordinator.compute.jobs.pretraining import (
+    CutShards,
+    DamagedLearners,
+    InitializeWeights,
+    MakeSoup,
+)
 from lipt.coordinator.compute.messages import Job, JobOptions, OnProgress
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.runs.store import LATEST, RunStore
@@ -129,7 +134,11 @@ async def restore(
         await restore(run, [initial], blobs, compute, report, options)
         jobs.append(MakeSoup(run.config, run.inputs, initial, run.results))
     for job in jobs:
-        await compute.run(job, report, options)
+        if isinstance(await compute.run(job, report, options), DamagedLearners):
+            raise CorruptBlobError(
+                f"theta_p of run {run.name} is lost, and so are results of its learners. Put the "
+                "blobs of a backup back into the state directory, or start the run again."
+            )
     if lost := await _damaged(blobs, damaged):
         raise CorruptBlobError(
             f"{len(lost)} files of run {run.name} are damaged, and recomputing them gave "

@@ -17,7 +17,7 @@ from typing import Self, TypeVar
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from lipt.common.config.values import explain
-from lipt.common.errors import LiptError, StateError, UnreadableRunError
+from lipt.common.errors import DiskFullError, LiptError, StateError, UnreadableRunError
 from lipt.common.inputs.specs import InputFormat
 from lipt.common.states import RunState
 from lipt.coordinator.state.files import make_private_file
@@ -363,7 +363,9 @@ class Database:
             # A cancelled caller does not cancel its action.
             return await asyncio.shield(loop.run_in_executor(self._thread, action))
         except sqlite3.Error as error:
-            raise StateError(f"the state could not be used: {error}. {_REMEDY}") from error
+            full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+            kind = DiskFullError if full else StateError
+            raise kind(f"the state could not be used: {error}. {_REMEDY}") from error
 
 
 def _commit(

@@ -149,6 +149,8 @@ class Checked:
     num_subsets: int
     num_diagnoses: int
     num_blobs: int
+    # Blobs that no record names: uploads, or files newer than the database.
+    num_unnamed: int
     num_bytes: int
     problems: tuple[str, ...]
 
@@ -166,6 +168,7 @@ def check_state(directory: Path) -> Checked:
             needs += needs_of(record)
             problems += _record_problems(record, fingerprints)
         blobs = _read_blobs(directory, problems)
+        unnamed = blobs.keys() - set(named_digests(directory))
     problems += (
         f"blob {need.blob.sha256} is not there, {need.whose} needs it"
         for need in needs
@@ -176,6 +179,7 @@ def check_state(directory: Path) -> Checked:
         num_subsets=counts[SubsetRecord],
         num_diagnoses=counts[DiagnosisRecord],
         num_blobs=len(blobs),
+        num_unnamed=len(unnamed),
         num_bytes=sum(blobs.values()),
         problems=tuple(problems),
     )
@@ -434,7 +438,10 @@ def _copy_database(source: sqlite3.Connection, path: Path) -> None:
             # A single file, readable on read-only media.
             target.execute("PRAGMA journal_mode = DELETE")
     except sqlite3.Error as error:
-        raise StateError(f"the database could not be copied to {path}: {error}.") from None
+        raise StateError(
+            f"the database could not be copied to {path.parent}: {error}. Free space there, or "
+            "choose another disk; the state itself is unchanged."
+        ) from None
     sync(path)
 
 

@@ -5,7 +5,7 @@ Every event says what the service is doing at that moment, so a test can put the
 process inside a stage, whatever the machine's speed. With NUMBER 0 it never comes. When it
 ends by SIGTERM it prints how many events of each kind there were. With SYNC_JOURNAL it
 and its compute process write there what they have synced: see `power_cut`. With COMMIT_SECONDS
-the disk takes so long for each transaction with a result."""
+the disk takes so long for each transaction with a result. With ASK_TO_END the signal is SIGTERM."""
 
 from __future__ import annotations
 
@@ -96,8 +96,13 @@ class Death:
             self.counts[kind] += 1
             ordered = (kind, self.counts[kind]) == self._ordered
         if ordered:
-            sleep(_HANGING_SECONDS if kind in _AT_THE_DISK else 0.0)
-            os.kill(os.getpid(), signal.SIGKILL)
+            # A signal that asks comes while the disk hangs; one that kills, after.
+            asks = "ASK_TO_END" in os.environ
+            if asks:
+                os.kill(os.getpid(), signal.SIGTERM)
+            sleep(_HANGING_SECONDS if kind in _AT_THE_DISK or asks else 0.0)
+            if not asks:
+                os.kill(os.getpid(), signal.SIGKILL)
 
     def before(self, target: Any, name: str, kind: str) -> None:
         original = getattr(target, name)

@@ -23,7 +23,7 @@ from lipt.common.blobs.blob import BlobName, blob_to_proto
 from lipt.common.errors import ConfigError, UnreachableError
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.state.maintenance import read_records
-from lipt.coordinator.state.records import RunRecord
+from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from lipt.v1 import worker_pb2, worker_pb2_grpc
 from lipt.worker.client import Assignment
 from tests.cluster import SMALL_RUN, Cluster, LoggedProcess
@@ -310,3 +310,45 @@ def test_concurrently_acknowledged_results_survive_a_kill(
     with cluster.client() as client:
         attempts = [it.attempts for it in client.run(run_id).learners if it.index in indices]
     assert attempts == [1] * NUM_WORKERS
+
+
+@pytest.mark.parametrize("drain_seconds", [0, 20])
+@pytest.mark.parametrize("kind", ["result", "recorded"])
+def test_a_result_whose_commit_meets_sigterm_is_stored_once(
+    cluster: Cluster, kind: str, drain_seconds: int
+) -> None:
+    # Before or after the COMMIT of the only transaction with a result.
+    asked = ["-m", "tests.faults.dying_coordinator", kind, "1", "--"]
+    flags = cluster.config(
+        f"drain_seconds = {drain_seconds}\n[lease]\nduration_seconds = {LEASE_SECONDS}\n"
+    )
+    environment = {"ASK_TO_END": "1"}
+    coordinator = cluster.start_coordinator(
+        "--insecure", *flags, program=asked, environment=environment
+    )
+    learners = {**SMALL_RUN["learners"], "num_learners": 2}
+    with cluster.client() as client:
+        run_id = client.start_run({**SMALL_RUN, "learners": learners}).run_id
+    worker = cluster.play_worker("w")
+    assignment = worker.take()
+    result = worker.upload(worker.learner(assignment))
+    answered = is_acknowledged(cluster, (worker, assignment, result), Barrier(1))
+    assert coordinator.wait() == 0
+    on_disk = done_on_disk(cluster)
+    assert on_disk == {assignment.learner_index}
+    # With time to drain, the caller is told so.
+    assert answered or not drain_seconds
+
+    cluster.start_coordinator("--insecure", *flags, "--listen", cluster.address)
+    worker.commit(assignment, result)
+    worker = cluster.play_worker("w")
+    with cluster.client() as client:
+        worker.submit(worker.take())
+        final = client.wait(run_id)
+    assert [learner.attempts for learner in final.learners] == [1, 1]
+    assert [learner.failures for learner in finished_records(cluster)] == [0, 0]
+
+
+def finished_records(cluster: Cluster) -> tuple[LearnerRecord, ...]:
+    (run,) = (it for it in read_records(cluster.state, []) if isinstance(it, RunRecord))
+    return run.learners

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from lipt.common.errors import LiptError
+from lipt.common.states import RunState
 from tests.blob_files import blob_file, flip_a_bit
 from tests.cluster import Cluster, LoggedProcess
 from tests.faults.conftest import Record
@@ -71,6 +73,50 @@ def test_setting_the_clock_back_extends_no_lease(cluster: Cluster) -> None:
         silent.take()
         set_clock(cluster, -DAY_SECONDS)
         assert heir.take().epoch == 2
+
+
+@pytest.mark.timeout(180)
+def test_a_clock_that_jumps_by_hours_changes_no_run_lease_or_valid_token(
+    cluster: Cluster,
+) -> None:
+    offset = str(cluster.directory / "offset")
+    program = ["-m", "tests.faults.jumping_coordinator", offset, "--"]
+    flags = cluster.config(
+        "[lease]\nduration_seconds = 3000.0\n"
+        "[storage]\nkeep_days = 1\ncollect_every_seconds = 0.1\n"
+    )
+    set_clock(cluster, 0)
+    coordinator = cluster.start_coordinator(*flags, program=program)
+    with cluster.client() as client:
+        token = client.create_token("worker", name="w", days=1.0).secret
+        before = client.start_run(run_of(1, deadline_seconds=3600), name="before")
+        worker = cluster.play_worker("w", token=token)
+        worker.submit(worker.take())
+        expected = client.wait(before.run_id)
+        run = client.start_run(run_of(3, deadline_seconds=3600), name="jumps")
+        for hours in (6, -6, 12):
+            assignment = worker.take()
+            set_clock(cluster, hours * 3600)
+            worker.submit(assignment)
+        final = client.wait(run.run_id)
+        assert [learner.attempts for learner in final.learners] == [1, 1, 1]
+        # Ends by the clock on the wall, and only by it.
+        set_clock(cluster, 2 * DAY_SECONDS)
+        with pytest.raises(LiptError, match="has expired"):
+            cluster.play_worker("late", token=token)
+        subset = client.subset("jumps", "grand", fraction=0.1)
+    assert coordinator.stop() == 0
+    # Started again yesterday.
+    set_clock(cluster, -DAY_SECONDS)
+    cluster.start_coordinator(*flags, program=program)
+    with cluster.client() as client:
+        assert [run.name for run in client.runs()] == ["jumps", "before"]
+        assert client.run("before").pretrained_weights == expected.pretrained_weights
+        assert client.subset("jumps", "grand", fraction=0.1).digest == subset.digest
+        again = client.start_run(run_of(1), name="yesterday")
+        worker = cluster.play_worker("w", token=token)
+        worker.submit(worker.take())
+        assert client.wait(again.run_id).state is RunState.READY
 
 
 def test_leases_survive_a_longer_stop_of_the_coordinator(cluster: Cluster) -> None:

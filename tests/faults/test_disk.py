@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from lipt import Client
+from lipt.common.errors import (
+    CorruptBlobError,
+    DiskFullError,
+    LiptError,
+    UnknownRunError,
+)
+from lipt.common.states import LearnerState, RunState
+from tests.cluster import SMALL_RUN, Cluster
+from tests.end_to_end.conftest import one_of_two_in
+from tests.end_to_end.test_state import state
+
+
+def back_up(cluster: Cluster, copy: Path, *, most_bytes: int) -> subprocess.CompletedProcess[str]:
+    """Run `lipt state backup` where no file grows beyond a size."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+
+    command = [sys.executable, "-m", "lipt.trainer.cli", "state", "backup", str(copy)]
+    return subprocess.run(
+        [*command, "--state-dir", str(cluster.state)],
+        preexec_fn=limit,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_a_disk_that_fills_up_in_a_backup_leaves_none_and_the_state_as_it_was(
+    cluster: Cluster,
+) -> None:
+    cluster.start_coordinator()
+    with one_of_two_in(cluster) as (client, run_id, worker):
+        copy = cluster.directory / "backups" / "copy"
+        largest = max(path.stat().st_size for path in cluster.state.glob("blobs/*/*"))
+        database = (cluster.state / "lipt.db").stat().st_size
+        assert database < largest - 1
+        # In the middle of the database, and of the largest blob.
+        for most_bytes, words in (
+            (4096, "the database could not be copied"),
+            (largest - 1, "File"),
+        ):
+            full = back_up(cluster, copy, most_bytes=most_bytes)
+            assert (full.returncode, full.stdout) == (1, "")
+            assert words in full.stderr
+            assert "Free space there" in full.stderr
+            assert len(full.stderr.splitlines()) == 1
+            assert list(copy.parent.iterdir()) == []
+        state("check", "--state-dir", cluster.state)
+        worker.submit(worker.take())
+        ready = client.wait(run_id)
+        assert back_up(cluster, copy, most_bytes=2**30).returncode == 0
+    assert "no problems" in state("check", "--state-dir", copy)
+    cluster.start_coordinator("--state-dir", str(copy))
+    with cluster.client() as client:
+        assert client.run(run_id).pretrained_weights == ready.pretrained_weights
+
+
+@contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[Callable[[], None]]:
+    """A file system of this size; yields a call that makes it larger."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    if os.geteuid() or subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("only root can make a small disk; RLIMIT_FSIZE is tested without")
+    try:
+        larger = ["mount", "-o", "remount,size=256m", str(folder)]
+        yield lambda: subprocess.run(larger, check=True) and None
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+
+
+def test_a_full_disk_refuses_by_name_and_all_goes_on_when_there_is_space(
+    cluster: Cluster,
+) -> None:
+    with small_disk(cluster.state, "24m") as enlarge:
+        coordinator = cluster.start_coordinator()
+        with one_of_two_in(cluster) as (client, run_id, worker):
+            second = worker.take()
+            learner = worker.learner(second)
+            filler = cluster.state / "filler"
+            with pytest.raises(OSError, match="No space"):
+                fill(filler)
+            with pytest.raises(DiskFullError, match=r"No space left on device.*Free space there"):
+                worker.submit(second, learner)
+            with pytest.raises(LiptError) as refused:
+                client.start_run(SMALL_RUN, name="never")
+            assert refused.value.reason in ("DISK_FULL", "OVER_LIMIT")
+            assert client.run(run_id).learners[0].state is LearnerState.DONE
+            with pytest.raises(DiskFullError, match="nothing acknowledged was lost"):
+                client.cancel(run_id)
+            enlarge()
+            worker.submit(second, learner)
+            final = client.wait(run_id)
+            assert [item.attempts for item in final.learners] == [1, 1]
+        coordinator.stop(signal.SIGKILL)
+        cluster.start_coordinator()
+        with cluster.client() as client:
+            assert [run.run_id for run in client.runs()] == [run_id]
+            assert client.run(run_id).pretrained_weights == final.pretrained_weights
+        # A backup to a disk that is too small.
+        with small_disk(cluster.directory / "backups", "1m"):
+            full = back_up(cluster, cluster.directory / "backups" / "copy", most_bytes=2**30)
+            assert full.returncode == 1
+            assert "No space left on device" in full.stderr
+            assert list((cluster.directory / "backups").iterdir()) == []
+
+
+def ready_run(client: Client, cluster: Cluster, seed: int) -> str:
+    learners = {**SMALL_RUN["learners"], "num_learners": 1}
+    started = client.start_run({**SMALL_RUN, "seed": seed, "learners": learners})
+    worker = cluster.play_worker(f"worker-{seed}")
+    worker.submit(worker.take())
+    return client.wait(started.run_id).run_id
+
+
+def replace_database(cluster: Cluster, database: Path) -> None:
+    for path in cluster.state.glob("lipt.db*"):
+        path.unlink()
+    shutil.copyfile(database, cluster.state / "lipt.db")
+
+
+def test_an_older_database_under_newer_blobs_serves_what_it_knows(cluster: Cluster) -> None:
+    coordinator = cluster.start_coordinator()
+    copy = cluster.directory / "copy"
+    with cluster.client() as client:
+        first = ready_run(client, cluster, 0)
+        subset = client.subset(first, "grand", fraction=0.1)
+        state("backup", copy, "--state-dir", cluster.state)
+        second = ready_run(client, cluster, 1)
+        client.subset(first, "el2n", fraction=0.1)
+    assert coordinator.stop() == 0
+    replace_database(cluster, copy / "lipt.db")
+    checked = state("check", "--state-dir", cluster.state)
+    assert "1 runs, 1 subsets" in checked
+    # theta*, shard, learner and theta_p of the second run, and the second subset.
+    assert "; 5 in no record), no problems" in checked
+    coordinator = cluster.start_coordinator()
+    with cluster.client() as client:
+        assert [run.run_id for run in client.runs()] == [first]
+        with pytest.raises(UnknownRunError):
+            client.run(second)
+        assert client.subset(first, "grand", fraction=0.1) == subset
+        # Made anew, to the bit.
+        again = ready_run(client, cluster, 1)
+        assert client.weights(again)
+    assert coordinator.stop() == 0
+    # The second subset was not asked for again.
+    assert "; 1 in no record), no problems" in state("check", "--state-dir", cluster.state)
+
+
+def test_a_newer_database_over_older_blobs_repairs_what_can_be_made_again(
+    cluster: Cluster,
+) -> None:
+    coordinator = cluster.start_coordinator()
+    copy = cluster.directory / "copy"
+    with cluster.client() as client:
+        first = ready_run(client, cluster, 0)
+        state("backup", copy, "--state-dir", cluster.state)
+        subset = client.subset(first, "grand", fraction=0.1)
+        lost = ready_run(client, cluster, 1)
+        learners = {**SMALL_RUN["learners"], "num_learners": 2}
+        training = client.start_run({**SMALL_RUN, "seed": 2, "learners": learners}).run_id
+        worker = cluster.play_worker("early")
+        worker.submit(worker.take())
+    assert coordinator.stop() == 0
+    shutil.rmtree(cluster.state / "blobs")
+    shutil.copytree(copy / "blobs", cluster.state / "blobs")
+    coordinator = cluster.start_coordinator()
+    with cluster.client() as client:
+        # The subset's file is made again.
+        assert client.subset(first, "grand", fraction=0.1).digest == subset.digest
+        # Nothing is left of this run's theta_p and learner.
+        for ask in (client.weights, lambda run: client.subset(run, "grand", fraction=0.1)):
+            with pytest.raises(CorruptBlobError, match="theta_p of run run-2 is lost, and so are"):
+                ask(lost)
+        # This one's learner is trained again, before the soup.
+        coordinator.wait_for(r"files of run run-3 are damaged and recomputed")
+        worker = cluster.play_worker("late")
+        for _ in range(2):
+            worker.submit(worker.take())
+        final = client.wait(training)
+        assert final.state is RunState.READY
+        assert sorted(learner.attempts for learner in final.learners) == [1, 2]
+    assert "event=learner_damaged" in coordinator.text()
