@@ -20,25 +20,32 @@ _SILENCE_SECONDS = 10.0
 
 
 class RemainingTime:
-    """Estimate of a stage's remaining time, at its mean speed since it was first seen."""
+    """Estimate of a stage's remaining time, at its mean speed up to the last progress.
+
+    The estimate changes with progress alone. Without any it counts down, and is hidden at zero.
+    """
 
     def __init__(self) -> None:
         self._stage: tuple[object, ...] = ()
-        self._began = self._first = self._done = self._total = 0.0
+        self._began = self._moved_at = 0.0
+        self._first = self._done = self._total = 0
 
     def observe(self, stage: object, progress: ProgressView, now: float) -> None:
         """Record progress; another stage, activity or total starts a new estimate."""
         stage = (stage, progress.activity, progress.total)
         if stage != self._stage or progress.done < self._done:
             self._stage, self._began, self._first = stage, now, progress.done
-        self._done, self._total = progress.done, progress.total
+        elif progress.done == self._done:
+            return
+        self._moved_at, self._done, self._total = now, progress.done, progress.total
 
     def text(self, now: float) -> str:
         """Such as "about 7 min left"; empty before the stage has moved, and at its end."""
-        seconds, moved = now - self._began, self._done - self._first
-        if moved <= 0 or seconds < 1 or self._done >= self._total:
+        took, moved = self._moved_at - self._began, self._done - self._first
+        if moved <= 0 or took < 1 or self._done >= self._total:
             return ""
-        return f"about {rounded_duration(seconds * (self._total - self._done) / moved)} left"
+        left = took * (self._total - self._done) / moved - (now - self._moved_at)
+        return f"about {rounded_duration(left)} left" if left > 0 else ""
 
 
 def rounded_duration(seconds: float) -> str:

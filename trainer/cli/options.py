@@ -101,16 +101,15 @@ class Coordinator:
 
     def connect(self) -> Client:
         """Open a client; with `--wait`, wait for the coordinator."""
-        from lipt.trainer.cli.output import run_with_progress
-        from lipt.trainer.client.client import Client
+        from lipt.trainer.cli.terminal_client import TerminalClient
 
         # No flag takes the token itself: everybody can read command lines.
         token = os.environ.get("LIPT_TOKEN") if self.token_file is None else None
-        client = Client(self.address, tls=self.tls(), token=token, token_file=self.token_file)
+        tls, file = self.tls(), self.token_file
+        client = TerminalClient(self.address, tls=tls, token=token, token_file=file)
         try:
             if self.wait:
-                activity = f"waiting for the coordinator at {self.address}"
-                run_with_progress(lambda _: client.reach(self.wait), activity=activity)
+                client.reach(self.wait)
         except BaseException:
             client.close()
             raise

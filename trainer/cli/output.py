@@ -23,6 +23,7 @@ from lipt.trainer.views import ProgressView
 if TYPE_CHECKING:
     from lipt.common.data import Dataset
     from lipt.trainer.client.client import Client
+    from lipt.trainer.client.connection import Silence
     from lipt.trainer.main_training.records import EpochRecord, Progress
 
 
@@ -82,14 +83,45 @@ def in_background(
         raise error
 
 
+class SignsOfLife:
+    """Prints a line at least every `silence_seconds`, and when a coordinator is gone or back."""
+
+    def __init__(
+        self, print_line: PrintLine, now: float, silence_seconds: float = SILENCE_SECONDS
+    ) -> None:
+        self._print_line, self._silence_seconds = print_line, silence_seconds
+        self._said_at = now
+        self._silence: Silence | None = None
+
+    def say(self, line: str, now: float) -> None:
+        self._print_line(line)
+        self._said_at = now
+
+    def notice(self, now: float, silence: Silence | None) -> None:
+        before, self._silence = self._silence, silence
+        if silence is not None and before is None:
+            self.say(str(silence), now)
+        elif silence is None and before is not None:
+            self.say(f"coordinator {before.address} answers again", now)
+
+    def tick(self, now: float, line: Callable[[], str]) -> None:
+        """Print `line()` where one is due, or that the coordinator is gone."""
+        if now - self._said_at >= self._silence_seconds:
+            self.say(line() if self._silence is None else str(self._silence), now)
+
+
 def run_with_progress(
     work: Callable[[PrintLine], ResultT],
     print_line: PrintLine = partial(print_line, err=True),
     *,
     activity: str = "working",
     silence_seconds: float = SILENCE_SECONDS,
+    silence: Callable[[], Silence | None] = lambda: None,
 ) -> ResultT:
-    """Do `work`, and print its latest report, at first `activity`, every `silence_seconds`."""
+    """Do `work`, and print its latest report, at first `activity`, every `silence_seconds`.
+
+    `silence` is asked whether the coordinator that the work waits for is gone.
+    """
     reports: queue.SimpleQueue[str] = queue.SimpleQueue()
     results: list[ResultT] = []
 
@@ -97,15 +129,19 @@ def run_with_progress(
         results.append(work(reports.put))
         yield from ()
 
-    latest, started, said = activity, time.monotonic(), time.monotonic()
+    latest, started = activity, time.monotonic()
+    signs = SignsOfLife(print_line, started, silence_seconds)
+
+    def line() -> str:
+        return f"{latest} ({time.monotonic() - started:.0f} s)"
+
     tick = min(TICK_SECONDS, silence_seconds)
     for _ in in_background(items(), tick_seconds=tick):
         while not reports.empty():
             latest = reports.get()
         now = time.monotonic()
-        if now - said >= silence_seconds:
-            print_line(f"{latest} ({now - started:.0f} s)")
-            said = now
+        signs.notice(now, silence())
+        signs.tick(now, line)
     return results[0]
 
 

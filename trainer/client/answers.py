@@ -15,7 +15,7 @@ from lipt.common.blobs.transfer import Transfers
 from lipt.common.errors import DiagnosisError, SubsetError
 from lipt.common.nested import parse_json
 from lipt.common.subsets import packed_sizes, unpack
-from lipt.trainer.client.connection import Connection, Reconnection
+from lipt.trainer.client.connection import Connection, Contact, Reconnection
 from lipt.trainer.diagnosis.diagnosis import Diagnosis, max_file_bytes, read_diagnosis
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import ProgressView, view_of
@@ -34,7 +34,8 @@ def fetch_subset(
     reconnect_seconds: float,
 ) -> Subset:
     ask = partial(connection.stream, lambda of: of.subsets.GetSubset, request)
-    described, manifest = _described(ask, on_progress, reconnect_seconds, SubsetError)
+    contact = connection.contact
+    described, manifest = _described(ask, on_progress, reconnect_seconds, contact, SubsetError)
     file, num_examples = described.file, described.num_examples
     if file.size_bytes not in packed_sizes(num_examples, described.num_classes):
         raise SubsetError(
@@ -63,7 +64,8 @@ def fetch_diagnosis(
     reconnect_seconds: float,
 ) -> Diagnosis:
     ask = partial(connection.stream, lambda of: of.diagnoses.Diagnose, request)
-    described, manifest = _described(ask, on_progress, reconnect_seconds, DiagnosisError)
+    contact = connection.contact
+    described, manifest = _described(ask, on_progress, reconnect_seconds, contact, DiagnosisError)
     file, num_examples = described.file, described.num_examples
     limit = max_file_bytes(max(num_examples, 0))
     if not num_examples > 0 or file.size_bytes > limit:
@@ -84,11 +86,14 @@ def _described(
     ask: Callable[..., Iterator[Any]],
     on_progress: OnProgress | None,
     reconnect_seconds: float,
+    contact: Contact,
     refusal: type[SubsetError | DiagnosisError],
 ) -> tuple[Any, dict[str, Any]]:
     report = on_progress or (lambda _: None)
     reconnection = Reconnection(
-        reconnect_seconds, on_pause=lambda why: report(ProgressView(why, 0, 0))
+        reconnect_seconds,
+        contact=contact,
+        on_pause=lambda why: report(ProgressView(why, 0, 0)),
     )
 
     def responses() -> Iterator[Any]:

@@ -35,6 +35,7 @@ from lipt.trainer.client.connection import (
     RESTORE_SECONDS,
     Connection,
     Reconnection,
+    Silence,
     Stubs,
 )
 from lipt.trainer.client.sources import (
@@ -97,6 +98,13 @@ class Client(AbstractContextManager["Client"]):
     def close(self) -> None:
         """Close the connection; a later call opens another."""
         self._connection.close()
+
+    def silence(self) -> Silence | None:
+        """Return since when the coordinator sends nothing to a call that follows it, if so.
+
+        Such calls are `watch`, `wait`, `subset` and `diagnose` in another thread.
+        """
+        return self._connection.contact.silence()
 
     def info(self) -> views.InfoView:
         """Return the coordinator's data, defaults, versions and workers."""
@@ -188,7 +196,8 @@ class Client(AbstractContextManager["Client"]):
             # The stream of an ended run has no messages after its last revision.
             yield self.run(run_id)
 
-        for view in Reconnection(self._reconnect_seconds).resumed(changes):
+        contact = self._connection.contact
+        for view in Reconnection(self._reconnect_seconds, contact=contact).resumed(changes):
             run_id = view.run_id
             # Not `>`: revisions start lower if the clock was set back before a restart.
             if view.revision != revision or view.waiting_reason != waiting:

@@ -13,6 +13,8 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import grpc
@@ -171,6 +173,7 @@ class Connection:
         self, address: str, tls: TlsFiles | None, token: TokenSource | None = None
     ) -> None:
         self.address = address
+        self.contact = Contact(address)
         self._tls = tls
         self._channel = ForkAwareChannel(lambda: Stubs(open_channel(address, tls, token)))
 
@@ -262,11 +265,62 @@ class Connection:
         )
 
 
+# On streams of runs and of answers a coordinator sends a message every 5 s.
+_QUIET_SECONDS = 12.0
+
+
+@dataclass(frozen=True)
+class Silence:
+    """A coordinator that does not answer; `since` is the time of its last message."""
+
+    address: str
+    since: datetime
+
+    def __str__(self) -> str:
+        return f"coordinator {self.address} does not answer since {self.since:%H:%M:%S}; waiting"
+
+
+def silent_seconds(now: float, heard_at: float | None, *, is_interrupted: bool) -> float | None:
+    """Seconds since the last message at `heard_at`; None while the coordinator answers.
+
+    `heard_at` is None where nothing is followed.
+    """
+    if heard_at is None or (not is_interrupted and now - heard_at < _QUIET_SECONDS):
+        return None
+    return now - heard_at
+
+
+class Contact:
+    """The last message of the stream that a client follows; may be read in any thread."""
+
+    def __init__(self, address: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._address, self._clock = address, clock
+        self._heard_at: float | None = None
+        self._is_interrupted = False
+
+    def hear(self) -> None:
+        """Note a message, or the beginning of a stream."""
+        self._heard_at, self._is_interrupted = self._clock(), False
+
+    def interrupt(self) -> None:
+        self._is_interrupted = True
+
+    def end(self) -> None:
+        self._heard_at = None
+
+    def silence(self) -> Silence | None:
+        seconds = silent_seconds(self._clock(), self._heard_at, is_interrupted=self._is_interrupted)
+        if seconds is None:
+            return None
+        return Silence(self._address, datetime.now().astimezone() - timedelta(seconds=seconds))
+
+
 class Reconnection:
     """Limits the retries of one stream to `limit_seconds` since the last message.
 
     A coordinator that never answered is retried only if `expected`: its address may be wrong. A
     busy coordinator sets the pause itself. `on_pause` receives a message before each pause.
+    `contact` is told of messages and interruptions.
     """
 
     def __init__(
@@ -274,26 +328,33 @@ class Reconnection:
         limit_seconds: float,
         *,
         expected: bool = False,
+        contact: Contact | None = None,
         on_pause: Callable[[str], object] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         self._limit_seconds, self._on_pause = limit_seconds, on_pause
+        self._contact = contact or Contact("")
         self._clock, self._sleep = clock, sleep
         self._connected = expected
         self._num_failures, self._since = 0, 0.0
 
     def resumed(self, open_stream: Callable[[], Iterable[MessageT]]) -> Generator[MessageT]:
         """Yield a stream's messages, without end: it is opened again after an interruption."""
-        while True:
-            try:
-                for message in open_stream():
-                    self._connected, self._num_failures = True, 0
-                    yield message
-                # A coordinator ends its streams normally when it shuts down.
-                raise UnreachableError("the coordinator has ended the stream.")
-            except _INTERRUPTIONS as error:
-                self.pause(error)
+        self._contact.hear()
+        try:
+            while True:
+                try:
+                    for message in open_stream():
+                        self._connected, self._num_failures = True, 0
+                        self._contact.hear()
+                        yield message
+                    # A coordinator ends its streams normally when it shuts down.
+                    raise UnreachableError("the coordinator has ended the stream.")
+                except _INTERRUPTIONS as error:
+                    self.pause(error)
+        finally:
+            self._contact.end()
 
     def pause(self, error: UnreachableError | QueueFullError | TooManyCallsError) -> None:
         """Wait before the next attempt, except after a fork; raise `error` at the limit."""
@@ -306,6 +367,11 @@ class Reconnection:
         left = self._since + self._limit_seconds - self._clock()
         if not answered or left <= 0.0:
             raise error
+        # A busy coordinator has answered.
+        if isinstance(error, UnreachableError):
+            self._contact.interrupt()
+        else:
+            self._contact.hear()
         asked = error.retry_after_seconds or 0.0
         seconds = max(min(_BACKOFF.pause_seconds(self._num_failures), left), asked)
         self._on_pause(f"{error.problem}; asking again in {seconds:.1f} s")

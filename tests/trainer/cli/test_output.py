@@ -4,6 +4,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -13,12 +14,14 @@ from rich.file_proxy import FileProxy
 
 from lipt.common.terminal import print_error, print_line
 from lipt.trainer.cli.output import (
+    SignsOfLife,
     TrainingProgress,
     in_background,
     process_exit,
     run_with_progress,
     warnings_as_lines,
 )
+from lipt.trainer.client.connection import Silence
 from lipt.trainer.main_training.records import EpochRecord
 from tests.clock import Clock
 from tests.trainer.made_up import made_up_record
@@ -99,6 +102,48 @@ def test_slow_work_prints_its_progress() -> None:
 
     assert run_with_progress(work, print_line, silence_seconds=0.001) == 7
     assert any(line.startswith("scoring 3/9 (") for line in said)
+
+
+SILENCE = Silence("head:1", datetime(2026, 1, 2, 0, 7, 17, tzinfo=UTC))
+GONE = "coordinator head:1 does not answer since 00:07:17; waiting"
+
+
+def test_a_silent_coordinator_is_the_only_news_until_it_answers() -> None:
+    said: list[str] = []
+    signs = SignsOfLife(said.append, now=0.0)
+
+    def at(now: float, silence: Silence | None) -> list[str]:
+        said.clear()
+        signs.notice(now, silence)
+        signs.tick(now, lambda: "about 44 min left")
+        return said
+
+    assert at(8.0, None) == []
+    assert at(9.0, None) == ["about 44 min left"]
+    assert at(10.0, SILENCE) == [GONE]
+    assert at(18.0, SILENCE) == []
+    assert at(19.0, SILENCE) == [GONE]
+    assert at(20.0, None) == ["coordinator head:1 answers again"]
+    assert at(29.0, None) == ["about 44 min left"]
+
+
+def test_slow_work_prints_that_its_coordinator_is_gone() -> None:
+    silences, said = iter([None, SILENCE, SILENCE]), list[str]()
+    back = threading.Event()
+
+    def print_line(line: str) -> None:
+        said.append(line)
+        if line == "coordinator head:1 answers again":
+            back.set()
+
+    def work(report: Any) -> None:
+        report("scoring 3/9")
+        assert back.wait(30)
+
+    run_with_progress(work, print_line, silence_seconds=0.001, silence=lambda: next(silences, None))
+    answered = said.index("coordinator head:1 answers again")
+    assert GONE in said[:answered]
+    assert not any(line.startswith("scoring") for line in said[said.index(GONE) : answered])
 
 
 def record(epoch: int, **changes: Any) -> EpochRecord:

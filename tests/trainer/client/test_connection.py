@@ -7,7 +7,13 @@ import pytest
 
 from lipt.common.errors import ForkedError, QueueFullError, TooManyCallsError, UnreachableError
 from lipt.trainer.client import connection
-from lipt.trainer.client.connection import ForkAwareChannel, Reconnection
+from lipt.trainer.client.connection import (
+    Contact,
+    ForkAwareChannel,
+    Reconnection,
+    silent_seconds,
+)
+from tests.clock import Clock
 
 AWAY = UnreachableError("away.")
 
@@ -52,6 +58,63 @@ def test_pauses_double_until_the_limit_has_passed_since_the_first_failure(
     assert raised.value is error
     assert slept == pytest.approx(pauses)
     assert told == [f"{error.problem}; asking again in {pause:.1f} s" for pause in pauses]
+
+
+@pytest.mark.parametrize(
+    ("now", "heard_at", "is_interrupted", "seconds"),
+    [
+        # Of the signs of life, one every 5 s, two are missing after 12 s.
+        (111.0, 100.0, False, None),
+        (112.0, 100.0, False, 12.0),
+        # A broken stream needs no patience.
+        (101.0, 100.0, True, 1.0),
+        # Nothing is followed.
+        (500.0, None, False, None),
+        (500.0, None, True, None),
+    ],
+)
+def test_a_coordinator_is_silent_after_two_missing_signs_of_life_or_an_interruption(
+    now: float, heard_at: float | None, is_interrupted: bool, seconds: float | None
+) -> None:
+    assert silent_seconds(now, heard_at, is_interrupted=is_interrupted) == seconds
+
+
+@pytest.mark.parametrize(("error", "is_silent"), [(AWAY, True), *((busy, False) for busy in BUSY)])
+def test_a_stream_is_silent_from_its_interruption_to_its_next_message(
+    error: Any, is_silent: bool
+) -> None:
+    clock, silences = Clock(), list[Any]()
+    streams: Any = iter([[1], error, [2]])
+    contact = Contact("head:1", clock=clock)
+
+    def open_stream() -> Any:
+        stream = next(streams)
+        clock.now += 1.0
+        if stream is error:
+            raise error
+        return stream
+
+    def sleep(_: float) -> None:
+        silences.append(contact.silence())
+
+    assert contact.silence() is None
+    messages = Reconnection(60.0, contact=contact, sleep=sleep).resumed(open_stream)
+    assert next(messages) == 1
+    clock.now += 11.0
+    assert contact.silence() is None
+    clock.now += 1.0
+    lasting = contact.silence()
+    assert lasting is not None
+    assert str(lasting) == (
+        f"coordinator head:1 does not answer since {lasting.since:%H:%M:%S}; waiting"
+    )
+    assert next(messages) == 2
+    assert contact.silence() is None
+    # The first stream ended by itself, which is an interruption as well.
+    assert [silence is not None for silence in silences] == [True, is_silent]
+    messages.close()
+    clock.now += 60.0
+    assert contact.silence() is None
 
 
 class FakeChannel:

@@ -118,7 +118,7 @@ def _run(directory: Path, log: Path, check: Callable[[], None]) -> list[str]:
     from lipt.common.errors import RunFailedError, UnreachableError
     from lipt.common.states import RunState
     from lipt.trainer.cli.commands.run import follow
-    from lipt.trainer.client.client import Client
+    from lipt.trainer.cli.terminal_client import TerminalClient
 
     print_line(f"reading {DATA} and {_TEST}")
     # Imported late: torch takes seconds, in which the coordinator is already starting.
@@ -128,10 +128,11 @@ def _run(directory: Path, log: Path, check: Callable[[], None]) -> list[str]:
     is_wrong_N = (train.labels_N != right.labels_N).numpy()
 
     # The coordinator is on this machine: when it is away, it is gone.
-    with Client(_address(log, check), reconnect_seconds=5) as client:
+    with TerminalClient(_address(log, check), reconnect_seconds=5) as client:
 
         def finish(run: RunView) -> RunView:
-            final = follow(client.watch(run.run_id), check=check) or run
+            changes = client.watch(run.run_id)
+            final = follow(changes, silence=client.silence, check=check) or run
             if final.state is not RunState.READY:
                 raise RunFailedError(f"the run is {final.outcome}.")
             return final

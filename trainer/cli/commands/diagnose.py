@@ -103,11 +103,7 @@ def diagnose(
             dataset = open_with_progress(
                 data, image_size=image_size, modules=modules, quarantined=bad
             )
-        diagnosis = run_with_progress(
-            lambda report: client.diagnose(
-                run, proxy, features=features, on_progress=lambda progress: report(str(progress))
-            )
-        )
+        diagnosis = client.diagnose(run, proxy, features=features)
     if page is not None:
         write_atomically(page, render_diagnosis(diagnosis, dataset).encode())
     if export is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -11,12 +10,7 @@ from typer import BadParameter, Option
 
 from lipt.common.terminal import print_line
 from lipt.trainer.cli import options as shared
-from lipt.trainer.cli.output import (
-    open_with_progress,
-    print_result,
-    quarantined_by,
-    run_with_progress,
-)
+from lipt.trainer.cli.output import open_with_progress, print_result, quarantined_by
 from lipt.trainer.views import DEFAULT_STRATEGY
 
 _Strategies = Annotated[str, Option(help="Strategies of the subsets, with commas between them.")]
@@ -55,21 +49,15 @@ def report(
         bad = quarantined_by(client)
         dataset = open_with_progress(data, image_size=None, modules=modules, quarantined=bad)
 
-        view = run_with_progress(lambda _: client.wait(client.ready_run(run).run_id))
+        view = client.wait(client.ready_run(run).run_id)
         diagnosed = None
         if diagnosis:
             try:
-                diagnosed = run_with_progress(
-                    lambda report: client.diagnose(
-                        on_progress=lambda it: report(f"diagnosis: {it}")
-                    )
-                )
+                diagnosed = client.diagnose()
             except (RequestError, InputError) as error:
                 print_line(f"without a diagnosis: {error}", err=True)
-        write = partial(render, client, view, dataset, names, fraction, found, diagnosis=diagnosed)
-        page = run_with_progress(
-            lambda _: write(now=datetime.now(UTC)), activity="gathering the report"
-        )
+        shown = (names, fraction, found)
+        page = render(client, view, dataset, *shown, diagnosis=diagnosed, now=datetime.now(UTC))
     write_atomically(out, page.encode())
     print_line(f"{out}: run {view.label}, {', '.join(names)}")
     for line in verdict(outcomes(found[1] if found else [])).splitlines():
@@ -109,10 +97,8 @@ def track(
     names = shared.parse_names(strategies)
     files = {file.name: file.read_text() for file in (report, comparison) if file is not None}
     with coordinator.connect() as client:
-        view = run_with_progress(lambda _: client.wait(client.ready_run(run).run_id))
-        subsets = run_with_progress(
-            lambda _: [client.subset(view.run_id, name, fraction=fraction) for name in names]
-        )
+        view = client.wait(client.ready_run(run).run_id)
+        subsets = [client.subset(view.run_id, name, fraction=fraction) for name in names]
     logged = {
         name: log_run(name, target, view, subsets, files=files) for name, target in targets.items()
     }

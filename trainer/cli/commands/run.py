@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,7 @@ from lipt.common.terminal import print_line
 from lipt.common.text import format_bytes
 from lipt.trainer.cli import options as shared
 from lipt.trainer.cli.output import (
-    SILENCE_SECONDS,
-    PrintLine,
+    SignsOfLife,
     in_background,
     print_json,
     print_result,
@@ -29,6 +29,7 @@ from lipt.trainer.views import LearnerView, ProgressView, RunView
 
 if TYPE_CHECKING:
     from lipt.trainer.client.client import Client
+    from lipt.trainer.client.connection import Silence
 
 app = Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Start, list, show, watch and cancel runs."
@@ -170,7 +171,8 @@ def cancel(
 
 def _follow(client: Client, run: RunView, *, as_json: bool) -> None:
     try:
-        latest = follow(client.watch(run.run_id), as_json=as_json) or run
+        changes = client.watch(run.run_id)
+        latest = follow(changes, as_json=as_json, silence=client.silence) or run
     except KeyboardInterrupt:
         print_line(f"run {run.label} continues without this command.", err=True)
         print_line(f"Follow it again with: lipt run watch {run.label}", err=True)
@@ -327,10 +329,10 @@ def stage_progress(run: RunView) -> ProgressView:
 class RunLines:
     """Prints a line per change of a run, and at least one every ten seconds."""
 
-    def __init__(self, print_line: PrintLine, now: float) -> None:
-        self._print_line = print_line
+    def __init__(self, signs: SignsOfLife, now: float) -> None:
+        self._signs = signs
         self._run: RunView | None = None
-        self._changed_at = self._said_at = now
+        self._changed_at = now
         self._remaining = RemainingTime()
 
     def show(self, run: RunView, now: float) -> None:
@@ -338,15 +340,15 @@ class RunLines:
         lines = change_lines(self._run, run)
         self._run, self._changed_at = run, now
         for line in lines:
-            self._print_line(line)
-            self._said_at = now
+            self._signs.say(line, now)
         self.tick(now)
 
     def tick(self, now: float) -> None:
-        if now - self._said_at >= SILENCE_SECONDS:
-            line = heartbeat_line(self._run, now - self._changed_at)
-            self._print_line("; ".join(filter(None, (line, self._remaining.text(now)))))
-            self._said_at = now
+        def line() -> str:
+            heartbeat = heartbeat_line(self._run, now - self._changed_at)
+            return "; ".join(filter(None, (heartbeat, self._remaining.text(now))))
+
+        self._signs.tick(now, line)
 
 
 def _until_it_stops(changes: Iterable[RunView]) -> Iterator[RunView]:
@@ -357,18 +359,27 @@ def _until_it_stops(changes: Iterable[RunView]) -> Iterator[RunView]:
 
 
 def follow(
-    changes: Iterable[RunView], *, as_json: bool = False, check: Callable[[], None] = lambda: None
+    changes: Iterable[RunView],
+    *,
+    as_json: bool = False,
+    silence: Callable[[], Silence | None] = lambda: None,
+    check: Callable[[], None] = lambda: None,
 ) -> RunView | None:
-    """Print a run's changes until it ends or is held; `check` may raise an error meanwhile."""
+    """Print a run's changes until it ends or is held.
+
+    `silence` is asked whether the coordinator is gone; `check` may raise an error meanwhile.
+    """
     latest: RunView | None = None
-    lines = RunLines(print_line, time.monotonic())
+    signs = SignsOfLife(partial(print_line, err=as_json), time.monotonic())
+    lines = RunLines(signs, time.monotonic())
     for run in in_background(_until_it_stops(changes)):
-        latest = run or latest
+        latest, now = run or latest, time.monotonic()
+        signs.notice(now, silence())
         if run is not None and as_json:
             print_json(run)
         elif run is not None:
-            lines.show(run, time.monotonic())
+            lines.show(run, now)
         elif not as_json:
-            lines.tick(time.monotonic())
+            lines.tick(now)
         check()
     return latest

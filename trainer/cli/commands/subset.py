@@ -55,11 +55,7 @@ def get(
     """Get a subset: the examples that a strategy chooses on a run's model."""
     asked: dict[str, Any] = {**vars(choice), "options": prepare(choice, out)}
     with coordinator.connect() as client:
-        subset = run_with_progress(
-            lambda report: client.subset(
-                run, weights=weights, **asked, on_progress=lambda progress: report(str(progress))
-            )
-        )
+        subset = client.subset(run, weights=weights, **asked)
     save_and_print(out, subset, as_json=json)
 
 

@@ -104,9 +104,7 @@ def _reselecting(
 
     def make(model: nn.Module, first: Subset | None) -> Reselection:
         asked: SelectionOptions = {**request, "first": first}
-        activity = f"waiting for the first subset by {strategy}"
-        work = partial(Reselection, client, model, strategy, **asked)
-        made.append(run_with_progress(lambda _: work(), progress.print_line, activity=activity))
+        made.append(Reselection(client, model, strategy, **asked))
         if first is None and (why := made[-1].subset.stopped_early):
             progress.print_line(f"{strategy} stopped early: {why}")
         return made[-1]

@@ -15,6 +15,7 @@ from lipt.trainer.cli.commands.run import (
     stage_progress,
     state_line,
 )
+from lipt.trainer.cli.output import SignsOfLife
 from lipt.trainer.progress import RemainingTime, rounded_duration
 from lipt.trainer.views import LearnerView, ProgressView, RunView, SoupView
 from tests.trainer.made_up import DISCARDED, KEPT, made_up_learner, made_up_run
@@ -132,6 +133,21 @@ def test_no_remaining_time_is_estimated_without_progress(run: RunView) -> None:
     assert seen((100.0, merging(5)), (200.0, run)).text(300.0) == ""
 
 
+def test_remaining_time_counts_down_without_news_and_is_then_hidden() -> None:
+    # 10 of 91 are merged in 10 s after the first: the other 80 take 80 s.
+    remaining = seen((0.0, merging(1)), (10.0, merging(11)))
+    assert remaining.text(10.0) == "about 80 s left"
+    assert remaining.text(40.0) == "about 50 s left"
+    # The same figure again is no progress.
+    remaining.observe(RunState.MERGING, stage_progress(merging(11)), 40.0)
+    assert remaining.text(40.0) == "about 50 s left"
+    assert remaining.text(89.0) == "about 10 s left"
+    assert remaining.text(90.0) == remaining.text(1000.0) == ""
+    # At last the next one: 11 in 110 s, and 79 are missing.
+    remaining.observe(RunState.MERGING, stage_progress(merging(12)), 110.0)
+    assert remaining.text(110.0) == "about 13 min left"
+
+
 @pytest.mark.parametrize(
     ("seconds", "words"),
     [(0.0, "10 s"), (47.0, "50 s"), (400.0, "7 min"), (5399.0, "90 min"), (7500.0, "2.1 h")],
@@ -142,7 +158,7 @@ def test_remaining_times_are_rounded(seconds: float, words: str) -> None:
 
 def test_lines_come_at_changes_and_at_least_every_ten_seconds() -> None:
     said: list[str] = []
-    lines = RunLines(said.append, now=0.0)
+    lines = RunLines(SignsOfLife(said.append, now=0.0), now=0.0)
     lines.show(made_up_run(state=RunState.PENDING), now=1.0)
     assert said == ["run demo: pending"]
     for second in range(2, 10):
