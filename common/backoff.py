@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import random
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -36,6 +39,31 @@ class RetryPolicy(Backoff):
     max_failures: int = 10
     sleep: Callable[[float], object] = field(default=time.sleep)
     on_retry: Callable[[LiptError], object] = field(default=lambda _: None)
+
+
+class RetryLevels:
+    """Log levels of retries: a warning for a new kind of error, then one a minute, else debug."""
+
+    def __init__(
+        self, *, every_seconds: float = 60.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._every_seconds, self._clock = every_seconds, clock
+        self._lock = threading.Lock()
+        self._warned_at: dict[type[LiptError], float] = {}
+
+    def level(self, error: LiptError) -> int:
+        with self._lock:
+            now, kind = self._clock(), type(error)
+            if now - self._warned_at.get(kind, -math.inf) < self._every_seconds:
+                return logging.DEBUG
+            self._warned_at[kind] = now
+            return logging.WARNING
+
+    def recover(self) -> bool:
+        """Start anew after a success; whether there was a warning since the last one."""
+        with self._lock:
+            warned, self._warned_at = bool(self._warned_at), {}
+            return warned
 
 
 def retry(

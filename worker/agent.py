@@ -19,12 +19,9 @@ from lipt.common.errors import (
     LearnerStoppedError,
     LiptError,
     OverLimitError,
-    PermissionDeniedError,
     StaleLeaseError,
-    UnauthenticatedError,
     UnknownRunError,
     UnknownWorkerError,
-    UnreachableError,
 )
 from lipt.common.observability.logs import logging_about
 from lipt.common.observability.tracing import attached
@@ -38,8 +35,6 @@ logger = logging.getLogger(__name__)
 _RETRY_SECONDS = 1.0
 # Time for a stopped learner's thread to leave its minibatch.
 _LEAVE_SECONDS = 2.0
-# Reasons that may last for hours.
-_LASTING = (UnreachableError, UnauthenticatedError, PermissionDeniedError)
 
 
 class Agent:
@@ -60,7 +55,6 @@ class Agent:
         self._learners_left = self._settings.max_learners
         self._clock = clock
         self._idle_since = clock()
-        self._logged_error: type[LiptError] | None = None
         self._idle_reason = ""
 
     def stop(self) -> None:
@@ -82,7 +76,7 @@ class Agent:
                 named = f"{settings.name} ({self._client.worker_id})"
                 where = device_name(device)
                 logger.info("joined %s as %s on %s", settings.coordinator, named, where)
-                self._logged_error = None
+                self._worker.levels.recover()
                 with logging_about(worker=self._client.worker_id):
                     while not self._finished():
                         self._take_assignment()
@@ -97,17 +91,13 @@ class Agent:
             logger.info("stopping after %g s without a learner", self._settings.max_idle_seconds)
 
     def _log_retry(self, error: LiptError) -> None:
-        # Count every retry, but log a lasting reason once.
-        is_repeated = self._logged_error is type(error)
         settings = self._settings
         files = TlsFiles(settings.tls_cert, settings.tls_key, settings.tls_ca)
         why = files.closing_hint(str(error)) if settings.tls_ca else ""
         reason = (
             f"{error} {why}{' ' if why else ''}Trying again until {settings.coordinator} answers."
         )
-        level = logging.DEBUG if is_repeated else logging.WARNING
-        self._worker.events.retried("joining", reason, level=level)
-        self._logged_error = type(error) if isinstance(error, _LASTING) else None
+        self._worker.events.retried("joining", reason, level=self._worker.levels.level(error))
 
     def _finished(self) -> bool:
         done = self._learners_left == 0 or self._patience_seconds() <= 0.0
@@ -146,7 +136,8 @@ class Agent:
         )
         logger.info("%s: %s, %s", assignment, task.model, what)
         failure: list[BaseException] = []
-        with LeaseKeeper(self._client, assignment, self._worker.events) as lease:
+        worker = self._worker
+        with LeaseKeeper(self._client, assignment, worker.events, worker.levels) as lease:
 
             def should_stop() -> bool:
                 return self._stopping.is_set() or lease.lost.is_set()

@@ -13,7 +13,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from lipt.common.backoff import RetryPolicy
+from lipt.common.backoff import RetryLevels, RetryPolicy
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import Transfers
@@ -23,6 +23,7 @@ from lipt.common.errors import (
     ConfigError,
     ForeignBlobError,
     LearnerStoppedError,
+    LiptError,
     OtherDataError,
     OverLimitError,
     StaleLeaseError,
@@ -69,6 +70,7 @@ class Worker:
     limits: WorkerLimits
     cache: BlobStore
     events: Events = field(default_factory=Events)
+    levels: RetryLevels = field(default_factory=RetryLevels)
     meters: Meters = field(default_factory=Meters)
     phases: Phases = field(default_factory=lambda: Phases(*Phase))
     pause: Callable[[float], object] = sleep
@@ -253,7 +255,7 @@ class Exchange:
         self.should_stop = should_stop
         policy = RetryPolicy(
             sleep=worker.pause,
-            on_retry=lambda error: self._retried("transfer", f"{error} Going on where it was."),
+            on_retry=lambda error: self._note_retry("transfer", error, "Going on where it was."),
         )
         blobs, add = worker.client.blobs, worker.meters.add
         self._downloads = Transfers(blobs, lambda n: add(BLOB_BYTES, "received", by=n), policy)
@@ -319,10 +321,17 @@ class Exchange:
             if self.should_stop():
                 raise LearnerStoppedError("stopped before the assignment was submitted.")
             try:
-                return action()
+                result = action()
             except waits_for as error:
-                self._retried("handing over", f"{error} Trying again.")
+                self._note_retry("handing over", error, "Trying again.")
                 self._worker.pause(max(_RETRY_SECONDS, error.retry_after_seconds or 0.0))
+            else:
+                if self._worker.levels.recover():
+                    logger.info("the coordinator answers again")
+                return result
+
+    def _note_retry(self, what: str, error: LiptError, action: str) -> None:
+        self._retried(what, f"{error} {action}", level=self._worker.levels.level(error))
 
 
 class WorkerLimits:

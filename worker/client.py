@@ -14,6 +14,7 @@ import grpc
 import torch
 
 from lipt.common.access.tokens import WORKER_SECRET
+from lipt.common.backoff import RetryLevels
 from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto
 from lipt.common.config.tasks import LearnerTask, ScoringTask
 from lipt.common.config.values import validate
@@ -179,11 +180,17 @@ def _assignment(message: worker_pb2.Assignment, traceparent: str) -> Assignment:
 class LeaseKeeper:
     """Sends heartbeats from a thread; sets `lost` when the assignment is no longer needed."""
 
-    def __init__(self, client: CoordinatorClient, assignment: Assignment, events: Events) -> None:
+    def __init__(
+        self,
+        client: CoordinatorClient,
+        assignment: Assignment,
+        events: Events,
+        levels: RetryLevels,
+    ) -> None:
         self.lost = threading.Event()
         self._client = client
         self._assignment = assignment
-        self._events = events
+        self._events, self._levels = events, levels
         task = assignment.task
         self._num_steps = task.learners.num_steps if isinstance(task, LearnerTask) else 0
         self._left = threading.Event()
@@ -215,13 +222,16 @@ class LeaseKeeper:
                 if self._client.heartbeat(self._assignment, self._progress):
                     logger.info("%s is no longer needed", self._assignment)
                     self.lost.set()
+                if self._levels.recover():
+                    logger.info("the coordinator answers again")
             except (StaleLeaseError, UnknownRunError) as error:
                 logger.warning("%s", error)
                 self.lost.set()
             except LiptError as error:
                 # The lease may survive a restart of the coordinator.
                 name = self._assignment.assignment_id
-                self._events.retried("heartbeat", error, assignment=name)
+                level = self._levels.level(error)
+                self._events.retried("heartbeat", error, level=level, assignment=name)
                 pause = min(1.0, self._assignment.heartbeat_seconds)
                 self._left.wait(max(pause, error.retry_after_seconds or 0.0))
             self._news.wait(self._assignment.heartbeat_seconds)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from lipt.common.backoff import RetryLevels
 from lipt.common.errors import (
     DataError,
     LearnerRejectedError,
@@ -62,10 +64,12 @@ class World:
         *,
         max_idle_seconds: float | None = None,
         clock: Callable[[], float] = time.monotonic,
+        levels: RetryLevels | None = None,
     ) -> Agent:
         flags = {"name": "one", "max_learners": max_learners, "max_idle_seconds": max_idle_seconds}
         worker = make_worker(self.fake, self.fake.blobs.store, **flags)
-        worker = replace(worker, events=self.events, meters=self.meters)
+        levels = levels or RetryLevels()
+        worker = replace(worker, events=self.events, meters=self.meters, levels=levels)
         worker.carry_out = self.carry_out  # type: ignore[method-assign]
         agent = Agent(worker, pause=self.pause, clock=clock)
         self.fake.when_idle = agent.stop
@@ -151,6 +155,22 @@ def test_a_worker_registers_again_after_a_restart(world: World) -> None:
     world.when_paused = agent.stop
     agent.run()
     assert world.events.count(EventKind.RETRIED, "joining") == 1
+
+
+def test_a_worker_without_a_coordinator_warns_once_a_minute(
+    world: World, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    # It tries every second: at 0 to 129 s in vain, and at 130 s somebody answers.
+    world.fake.refusals["register"] = [UnreachableError("nobody answers.")] * 130
+    agent = world.agent(levels=RetryLevels(clock=clock))
+    world.when_paused = lambda: setattr(clock, "now", clock.now + world.pauses[-1])
+    with caplog.at_level(logging.INFO):
+        agent.run()
+    assert world.events.count(EventKind.RETRIED, "joining") == 130
+    warnings = [line.getMessage() for line in caplog.records if line.levelno == logging.WARNING]
+    assert len(warnings) == 3
+    assert all("nobody answers. Trying again until" in line for line in warnings)
+    assert sum("joined" in line.getMessage() for line in caplog.records) == 1
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,8 @@ class World:
             phases=self.phases,
             pause=self._pause,
         )
-        with NotedLease(self.said, self.fake.client, assignment, self.events) as lease:
+        taken = (self.fake.client, assignment, worker.events, worker.levels)
+        with NotedLease(self.said, *taken) as lease:
             worker.carry_out(assignment, lease, lambda: self.stopping)
 
     def decoded(self, name: BlobName) -> Weights:
@@ -311,7 +312,8 @@ class Scorer:
 
     def run(self, **changes: Any) -> None:
         assignment = replace(self.assignment, task=replace(self.task, **changes))
-        lease = LeaseKeeper(self.fake.client, assignment, self.worker.events)
+        worker = self.worker
+        lease = LeaseKeeper(self.fake.client, assignment, worker.events, worker.levels)
         self.worker.carry_out(assignment, lease, lambda: self.stopping)
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from lipt.common.access.tokens import WORKER_SECRET
+from lipt.common.backoff import RetryLevels
 from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto
 from lipt.common.config.values import dump
 from lipt.common.errors import (
@@ -156,7 +158,7 @@ class Kept:
         self.fake, self.events = FakeClient(directory), Events()
         self.fake.refusals["heartbeat"] = list(errors)
         assignment = make_assignment(heartbeat_seconds=heartbeat_seconds)
-        self.lease = LeaseKeeper(self.fake.client, assignment, self.events)
+        self.lease = LeaseKeeper(self.fake.client, assignment, self.events, RetryLevels())
 
     def next_beat(self) -> worker_pb2.LearnerProgress:
         return self.fake.beats.get(timeout=PATIENCE_SECONDS)
@@ -182,13 +184,19 @@ def test_a_lost_lease_ends_heartbeats(tmp_path: Path, error: LiptError) -> None:
     assert kept.events.count(EventKind.RETRIED) == 0
 
 
-def test_an_unreachable_coordinator_does_not_end_the_lease(tmp_path: Path) -> None:
-    kept = Kept(tmp_path, OFTEN, UnreachableError("away."), LiptError("internal error"))
-    with kept.lease as lease:
-        for _ in range(3):
+def test_an_unreachable_coordinator_does_not_end_the_lease(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    away = UnreachableError("away.")
+    kept = Kept(tmp_path, OFTEN, away, away, LiptError("internal error"))
+    with caplog.at_level(logging.INFO), kept.lease as lease:
+        for _ in range(5):
             kept.next_beat()
         assert not lease.lost.is_set()
-    assert kept.events.count(EventKind.RETRIED, "heartbeat") == 2
+    assert kept.events.count(EventKind.RETRIED, "heartbeat") == 3
+    # Each of the two kinds is a warning once, and so is that it is over.
+    assert [line.levelno for line in caplog.records] == [logging.WARNING] * 2 + [logging.INFO]
+    assert caplog.records[-1].getMessage() == "the coordinator answers again"
 
 
 def test_a_rate_limited_heartbeat_waits_as_told(

@@ -25,7 +25,7 @@ import grpc
 
 from lipt.common.access.tls import TlsFiles, is_loopback, split_address
 from lipt.common.access.tokens import TokenSource
-from lipt.common.backoff import Backoff
+from lipt.common.backoff import Backoff, RetryLevels
 from lipt.common.errors import ConfigError, LiptError, ProcessEndedError, UnreachableError
 from lipt.common.imports import import_extra
 from lipt.common.rpc.channel import LongPoll, open_channel
@@ -271,7 +271,7 @@ class Pool:
         self._num_failed, self._not_before = 0, -math.inf
         self._demand: Demand | None = None
         self._quiet_since = self.clock()
-        self._logged_error: type[LiptError] | None = None
+        self._levels = RetryLevels(clock=self.clock)
 
     def stop(self) -> None:
         self._stopping.set()
@@ -284,13 +284,11 @@ class Pool:
             try:
                 found = self.source.wait(self._demand, wait_seconds=_POLL_SECONDS)
             except LiptError as error:
-                # Logged once: the coordinator may be away for hours.
-                if self._logged_error is not type(error):
-                    logger.warning("%s Trying again until it answers.", error)
-                self._logged_error = type(error)
+                logger.log(self._levels.level(error), "%s Trying again until it answers.", error)
                 self._stopping.wait(max(_RETRY_SECONDS, error.retry_after_seconds or 0.0))
                 continue
-            self._logged_error = None
+            if self._levels.recover():
+                logger.info("%s answers again", self.settings.coordinator)
             if not self._stopping.is_set():
                 self.tend(found)
 
