@@ -178,8 +178,7 @@ def _metrics(app: App, tls: TlsFiles | None) -> Iterator[None]:
         app.meters,
         COORDINATOR,
         lambda: {**state(), **machine_readings(app.compute, directory)},
-    ) as address:
-        logger.info("metrics on %s/metrics", address)
+    ):
         yield
 
 

@@ -94,7 +94,7 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
                 *(listen, tls, worker.events, worker.meters, WORKER),
                 lambda: {SECONDS: phases.seconds()},
             )
-            logger.info("metrics on %s/metrics", stack.enter_context(metrics))
+            stack.enter_context(metrics)
         agent = Agent(worker)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: agent.stop())

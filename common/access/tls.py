@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import logging
+import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -306,6 +307,14 @@ def server_credentials(files: TlsFiles) -> grpc.ServerCredentials:
         changed,  # type: ignore[arg-type]  # the stubs know of no None, which gRPC documents
         require_client_authentication=files.ca is not None,
     )
+
+
+def served_url(host: str, port: int, *, encrypted: bool) -> str:
+    """The URL of a server for this machine, or for those that reach it."""
+    everywhere = host in {"0.0.0.0", "::"}  # noqa: S104 - compared, not bound
+    name = socket.gethostname() if everywhere else host
+    shown = f"[{name}]" if ":" in name else name
+    return f"{'https' if encrypted else 'http'}://{shown}:{port}"
 
 
 def server_context(tls: TlsFiles | None, *, asks_peers: bool) -> ssl.SSLContext | None:

@@ -20,7 +20,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.registry import Collector
 
-from lipt.common.access.tls import TlsFiles, server_context, split_address
+from lipt.common.access.tls import TlsFiles, served_url, server_context, split_address
 from lipt.common.errors import ConfigError
 from lipt.common.observability.logs import KNOWN_DETAILS, EventKind, Events
 from lipt.common.process.devices import versions
@@ -169,7 +169,7 @@ def serving_metrics(
     instruments: Sequence[Instrument],
     readings: Callable[[], Readings],
 ) -> Iterator[str]:
-    """Serve scrapes in other threads during the block; yields the address."""
+    """Serve scrapes in other threads during the block, which gets the URL; the log has it, too."""
     host, port = split_address(listen)
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
@@ -202,11 +202,22 @@ def serving_metrics(
     thread = threading.Thread(target=server.serve_forever, name="http", daemon=True)
     thread.start()
     try:
-        yield f"[{host}]:{server.server_port}" if ":" in host else f"{host}:{server.server_port}"
+        encrypted = tls is not None and tls.cert is not None
+        url = f"{served_url(host, server.server_port, encrypted=encrypted)}/metrics"
+        logger.info("metrics on %s (%s)", url, _what_a_scrape_needs(tls))
+        yield url
     finally:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def _what_a_scrape_needs(tls: TlsFiles | None) -> str:
+    if tls is None or tls.cert is None:
+        return "unencrypted; needs no certificate and no token"
+    if tls.ca is None:
+        return "needs no certificate and no token; curl --cacert takes the server's authority"
+    return f"needs a client certificate: curl --cacert {tls.ca} --cert FILE --key FILE"
 
 
 def _families(

@@ -15,7 +15,7 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
-from lipt.common.access.tls import TlsFiles, server_context, split_address
+from lipt.common.access.tls import TlsFiles, served_url, server_context, split_address
 from lipt.common.errors import ConfigError
 from lipt.common.imports import import_extra
 from lipt.coordinator.app import App
@@ -118,11 +118,8 @@ class PageServer:
 
     @property
     def url(self) -> str:
-        """The address for browsers of this machine, or of machines that reach it."""
-        everywhere = self.host in {"0.0.0.0", "::"}  # noqa: S104 - compared, not bound
-        host = socket.gethostname() if everywhere else self.host
-        shown = f"[{host}]" if ":" in host else host
-        return f"{'https' if self.encrypted else 'http'}://{shown}:{self.port}"
+        """The address for browsers."""
+        return served_url(self.host, self.port, encrypted=self.encrypted)
 
     async def start(self, application: Callable[..., Any], *, drain_seconds: float) -> None:
         """Answer from here on; once it stops, requests under way may take `drain_seconds`."""

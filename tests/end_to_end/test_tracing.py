@@ -49,7 +49,8 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
             cluster.start_worker(name, *metrics, *certificates.flags("box")) for name in "ab"
         ]
         addresses = [
-            process.wait_for(r"metrics on (\S+)/metrics")[1] for process in (coordinator, *workers)
+            process.wait_for(r"metrics on https://(\S+)/metrics")[1]
+            for process in (coordinator, *workers)
         ]
         scraping = _job("lipt-coordinator", addresses[:1], certificates)
         scraping += _job("lipt-worker", addresses[1:], certificates)

@@ -1,6 +1,8 @@
+import logging
 import socket
 import ssl
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -63,8 +65,8 @@ def served(
 ) -> Iterator[str]:
     with serving_metrics(
         "127.0.0.1:0", tls, events or Events(), meters or Meters(), instruments, readings
-    ) as address:
-        yield address
+    ) as url:
+        yield url
 
 
 def test_a_scrape_returns_current_events_and_readings() -> None:
@@ -74,18 +76,18 @@ def test_a_scrape_returns_current_events_and_readings() -> None:
     def readings() -> Readings:
         return {RUNS: {(state,): number for state, number in runs.items()}, WORKERS: {(): 2.0}}
 
-    with served(events=events, instruments=(RUNS, WORKERS), readings=readings) as address:
+    with served(events=events, instruments=(RUNS, WORKERS), readings=readings) as url:
         events.record(EventKind.RETRIED, detail="stage")
         events.record(EventKind.RETRIED, detail="stage")
         runs["ready"] = 3.0
-        lines = scrape(f"http://{address}/metrics")
+        lines = scrape(url)
         assert 'lipt_events_total{detail="stage",event="retried"} 2.0' in lines
         assert 'lipt_events_total{detail="failed",event="run_ended"} 0.0' in lines
         assert 'lipt_runs{state="ready"} 3.0' in lines
         assert "lipt_workers 2.0" in lines
         assert [line for line in lines if line.startswith("process_resident_memory_bytes ")]
     with pytest.raises(urllib.error.URLError):
-        scrape(f"http://{address}/metrics")
+        scrape(url)
 
 
 def test_recorded_values_have_the_exact_text_format() -> None:
@@ -94,8 +96,8 @@ def test_recorded_values_have_the_exact_text_format() -> None:
     meters.add(SENT, 'c"\n', by=1)
     for seconds in (0.1, 0.5, 9.0, 11.0):
         meters.observe(TOOK, seconds, "soup")
-    with served(meters=meters, instruments=(SENT, PLAIN, TOOK, WORKERS)) as address:
-        lines = scrape(f"http://{address}/metrics")
+    with served(meters=meters, instruments=(SENT, PLAIN, TOOK, WORKERS)) as url:
+        lines = scrape(url)
     own = lines[lines.index("# HELP lipt_sent_total Sent.") :]
     # A bucket has all that is not above it: 0.1 and 0.5; those and 9; all four.
     assert own == [
@@ -126,8 +128,7 @@ def test_renewed_certificates_are_used_from_the_next_scrape(tmp_path: Path) -> N
         context_of(write_files(tmp_path / name, authority))
         for name, authority in (("old", old), ("new", new))
     ]
-    with served(files) as address:
-        url = f"https://{address}/metrics"
+    with served(files) as url:
         assert scrape(url, clients[0])
         assert files.key is not None
         files.key.write_text("half a key")
@@ -142,16 +143,47 @@ def test_renewed_certificates_are_used_from_the_next_scrape(tmp_path: Path) -> N
 @pytest.mark.parametrize("secure", [False, True])
 def test_a_silent_connection_does_not_block_others(tmp_path: Path, secure: bool) -> None:
     files = write_files(tmp_path / "tls", trustme.CA()) if secure else None
-    with served(files) as address:
-        host, port = address.split(":")
-        with socket.create_connection((host, int(port))):
-            url = f"http{'s' if secure else ''}://{address}/metrics"
+    with served(files) as url:
+        parts = urllib.parse.urlsplit(url)
+        with socket.create_connection((parts.hostname, parts.port)):
             lines = scrape(url, context_of(files) if files else None)
     prefix = "lipt_certificate_expiry_timestamp_seconds "
     ends = [float(line.removeprefix(prefix)) for line in lines if line.startswith(prefix)]
     expected = files.expires_at() if files else None
     assert ends == ([expected.timestamp()] if expected else [])
     assert bool(ends) is secure
+
+
+@pytest.mark.parametrize(
+    ("given", "scheme", "needs"),
+    [
+        ((), "http", "unencrypted; needs no certificate and no token"),
+        (
+            ("cert", "key"),
+            "https",
+            "needs no certificate and no token; curl --cacert takes the server's authority",
+        ),
+        (
+            ("cert", "key", "ca"),
+            "https",
+            "needs a client certificate: curl --cacert {ca} --cert FILE --key FILE",
+        ),
+        # Such a worker calls by a token, and has nothing to serve with.
+        (("ca",), "http", "unencrypted; needs no certificate and no token"),
+    ],
+)
+def test_the_log_has_the_url_and_what_a_scrape_needs(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    given: tuple[str, ...],
+    scheme: str,
+    needs: str,
+) -> None:
+    files = write_files(tmp_path, trustme.CA())
+    tls = TlsFiles(**{name: getattr(files, name) for name in given}) if given else None
+    with caplog.at_level(logging.INFO), served(tls) as url:
+        assert url.startswith(f"{scheme}://127.0.0.1:")
+    assert f"metrics on {url} ({needs.format(ca=files.ca)})" in caplog.messages
 
 
 CALLS = Counter("lipt_calls_total", "Calls.", ("peer", "code"), most=2)
