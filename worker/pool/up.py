@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from lipt.worker.pool import Child
 
 _DEFAULT_ADDRESS = "127.0.0.1:50051"
+_PAGE_PORT = 50080
+_CALL_SECONDS = 20.0
 # Longer than the coordinator's `drain_seconds`.
 _STOP_SECONDS = 30.0
 _LOOK_SECONDS = 0.2
@@ -107,6 +109,10 @@ def up(
     state_dir: Annotated[
         Path | None, typer.Option(help="The coordinator's --state-dir.", show_default=False)
     ] = None,
+    page: Annotated[
+        bool,
+        typer.Option("--page", help="Serve the page as well, and print a link that signs you in."),
+    ] = False,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="The coordinator's --insecure.")
     ] = False,
@@ -136,6 +142,8 @@ def up(
         modules += ["--allow-module", own]
     # Refuse wrong pool flags before anything starts.
     settings = load_settings(PoolSettings, config=None, flags=flags)
+    if page:
+        words += _page_flags(listen, config)
     configure_logging(settings.log_level)
     stopping = threading.Event()
     _on_signals(stopping.set)
@@ -152,7 +160,7 @@ def up(
 
             # Again: connecting to Ray replaces handlers.
             _on_signals(stop)
-            _print_next_steps(data or "the data", listening, settings)
+            _print_next_steps(data or "the data", listening, settings, page=page)
             if not stopping.is_set():
                 pool.run(partial(_require_alive, child))
 
@@ -207,7 +215,7 @@ def _reachable(listening: str, host: str | None, *, here: bool) -> str:
     return f"{host or ('localhost' if here else socket.gethostname())}:{port}"
 
 
-def _print_next_steps(data: str, listening: str, settings: PoolSettings) -> None:
+def _print_next_steps(data: str, listening: str, settings: PoolSettings, *, page: bool) -> None:
     flag = "" if listening == _DEFAULT_ADDRESS else f" --coordinator {settings.coordinator}"
     print_line(
         f"lipt serves {data} on {listening}, for up to {settings.workers} workers. They start "
@@ -215,7 +223,62 @@ def _print_next_steps(data: str, listening: str, settings: PoolSettings) -> None
     )
     print_line(f"    lipt run start --watch{flag}")
     print_line(f"    lipt subset get --fraction 0.1 --out subset.npy{flag}")
+    if page:
+        _print_page(settings, f"lipt dashboard{flag}")
     print_line("Ctrl-C stops all processes; finished work is kept.")
+
+
+def _page_flags(listen: str, config: Path | None) -> list[str]:
+    """The coordinator's flags for its page, unless other settings have its address."""
+    from lipt.common.access.tls import split_address
+    from lipt.common.config.settings import read_toml
+    from lipt.common.imports import import_extra
+
+    for package in ("starlette", "uvicorn"):
+        import_extra(package, package=package, extra="dashboard", needed_for="lipt up --page")
+    name = "dashboard_listen"
+    if f"LIPT_{name.upper()}" in os.environ or (config and name in read_toml(config)):
+        return []
+    host, _ = split_address(listen)
+    shown = f"[{host}]" if ":" in host else host
+    return ["--dashboard-listen", f"{shown}:{_free_port(host)}"]
+
+
+def _free_port(host: str) -> int:
+    """The page's usual port, or 0 for any if it is taken."""
+    try:
+        family = socket.getaddrinfo(host, _PAGE_PORT, type=socket.SOCK_STREAM)[0][0]
+        socket.create_server((host, _PAGE_PORT), family=family).close()
+    except OSError:
+        return 0
+    return _PAGE_PORT
+
+
+def _print_page(settings: PoolSettings, command: str) -> None:
+    import grpc
+
+    from lipt.common.access.tls import TlsFiles
+    from lipt.common.access.tokens import TokenSource
+    from lipt.common.rpc.channel import open_channel
+    from lipt.v1.access_pb2 import OpenPageRequest
+    from lipt.v1.access_pb2_grpc import AccessServiceStub
+
+    tls = TlsFiles.from_options(settings.tls_cert, settings.tls_key, settings.tls_ca)
+    token = TokenSource.from_options(settings.token_file, settings.token)
+    try:
+        with open_channel(settings.coordinator, tls, token) as channel:
+            stub = AccessServiceStub(channel)
+            url = stub.OpenPage(OpenPageRequest(), timeout=_CALL_SECONDS).url
+    except grpc.RpcError:
+        # The certificate or token for workers opens no page.
+        print_line("The page is at the address above. With your own certificate or token,")
+        print_line(f"this prints a link that signs you in: {command}")
+        return
+    print_line(
+        f"The page is at {url.partition('/sign-in?')[0]}. Within a minute this link signs in:"
+    )
+    print_line(f"    {url}")
+    print_line(f"For another link: {command}")
 
 
 def main() -> None:
