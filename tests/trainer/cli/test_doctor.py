@@ -3,7 +3,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+from typer.testing import CliRunner
+
 from lipt.common.config.run_config import RunConfig
+from lipt.trainer.cli import main
+from lipt.trainer.cli import options as shared
 from lipt.trainer.cli.commands.service import Check, coordinator_checks, local_checks
 from lipt.trainer.client.client import Client
 from lipt.trainer.views import DatasetView, InfoView, WorkerView
@@ -97,6 +102,27 @@ def test_the_doctor_passes_with_a_coordinator(relay: Relay, lipt: Any) -> None:
     assert report["healthy"]
     assert report["coordinator"] == relay.address
     assert {"name", "ok", "detail", "remedy"} == set(report["checks"][0])
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_the_doctor_passes_in_process_and_names_what_it_did_not_look_at(
+    monkeypatch: pytest.MonkeyPatch, dead_address: str, stranger: str, answers: bool
+) -> None:
+    # Nobody has named what is at the default address, a coordinator or not.
+    monkeypatch.delenv("LIPT_COORDINATOR", raising=False)
+    address = stranger if answers else dead_address
+    connect = shared.Coordinator.connect
+    monkeypatch.setattr(
+        shared.Coordinator, "connect", lambda self: connect(replace(self, address=address))
+    )
+    result = CliRunner().invoke(main, ["doctor"])
+    assert result.exit_code == 0, result.stdout
+    assert result.stdout.splitlines()[-1] == (
+        f"note   coordinator: none is named, and none {'is of use' if answers else 'answers'} at "
+        "127.0.0.1:50051: connection, roles, data and workers were not looked at. "
+        "Name one: lipt doctor --coordinator HOST:PORT"
+    )
+    assert json.loads(CliRunner().invoke(main, ["doctor", "--json"]).stdout)["healthy"]
 
 
 def test_the_doctor_fails_with_a_remedy_without_a_coordinator(

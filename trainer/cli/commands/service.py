@@ -26,15 +26,17 @@ if TYPE_CHECKING:
 
 
 @shared.grouped
-def doctor(*, json: shared.Json = False, coordinator: shared.Coordinator) -> None:
+def doctor(context: Context, *, json: shared.Json = False, coordinator: shared.Coordinator) -> None:
     """Examine this installation, and whether the coordinator can be used from here.
 
-    The status is 1 when something is broken; every complaint has its remedy.
+    The status is 1 when something is broken; every complaint has its remedy. Work in one process
+    needs no coordinator: where none is named, none needs to answer.
     """
     versions = installed_versions()
     checks = []
     # Known checks are printed before the next ones are made.
-    for step in (local_checks(versions), remote_checks(coordinator, versions)):
+    is_named = coordinator.is_named(context)
+    for step in (local_checks(versions), remote_checks(coordinator, versions, is_named=is_named)):
         for check in step:
             checks.append(check)
             if not json:
@@ -100,7 +102,9 @@ def _device_check() -> Check:
     return Check("device", True, f"cpu with {torch.get_num_threads()} threads")
 
 
-def remote_checks(coordinator: shared.Coordinator, versions: Mapping[str, str]) -> Iterator[Check]:
+def remote_checks(
+    coordinator: shared.Coordinator, versions: Mapping[str, str], *, is_named: bool
+) -> Iterator[Check]:
     from lipt.common.access.tls import split_address
     from lipt.common.errors import LiptError, UnreachableError
     from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR
@@ -111,6 +115,17 @@ def remote_checks(coordinator: shared.Coordinator, versions: Mapping[str, str]) 
             info = client.info()
             caller = client.who_am_i()
     except LiptError as error:
+        if not is_named:
+            # What answers at the default address may be another program's, or another user's.
+            why = "none answers" if isinstance(error, UnreachableError) else "none is of use"
+            detail = (
+                f"none is named, and {why} at {coordinator.address}: connection, roles, data and "
+                "workers were not looked at"
+            )
+            yield Check(
+                "coordinator", None, detail, "Name one: lipt doctor --coordinator HOST:PORT"
+            )
+            return
         name = "connection" if isinstance(error, UnreachableError) else "coordinator"
         yield Check(name, False, str(error).rstrip("."))
         return
