@@ -134,9 +134,10 @@ def learning_curve(
             generator=generator,
             wanted=None if wanted is None else wanted.take(ids_n),
         )
-        accuracies.append(max(0.0, head.accuracy))
+        accuracies.append(head.accuracy)
         on_progress(done + 1, len(sizes))
-    return suggest_size((*sizes, len(labels_N)), (*accuracies, max(0.0, accuracy)))
+    shares = [min(1.0, max(0.0, score)) for score in (*accuracies, accuracy)]
+    return suggest_size((*sizes, len(labels_N)), shares)
 
 
 def sample_sizes(num_examples: int) -> list[int]:
@@ -283,7 +284,7 @@ def _label_errors(found: LabelErrors, labels_N: Tensor, counts_C: Tensor) -> Fac
             "label": label,
             "count": int(counts_C[label]),
             "suspects": int(suspects_C[label]),
-            "noise_rate": noise.rate,
+            "noise_rate": noise.known_rate,
             "low": noise.low,
             "high": noise.high,
         }
@@ -300,7 +301,7 @@ def _label_errors(found: LabelErrors, labels_N: Tensor, counts_C: Tensor) -> Fac
     ]
     return {
         "num_suspects": len(ranked),
-        "noise_rate": overall.rate,
+        "noise_rate": overall.known_rate,
         "noise_low": overall.low,
         "noise_high": overall.high,
         "per_class": per_class,

@@ -1,9 +1,9 @@
 """Ridge head: a linear head in closed form, with exact leave-one-out outputs.
 
 It minimizes sum_i w_i |y_i - b - x_i W|^2 + lambda |W|^2 over one-hot targets y, with weights w_i
-that balance the classes. For labels and numbers y are the labels as 0 and 1, or the standardized
-numbers, and all weights are equal. With Z the features minus their weighted mean, scaled, and its
-rows times sqrt(w_i),
+that balance classes of enough examples. For labels and numbers y are the labels as 0 and 1, or the
+standardized numbers, and all weights are equal. With Z the features minus their weighted mean,
+scaled, and its rows times sqrt(w_i),
 
     G = Z'Z = U diag(s) U',  H = Z U,  leverage h_i = w_i / sum w + sum_j H_ij^2 / (s_j + lambda)
     y_i - yhat_-i = (y_i - yhat_i) / (1 - h_i)
@@ -52,6 +52,11 @@ _PANEL = 256
 _MOST_EXACT = 7_000_000_000
 # Of a float64 copy: it stays in a CPU's cache.
 _COPIED_BYTES = 2 * 1024**2
+# Smaller classes weigh less: one mistyped label would weigh as much as a class. In 90 settings with
+# 1 to 12 labels mistyped in wine, iris, breast cancer and digits, 3,995 right labels are suspected
+# to be of the new class if all classes have equal weights, 384 from 8 examples on, 155 from 12, 32
+# from 16, 4 from 20. Of rare classes of 3, 5 and 10, 58 of 72 examples are recognized, 2 suspected.
+FULL_CLASS = 20
 # Above it a label is predicted.
 _EVEN = 0.5
 
@@ -355,13 +360,23 @@ def weighted_accuracy(outputs_NC: Tensor, labels_N: Tensor, weights_N: Tensor) -
 
 
 def class_weights(labels_N: Tensor, confidence_N: Tensor | None = None) -> Tensor:
-    """Float64 weights of mean 1: equal per class, within a class as `confidence_N`."""
+    """Float64 weights of mean 1: equal per full class, within a class as `confidence_N`."""
     if confidence_N is None:
         confidence_N = torch.ones_like(labels_N, dtype=torch.float64)
     # Without examples they are integers.
     totals_C = labels_N.bincount(weights=confidence_N).double()
-    present = int((totals_C > 0).sum())
-    return (len(labels_N) / (present * totals_C.clamp(min=1e-30)))[labels_N] * confidence_N
+    full_C = fullness(totals_C)
+    scales_C = len(labels_N) * full_C / (full_C.sum() * totals_C.clamp(min=1e-30))
+    return scales_C[labels_N] * confidence_N
+
+
+def fullness(totals_C: Tensor) -> Tensor:
+    """The weight of each class: 1 from `FULL_CLASS` examples on, in proportion for fewer.
+
+    Where all classes have fewer, the largest is full.
+    """
+    largest = float(totals_C.max()) if len(totals_C) else 0.0
+    return (totals_C.double() / max(1e-30, min(FULL_CLASS, largest))).clamp(max=1.0)
 
 
 def scaling_of(features_ND: Tensor, weights_N: Tensor) -> Scaling:

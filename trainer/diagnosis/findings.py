@@ -30,17 +30,21 @@ class LabelIssue(NamedTuple):
 
 
 class ClassNoise(_Value):
+    """`noise_rate` is None where the interval is too wide for an estimate."""
+
     label: Count
     count: Count
     suspects: Count
-    noise_rate: Share
+    noise_rate: Share | None
     low: Share
     high: Share
 
 
 class LabelErrors(_Value):
+    """`noise_rate` is None where the interval is too wide for an estimate."""
+
     num_suspects: Count
-    noise_rate: Share
+    noise_rate: Share | None
     noise_low: Share
     noise_high: Share
     per_class: tuple[ClassNoise, ...]
@@ -99,6 +103,8 @@ class Learnability(_Value):
 _RELIABLE = 0.9
 # A head with this many examples of a class per feature cannot fit them all.
 _MANY_PER_FEATURE = 10
+# A class with fewer examples is a part of a class, as in the head.
+_FULL_CLASS = 20
 
 
 class Findings(_Value):
@@ -118,6 +124,12 @@ class Findings(_Value):
     worst_fitting: tuple[Count, ...] = ()
 
     @property
+    def head_accuracy(self) -> float | None:
+        """The proxy's leave-one-out accuracy, or other score; None if unknown."""
+        accuracy = self.proxy.get("accuracy")
+        return accuracy if isinstance(accuracy, float) else None
+
+    @property
     def head_is_limited(self) -> bool:
         """Whether the head may err for other reasons than wrong labels and too few examples.
 
@@ -126,7 +138,8 @@ class Findings(_Value):
         num_features = self.proxy.get("num_features")
         if not isinstance(num_features, int) or self.learnability.accuracies[-1] >= _RELIABLE:
             return False
-        per_class = self.num_examples / sum(count > 0 for count in self.class_counts)
+        num_classes = sum(min(1.0, count / _FULL_CLASS) for count in self.class_counts)
+        per_class = self.num_examples / num_classes
         is_flat = self.learnability.suggested_fraction < 1
         return is_flat and per_class >= _MANY_PER_FEATURE * num_features
 
@@ -199,10 +212,7 @@ def _label_errors(findings: Findings) -> Fact:
             f"furthest from what is expected are those of rows {worst}"
         )
         return Fact("label errors", text, clear=True)
-    share = (
-        f"of all labels an estimated {found.noise_rate:.1%} are wrong "
-        f"({found.noise_low:.1%} to {found.noise_high:.1%})"
-    )
+    share = noise_text(findings)
     if not found.num_suspects:
         return Fact("label errors", f"none looks wrong; {share}", clear=True)
     sure = f", {findings.num_sure:,} of them with confidence" if findings.num_sure else ""
@@ -212,17 +222,32 @@ def _label_errors(findings: Findings) -> Fact:
     return Fact("label errors", text, clear=False)
 
 
+def noise_text(findings: Findings) -> str:
+    """The estimated share of wrong labels, with the accuracy of the head that it comes from."""
+    found, accuracy = findings.label_errors, findings.head_accuracy
+    if found.noise_low == 0.0 and found.noise_high == 1.0:
+        return (
+            f"{findings.num_examples:,} examples and this head are too little to estimate how many "
+            "labels are wrong"
+        )
+    ends = f"{found.noise_low:.1%} to {found.noise_high:.1%}"
+    head = "this head" if accuracy is None else f"a head that is right on {accuracy:.1%}"
+    if found.noise_rate is None:
+        return f"of all labels {ends} are wrong, and {head} cannot say more closely"
+    return f"of all labels an estimated {found.noise_rate:.1%} are wrong ({ends}, by {head})"
+
+
 def _counted(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def proxy_text(findings: Findings) -> str:
     """Describe the proxy model and its score; empty if unknown."""
-    features, accuracy = findings.proxy.get("features"), findings.proxy.get("accuracy")
+    features, accuracy = findings.proxy.get("features"), findings.head_accuracy
     if not isinstance(features, str):
         return ""
     head = f"a ridge head on {features}"
-    if not isinstance(accuracy, float):
+    if accuracy is None:
         return head
     if findings.target_kind is not TargetKind.CLASS:
         score = findings.target_kind.score_name

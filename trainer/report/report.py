@@ -26,7 +26,7 @@ from lipt.trainer.client.client import Client
 from lipt.trainer.comparison.outcomes import alternatives, answers, cells, outcomes
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
-from lipt.trainer.diagnosis.findings import facts, fit_text, proxy_text
+from lipt.trainer.diagnosis.findings import facts, fit_text, noise_text, proxy_text
 from lipt.trainer.main_training.steps import require_fingerprint
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import RunView
@@ -43,12 +43,16 @@ def open_templates(needed_for: str) -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"percent": "{:.1%}".format, "thousands": "{:,}".format}
+    environment.filters |= {"percent": _percent, "thousands": "{:,}".format}
     environment.filters |= {
         "size": format_bytes,
         "utc": lambda moment: f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC",
     }
     return environment
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"
 
 
 def _finalize(value: Any) -> Any:
@@ -244,6 +248,7 @@ def render(
                 for first, second in combinations(subsets, 2)
             ],
             fit=fit_text,
+            noise=noise_text(diagnosis.findings) if diagnosis else "",
             config=json.dumps(run.config.model_dump(mode="json"), indent=2),
             recipe=json.dumps(identity["recipe"], indent=2) if identity else "",
         )

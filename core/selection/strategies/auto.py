@@ -23,7 +23,7 @@ Shapes: N examples, n of one class, C classes, K budget.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -32,7 +32,8 @@ from torch import Tensor
 
 from lipt.common.determinism import derive_seed
 from lipt.common.targets.kinds import TargetKind
-from lipt.core.diagnosis.label_errors import LabelErrors, find_label_errors
+from lipt.core.diagnosis.label_errors import SURE_NOISE, LabelErrors, find_label_errors
+from lipt.core.proxies.ridge import fullness
 from lipt.core.selection.selection import (
     Selection,
     class_quotas,
@@ -77,9 +78,6 @@ _MOST = 0.7
 # Exclusions per wrong label, as not all low-quality labels are wrong. With 36% wrong, excluding
 # half reached 58.5, the suspects 53.9.
 _PER_WRONG_LABEL = 1.5
-# Wrong labels count if the lower end of the 95% interval is at least this. With the 0.1% (0.0 to
-# 4.1%) of cifar10-jpeg, excluding examples costs right ones.
-_NOISY = 0.02
 # A linear head errs where the data is not linear, and a model trained on many examples does not.
 # Exclusions fade between these numbers of chosen examples of a class per feature of the head, times
 # the share of the possible that it misses beyond the next figure. Of 100,000 rows with five classes
@@ -155,6 +153,7 @@ class Evidence:
     per_class: number of examples to keep of each class, on average.
     num_features: those of the head.
     errors_C: share of each class that the head misclassifies, on held-out labels.
+    full_C: weight of each class: 1, less if it has few examples, 0 if none.
     noise_rate, noise_low, noise_C: share of wrong labels, its lower bound, and by class.
     copies: share of the examples that are near-duplicates of others.
     """
@@ -163,7 +162,7 @@ class Evidence:
     per_class: float
     num_features: int
     errors_C: tuple[float, ...]
-    num_classes: int
+    full_C: tuple[float, ...]
     noise_rate: float
     noise_low: float
     noise_C: tuple[float, ...]
@@ -171,9 +170,19 @@ class Evidence:
     training: Training = "converged"
 
     @property
+    def num_classes(self) -> float:
+        """The sum of the classes' weights: a mistyped label is no class."""
+        return sum(self.full_C)
+
+    def mean(self, values_C: Sequence[float]) -> float:
+        """Mean over classes by their weights, of values in [0, 1]."""
+        total = sum(full * value for full, value in zip(self.full_C, values_C, strict=True))
+        return min(1.0, total / self.num_classes)
+
+    @property
     def accuracy(self) -> float:
         """The head's accuracy, mean over classes."""
-        return 1.0 - sum(self.errors_C) / self.num_classes
+        return 1.0 - self.mean(self.errors_C)
 
     @property
     def head_decides(self) -> bool:
@@ -200,11 +209,11 @@ class Evidence:
     @property
     def skill(self) -> float:
         """0 for guessing, 1 for the best accuracy that wrong labels leave possible."""
-        if self.num_classes < 2:
+        if self.num_classes <= 1:
             return 0.0
         guessing = 1.0 / self.num_classes
         # An untrained head disagrees with most labels, which looks like noise.
-        possible = max(1.0 - sum(self.noise_C) / self.num_classes, (1.0 + guessing) / 2)
+        possible = max(1.0 - self.mean(self.noise_C), (1.0 + guessing) / 2)
         return (self.accuracy - guessing) / (possible - guessing)
 
 
@@ -215,13 +224,13 @@ def gather(
     labels_N = signals.labels_N
     counts_C = labels_N.bincount(minlength=len(found.joint_CC))
     wrong_C = labels_N[found.suggested_N != labels_N].bincount(minlength=len(counts_C))
-    num_classes = int((counts_C > 0).sum())
+    full_C = fullness(counts_C)
     return Evidence(
         fraction=budget / len(labels_N),
-        per_class=budget / num_classes,
+        per_class=budget / float(full_C.sum()),
         num_features=signals.features_ND.shape[1],
         errors_C=tuple((wrong_C / counts_C.clamp(min=1)).tolist()),
-        num_classes=num_classes,
+        full_C=tuple(full_C.tolist()),
         noise_rate=found.noise.overall.rate,
         noise_low=found.noise.overall.low,
         noise_C=tuple(rate.rate for rate in found.noise.per_class),
@@ -273,7 +282,8 @@ def _by_labels(evidence: Evidence) -> Plan:
         )
         return Plan(nothing, nothing, "random", reason)
     wrong_C = nothing
-    if evidence.noise_low >= _NOISY:
+    # With the 0.1% (0.0 to 4.1%) of cifar10-jpeg, excluding examples costs right ones.
+    if evidence.noise_low >= SURE_NOISE:
         # The estimate for one class is rough: assume at least its share of all wrong labels.
         wrong_C = tuple(
             evidence.trust * min(_MOST, error, _PER_WRONG_LABEL * max(rate, evidence.noise_rate))
@@ -284,8 +294,7 @@ def _by_labels(evidence: Evidence) -> Plan:
         for error, wrong in zip(evidence.errors_C, wrong_C, strict=True)
     )
     kept = f"{100 * evidence.fraction:.2g}% of the examples"
-    mean = sum(excluded_C) / evidence.num_classes
-    least = f"without the {mean:.0%} with the lowest label quality"
+    least = f"without the {evidence.mean(excluded_C):.0%} with the lowest label quality"
     is_small = evidence.fraction < _REPRESENTED and evidence.per_class < _REPRESENTED_PER_CLASS
     if is_small and (evidence.fewness > 0 or evidence.head_decides or any(excluded_C)):
         reason = f"to keep {kept}: of each class those that represent it, {least}"
@@ -334,16 +343,18 @@ def _findings(
     evidence: Evidence, plan: Plan, found: LabelErrors, excluded: Tensor
 ) -> dict[str, Any]:
     noise = found.noise.overall
+    looks_wrong, interval = f"{noise.low:.1%} to {noise.high:.1%}", ""
+    if noise.known_rate is not None:
+        looks_wrong, interval = f"{noise.rate:.1%}", f" (95% interval {looks_wrong})"
     by_quality = excluded[found.quality_N[excluded].argsort(stable=True)]
-    interval = f"95% interval {noise.low:.1%} to {noise.high:.1%}"
     return {
         "words": [
-            f"{noise.rate:.1%} of the labels look wrong ({interval})",
+            f"{looks_wrong} of the labels look wrong{interval}",
             f"{evidence.copies:.1%} of the examples are near-duplicates of others",
             plan.reason,
         ],
         "method": plan.method,
-        "noise": {"low": noise.low, "rate": noise.rate, "high": noise.high},
+        "noise": {"low": noise.low, "rate": noise.known_rate, "high": noise.high},
         "accuracy": evidence.accuracy,
         "copies": evidence.copies,
         "excluded": {

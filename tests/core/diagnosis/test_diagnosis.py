@@ -27,14 +27,12 @@ from lipt.core.diagnosis.diagnosis import (
 from lipt.core.diagnosis.duplicates import Duplicates
 from lipt.core.diagnosis.label_errors import (
     LabelErrors,
-    NoiseRate,
-    NoiseRates,
     find_label_errors,
     fit_of_targets,
     label_confidence,
-    noise_rates,
     second_head_helps,
 )
+from lipt.core.diagnosis.noise import NoiseRate, NoiseRates
 from lipt.core.signals.signals import Signals
 
 LABELS_N = torch.tensor([0, 0, 0, 1, 1, 1])
@@ -47,7 +45,7 @@ def generator() -> torch.Generator:
 @pytest.fixture
 def findings() -> Findings:
     chances_NC = torch.tensor(
-        [[0.9, 0.1], [0.8, 0.2], [0.1, 0.9], [0.4, 0.6], [0.3, 0.7], [0.2, 0.8]]
+        [[0.9, 0.1], [0.8, 0.2], [0.01, 0.99], [0.4, 0.6], [0.3, 0.7], [0.2, 0.8]]
     )
     scores_N = torch.tensor([1.0, 1.0, 9.0, 1.0, 1.0, 5.0])
     return Findings(
@@ -211,82 +209,31 @@ PROBABILITIES_NC = torch.tensor(
 
 
 def test_suspects_and_quality_by_hand() -> None:
-    found = find_label_errors(signals_of(PROBABILITIES_NC, LABELS_N))
+    # Seven times, as a class has few examples below 20.
+    found = find_label_errors(signals_of(PROBABILITIES_NC.repeat(7, 1), LABELS_N.repeat(7)))
     # Thresholds are (0.9 + 0.5 + 0.2) / 3 = 0.533 and (0.6 + 0.7 + 0.48) / 3 = 0.593.
-    assert found.suggested_N.tolist() == [0, 0, 1, 1, 1, 0]
+    assert found.suggested_N[:6].tolist() == [0, 0, 1, 1, 1, 0]
     # 0.8 >= 0.593 for class 1, but 0.52 < 0.533 for class 0.
-    assert found.suspects_N.nonzero().flatten().tolist() == [2]
+    assert found.suspects_N.nonzero().flatten().tolist() == list(range(2, 42, 6))
     # Sure are 0 (0.9), 2 (0.8), 3 (0.6) and 4 (0.7).
-    assert found.joint_CC.tolist() == [[1, 1, 0], [0, 2, 0], [0, 0, 0]]
+    assert found.joint_CC.tolist() == [[7, 7, 0], [0, 14, 0], [0, 0, 0]]
     own_and_other = [(0.9, 0.1), (0.5, 0.5), (0.2, 0.8), (0.6, 0.4), (0.7, 0.3), (0.48, 0.52)]
     expected = [own / (own + math.sqrt(other)) for own, other in own_and_other]
-    assert found.quality_N.tolist() == pytest.approx(expected, rel=1e-5)
+    assert found.quality_N[:6].tolist() == pytest.approx(expected, rel=1e-5)
 
 
-def rates(
-    labels: list[int], suggested: list[int], sureness: list[float], num_classes: int = 2
-) -> NoiseRates:
-    return noise_rates(
-        torch.tensor(labels), torch.tensor(suggested), torch.tensor(sureness), num_classes
-    )
-
-
-def drawn(
-    rate: float, *, fading: float, seed: int = 0, num_examples: int = 40_000, num_classes: int = 4
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Labels of which `rate` are wrong, and a head whose errors grow by `fading` with its doubt."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def other_than(classes_N: Tensor, chance_N: Tensor) -> Tensor:
-        moved_N = torch.rand(num_examples, generator=generator) < chance_N
-        by_N = torch.randint(1, num_classes, (num_examples,), generator=generator)
-        return torch.where(moved_N, (classes_N + by_N) % num_classes, classes_N)
-
-    truth_N = torch.randint(num_classes, (num_examples,), generator=generator)
-    sureness_N = torch.rand(num_examples, generator=generator)
-    labels_N = other_than(truth_N, torch.tensor(rate))
-    return labels_N, other_than(truth_N, fading * (1 - sureness_N)), sureness_N
-
-
-def test_a_head_s_own_errors_are_not_label_noise() -> None:
-    found = rates([0] * 30 + [1] * 30, [0] * 30 + [1] * 30, [0.5] * 60)
-    # Twenty of each class agree: Wilson's upper end of 0 in 40 is 1.96^2 / (40 + 1.96^2).
-    high = 3.8416 / 43.8416
-    assert found.overall.high == pytest.approx(high)
-    assert found.overall == NoiseRate(0.0, 0.0, found.overall.high)
-    assert [rate.rate for rate in found.per_class] == [0.0, 0.0]
-    # Of the 20 surest the later half disagrees; a line through them is below 0 at rank 0.
-    found = rates([0] * 10 + [1] * 10, [0] * 20, [1 - 0.01 * rank for rank in range(20)])
-    assert found.overall.rate == 0.0
-    assert found.overall.low == 0.0
-
-
-@pytest.mark.parametrize("rate", [0.0, 0.1, 0.4])
-def test_label_noise_differs_from_a_head_s_own_errors(rate: float) -> None:
-    labels_N, suggested_N, sureness_N = drawn(rate, fading=0.6)
-    found = noise_rates(labels_N, suggested_N, sureness_N, 4)
-    assert found.overall.low <= rate <= found.overall.high
-    assert found.overall.high - found.overall.low < 0.1
-    # Counting what disagrees would say far more.
-    assert float((labels_N != suggested_N).double().mean()) > rate + 0.1
-    for one in found.per_class:
-        assert one.low - 0.05 <= rate <= one.high + 0.05
-
-
-def test_noise_rates_of_uneven_and_unconfident_classes() -> None:
-    # Class 0 is four times as large as class 1, and a half of class 1's labels is wrong.
-    suggested = [0] * 800 + [1] * 200
-    labels = [0] * 800 + [0, 1] * 100
-    found = rates(labels, suggested, [0.5] * 1000)
-    assert found.overall.rate == pytest.approx(0.1)
-    # Of the 900 that are labelled 0, 100 are of class 1, and all labelled 1 are right.
-    assert found.per_class[0].rate == pytest.approx(1 / 9)
-    assert found.per_class[1].rate == 0.0
-    # All labelled 1 are taken for 0, and are the least sure of 300.
-    sureness = [1 - 0.001 * rank for rank in range(300)]
-    found = rates([0] * 290 + [1] * 10, [0] * 300, sureness, num_classes=3)
-    assert (found.per_class[1].low, found.per_class[1].high) == (0.0, 1.0)
-    assert found.per_class[2] == NoiseRate(0.0, 0.0, 0.0)
+@pytest.mark.parametrize(("count", "is_suspect"), [(1, False), (5, False), (19, False), (20, True)])
+def test_few_examples_of_a_class_suspect_no_label_of_another(
+    count: int, *, is_suspect: bool
+) -> None:
+    # The head does not recognize class 1, whose mean probability is 0.5. One of class 0 looks like
+    # it at 0.52, where the threshold is (0.5 * count + 20 - count) / 20, at most 0.525 up to 19.
+    labels_N = torch.tensor([0] * 30 + [1] * count)
+    probabilities_NC = torch.tensor([[0.9, 0.1]]).repeat(30, 1)
+    probabilities_NC[0] = torch.tensor([0.48, 0.52])
+    probabilities_NC = torch.cat([probabilities_NC, torch.full((count, 2), 0.5)])
+    found = find_label_errors(signals_of(probabilities_NC, labels_N))
+    assert found.suspects_N.nonzero().flatten().tolist() == [0] * is_suspect
 
 
 SIGNALS = Signals(

@@ -161,10 +161,54 @@ def test_the_scale_of_features_does_not_matter(num_features: int) -> None:
     )
 
 
-def test_every_class_has_the_same_weight() -> None:
-    # 8 of the first class, 2 of the second: each example of these counts four times as much.
-    labels_N = torch.tensor([0] * 8 + [2] * 2)
-    assert class_weights(labels_N).tolist() == [0.625] * 8 + [2.5] * 2
+def test_classes_of_twenty_examples_have_the_same_weight() -> None:
+    # 80 of the first class, 20 of the second: each example of these counts four times as much.
+    labels_N = torch.tensor([0] * 80 + [2] * 20)
+    assert class_weights(labels_N).tolist() == [0.625] * 80 + [2.5] * 20
+
+
+def test_a_class_of_few_examples_weighs_less() -> None:
+    # A class of one example weighs a twentieth of the class of 84.
+    weights_N = class_weights(torch.tensor([0] * 84 + [1]))
+    assert weights_N[:84].tolist() == pytest.approx([85 / 84 / 1.05] * 84)
+    assert float(weights_N[84]) == pytest.approx(0.05 * 85 / 1.05)
+    # Where no class has 20, all examples count alike.
+    assert class_weights(torch.tensor([0] * 8 + [2] * 2)).tolist() == [1.0] * 10
+
+
+def test_examples_without_confidence_fill_no_class() -> None:
+    labels_N = torch.tensor([0] * 40 + [1] * 40)
+    confidence_N = torch.ones(80, dtype=torch.float64)
+    confidence_N[40:] = 1e-9
+    weights_N = class_weights(labels_N, confidence_N)
+    assert float(weights_N[40:].sum()) < 1e-6
+
+
+@pytest.mark.parametrize("count", [1, 3, 12])
+def test_mistyped_labels_take_no_examples_of_another_class(count: int) -> None:
+    features_ND, labels_N = separated(60)
+    typed_N = labels_N.clone()
+    typed_N[torch.randperm(180, generator=torch.Generator().manual_seed(0))[:count]] = 3
+    found = fit(features_ND, typed_N, 4, penalty=0.01)
+    assert torch.equal(found.outputs_NC.argmax(dim=-1), labels_N)
+
+
+@pytest.mark.parametrize("count", [3, 5, 10])
+def test_a_rare_class_is_recognized_by_its_features(count: int) -> None:
+    features_ND, labels_N = separated(60)
+    kept_N = torch.ones(180, dtype=torch.bool)
+    kept_N[120 + count :] = False
+    found = fit(features_ND[kept_N], labels_N[kept_N], penalty=0.01)
+    assert torch.equal(found.outputs_NC.argmax(dim=-1), labels_N[kept_N])
+
+
+def separated(num_per_class: int) -> tuple[Tensor, Tensor]:
+    """Three classes at a distance of some seven deviations from each other, in twelve features."""
+    generator = torch.Generator().manual_seed(0)
+    labels_N = torch.arange(3).repeat_interleave(num_per_class)
+    features_ND = torch.randn(len(labels_N), 12, generator=generator)
+    features_ND[torch.arange(len(labels_N)), labels_N] += 5
+    return features_ND, labels_N
 
 
 def test_the_penalty_has_the_best_leave_one_out_accuracy() -> None:

@@ -204,10 +204,37 @@ def test_findings_of_another_kind_are_refused(text: str, complaint: str) -> None
     assert complaint in refusal(with_text(text))
 
 
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        (
+            {"noise_rate": None, "noise_high": 0.6},
+            (
+                "of all labels 10.0% to 60.0% are wrong, and a head that is right on 75.0% cannot "
+                "say more closely"
+            ),
+        ),
+        (
+            {"noise_rate": None, "noise_low": 0.0, "noise_high": 1.0},
+            "8 examples and this head are too little to estimate how many labels are wrong",
+        ),
+    ],
+)
+def test_an_estimate_that_the_head_cannot_give_is_left_out(
+    changes: dict[str, Any], text: str
+) -> None:
+    findings = made_up_findings()
+    findings["label_errors"] |= changes
+    assert facts(made_up_diagnosis(findings).findings)[0].text == f"2 look wrong; {text}"
+
+
 def test_findings_and_proxy_are_described_with_numbers() -> None:
     told = {fact.name: fact.text for fact in facts(made_up_diagnosis().findings)}
     assert told == {
-        "label errors": "2 look wrong; of all labels an estimated 25.0% are wrong (10.0% to 40.0%)",
+        "label errors": (
+            "2 look wrong; of all labels an estimated 25.0% are wrong (10.0% to 40.0%, by a head "
+            "that is right on 75.0%)"
+        ),
         "confused classes": "cat that look like dog (25.0%), dog that look like cat (25.0%)",
         "duplicates": (
             "3 surplus: 1 identical group, 1 similar group; the labels of 1 group disagree"

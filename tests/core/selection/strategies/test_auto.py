@@ -120,7 +120,7 @@ CLEAN = Evidence(
     per_class=10,
     num_features=1000,
     errors_C=(0.4, 0.2),
-    num_classes=2,
+    full_C=(1.0, 1.0),
     noise_rate=0.0,
     noise_low=0.0,
     noise_C=(0.0, 0.0),
@@ -129,7 +129,7 @@ CLEAN = Evidence(
 
 
 NOISY = {"noise_rate": 0.2, "noise_low": 0.1, "noise_C": (0.2, 0.1)}
-TEN = {"num_classes": 10, "errors_C": (0.4,) * 10, "noise_C": (0.35,) * 10}
+TEN = {"full_C": (1.0,) * 10, "errors_C": (0.4,) * 10, "noise_C": (0.35,) * 10}
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ TEN = {"num_classes": 10, "errors_C": (0.4,) * 10, "noise_C": (0.35,) * 10}
         # A head that guesses, one that wrong labels leave little to be right about, one class.
         ({"errors_C": (0.5, 0.44)}, "random", (0.0, 0.0)),
         ({**TEN, "noise_rate": 0.36, "noise_low": 0.35}, "facility_location", (0.4,) * 10),
-        ({"errors_C": (0.0, 0.0), "num_classes": 1}, "random", (0.0, 0.0)),
+        ({"errors_C": (0.0, 0.0), "full_C": (1.0, 0.0)}, "random", (0.0, 0.0)),
         # A head that is seldom wrong, but for a class that it does not know; a few copies.
         ({"errors_C": (0.08, 0.02), "fraction": 0.15}, "facility_location", (0.08, 0.02)),
         ({"errors_C": (0.08, 0.02), "fraction": 0.5}, "random", (0.08, 0.02)),
@@ -189,6 +189,31 @@ def test_the_plan_follows_from_the_evidence(
     assert plan.excluded_C == pytest.approx(excluded_C)
     nothing = ("no gain is known", "too few", "knows better")
     assert any(words in plan.reason for words in nothing) != any(excluded_C)
+
+
+def test_a_mistyped_label_is_no_class_in_the_evidence() -> None:
+    plain = make_plan(replace(CLEAN, errors_C=(0.08, 0.02)))
+    # The third class has one example, which the head cannot know.
+    typed = replace(CLEAN, errors_C=(0.08, 0.02, 1.0), full_C=(1.0, 1.0, 0.05), noise_C=(0.0,) * 3)
+    assert typed.accuracy == pytest.approx(1 - (0.08 + 0.02 + 0.05) / 2.05)
+    plan = make_plan(typed)
+    assert (plan.method, plan.excluded_C[:2]) == (plain.method, plain.excluded_C)
+
+
+def test_a_mistyped_label_leaves_the_other_classes_their_examples() -> None:
+    signals = made_up()
+    labels_N = signals.labels_N.clone()
+    labels_N[0] = NUM_CLASSES
+    errors_NC = functional.pad(signals.errors_NC, (0, 1))
+    errors_NC[0, 0] += 1
+    errors_NC[0, NUM_CLASSES] = -1
+    typed = replace(signals, labels_N=labels_N, errors_NC=errors_NC)
+    found = chosen(typed, 200)
+    assert found.findings["method"] == chosen(signals, 200).findings["method"]
+    # It stays, and takes no more than itself.
+    shares = labels_N[found.indices_K].bincount(minlength=NUM_CLASSES + 1).tolist()
+    assert sorted(shares) == [1, 49, 50, 50, 50]
+    assert shares[NUM_CLASSES] == 1
 
 
 def test_only_surely_wrong_labels_reduce_a_class_s_share() -> None:
