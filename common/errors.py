@@ -262,6 +262,10 @@ class TooManyCallsError(UnavailableError, reason="TOO_MANY_CALLS", code="RESOURC
     """A peer exceeds its call rate or concurrency; the error has the time to wait."""
 
 
+class OverloadedError(TooManyCallsError, reason="OVERLOADED"):
+    """The coordinator has too many calls of all peers together; the error has the time to wait."""
+
+
 def error_classes(cls: type[LiptError] = LiptError) -> list[type[LiptError]]:
     return [cls, *(below for sub in cls.__subclasses__() for below in error_classes(sub))]
 
@@ -306,4 +310,9 @@ def from_rpc_error(error: grpc.RpcError) -> LiptError:
         return error_class(info.reason)(details, retry_after_seconds=after or None)
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
         return UnreachableError(f"the coordinator does not answer ({details}).")
+    # Cancelled by the peer: those that cancel a call themselves know it.
+    if code is grpc.StatusCode.CANCELLED:
+        return UnreachableError(
+            "the coordinator ended the call: it is stopping, or has too many calls. Call again."
+        )
     return LiptError(f"{code.name if code else 'UNKNOWN'}: {details}")

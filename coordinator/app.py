@@ -21,7 +21,7 @@ from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.compute.scan import CredentialDistrusted, scans_dir
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.intake import Intake
-from lipt.coordinator.dispatch.leases import steady_clock
+from lipt.coordinator.dispatch.leases import forward_clock, steady_clock
 from lipt.coordinator.runs.availability import hold_runs_of_other_data, restore_inputs
 from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.plan import RunAdmission, log_all
@@ -66,7 +66,8 @@ class App:
         stack.callback(self.lock.release)
         self.database = Database.open(settings.state_dir / "lipt.db")
         stack.push_async_callback(self.database.close)
-        self.tokens = Tokens(self.database, OwnToken(settings.state_dir), wall_clock=time)
+        clock = forward_clock(time, monotonic)
+        self.tokens = Tokens(self.database, OwnToken(settings.state_dir), wall_clock=clock)
         stack.callback(self.tokens.stop)
         self.blobs = BlobStore(settings.state_dir, max_blob_bytes=settings.limits.max_blob_bytes)
         self.store = RunStore(self.database)

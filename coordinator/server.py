@@ -84,9 +84,6 @@ def notes_on(data: DataDescription) -> Iterator[tuple[int, str]]:
 
 logger = logging.getLogger(__name__)
 
-# Room for health checks, and for calls that are being refused.
-_SPARE_CALLS = 1024
-
 
 async def serve(
     settings: CoordinatorSettings,
@@ -131,17 +128,24 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
         settings.listen, tls, insecure=settings.insecure, require_token=settings.require_token
     )
     stopping = asyncio.Event()
-    sessions = Sessions(lambda: app.tokens.own, app.tokens.holds, settings.state_dir, clock=time)
+    tokens = app.tokens
+    sessions = Sessions(
+        lambda: tokens.own, tokens.holds, settings.state_dir, clock=tokens.wall_clock
+    )
     limits = PeerLimits(settings.limits, clock=monotonic)
-    server = _grpc_server(app, admitted, limits)
     servicers = _servicers(app, stopping, sessions)
-    healthy = _add(server, servicers)
+    healthy = health.aio.HealthServicer()
+    # The own user's calls have a server by themselves: strangers at the port cannot fill its queue.
+    servers = [_grpc_server(app, admitted, limits) for _ in range(2)]
+    for each in servers:
+        _add(each, healthy, servicers)
+    server, local = servers
     credentials = None if tls is None else server_credentials(tls)
     address = bind(server, settings.listen, credentials, flag="--listen")
     page = None if settings.dashboard_listen is None else PageServer(settings.dashboard_listen, tls)
     # From before the first call until after the last.
-    with _local(server, app, address, admitted):
-        await server.start()
+    with _local(local, app, address, admitted):
+        await asyncio.gather(*(each.start() for each in servers))
         try:
             if page is not None:
                 by_name = {type(one).__name__: one for one in servicers}
@@ -159,7 +163,8 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
             await healthy.enter_graceful_shutdown()
             stopping.set()
             ending = [] if page is None else [page.stop()]
-            await asyncio.gather(server.stop(settings.drain_seconds), *ending)
+            drained = (each.stop(settings.drain_seconds) for each in servers)
+            await asyncio.gather(*drained, *ending)
 
 
 @contextmanager
@@ -204,8 +209,6 @@ def _grpc_server(app: App, admitted: Admission, limits: PeerLimits) -> grpc.aio.
     identification = partial(identify, admitted=admitted, tokens=app.tokens)
     return grpc.aio.server(
         interceptors=[CallInterceptor(identification, app.events, app.meters, limits)],
-        # gRPC's own limit would refuse health checks as well.
-        maximum_concurrent_rpcs=app.settings.limits.max_concurrent_calls + _SPARE_CALLS,
         options=(
             # The other half is for files, the page, the metrics, and this user's own connections.
             *connection_options(raise_descriptor_limit() // 2),
@@ -240,8 +243,9 @@ def _servicers(app: App, stopping: asyncio.Event, sessions: Sessions) -> tuple[o
     )
 
 
-def _add(server: grpc.aio.Server, servicers: Iterable[object]) -> health.aio.HealthServicer:
-    healthy = health.aio.HealthServicer()
+def _add(
+    server: grpc.aio.Server, healthy: health.aio.HealthServicer, servicers: Iterable[object]
+) -> None:
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
     for servicer in servicers:
         # Each generated base class has its add function beside it.
@@ -249,7 +253,6 @@ def _add(server: grpc.aio.Server, servicers: Iterable[object]) -> health.aio.Hea
         getattr(import_module(base.__module__), f"add_{base.__name__}_to_server")(servicer, server)
     services = sorted({method.split("/")[1] for method in ALLOWED_ROLES})
     reflection.enable_server_reflection((*services, health.SERVICE_NAME), server)
-    return healthy
 
 
 async def _announce(app: App, address: str, tls: TlsFiles | None, admitted: Admission) -> None:

@@ -366,7 +366,7 @@ class CertificateIdentity:
 
     name: the common name, else the first DNS name or URI that is no role, else part of `sha256`.
     sha256: of the certificate (DER), in hexadecimal.
-    expires_at: seconds since 1970; None for an unreadable certificate.
+    expires_at, begins_at: seconds since 1970; None for an unreadable certificate.
     scores: whether its workers may score examples.
     """
 
@@ -375,6 +375,7 @@ class CertificateIdentity:
     roles: frozenset[Role]
     expires_at: float | None = None
     scores: bool = False
+    begins_at: float | None = None
 
 
 def role_uri(role: Role) -> str:
@@ -412,9 +413,14 @@ def identity_of(auth_context: Mapping[str, Iterable[bytes]]) -> CertificateIdent
     roles = {_BY_UNIT[unit] for unit in units if unit in _BY_UNIT}
     roles |= {_BY_URI[uri] for uri in uris if uri in _BY_URI}
     name = next(filter(None, names), sha256[:16])
-    expires_at = certificate.not_valid_after_utc.timestamp()
-    scores = SCORES_URI in uris or _SCORES_UNIT in units
-    return CertificateIdentity(printable(name), sha256, frozenset(roles), expires_at, scores)
+    return CertificateIdentity(
+        printable(name),
+        sha256,
+        frozenset(roles),
+        certificate.not_valid_after_utc.timestamp(),
+        SCORES_URI in uris or _SCORES_UNIT in units,
+        certificate.not_valid_before_utc.timestamp(),
+    )
 
 
 def _subject(certificate: x509.Certificate, part: ObjectIdentifier) -> list[str]:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import grpc
 
@@ -151,7 +151,6 @@ def _lipt_errors(watchdog: IdleWatchdog | None = None) -> Iterator[None]:
             raise UnreachableError(
                 "the coordinator stopped moving bytes. Check the network and its load."
             ) from error
-        code = cast("grpc.Call", error).code() if isinstance(error, grpc.RpcError) else None
-        if isinstance(error, grpc.RpcError) and code is not grpc.StatusCode.CANCELLED:
+        if isinstance(error, grpc.RpcError):
             raise from_rpc_error(error) from error
-        raise UnreachableError("the coordinator ended the call: it is stopping.") from error
+        raise UnreachableError("the coordinator ended the call. Call again.") from error

@@ -34,7 +34,8 @@ logger = logging.getLogger(__name__)
 MessageT = TypeVar("MessageT")
 ContentsT = TypeVar("ContentsT")
 
-# gRPC retries UNAVAILABLE calls for some seconds. `AccessService` is excluded, because a repeated
+# gRPC retries for some seconds what is not the caller's fault: a coordinator that is away, or that
+# drops calls of all callers in a flood. `AccessService` is excluded, because a repeated
 # request makes a second token. Streams are excluded, because their readers resume them. A retried
 # stream could also hang, ignoring cancellation, after its coordinator was killed.
 _RETRIED = tuple(
@@ -45,11 +46,11 @@ _RETRIED = tuple(
     if not (method.client_streaming or method.server_streaming)
 )
 _RETRY_POLICY = {
-    "maxAttempts": 4,
+    "maxAttempts": 5,
     "initialBackoff": "0.1s",
     "maxBackoff": "1s",
     "backoffMultiplier": 2,
-    "retryableStatusCodes": ["UNAVAILABLE"],
+    "retryableStatusCodes": ["UNAVAILABLE", "CANCELLED"],
 }
 _SERVICE_CONFIG = {"methodConfig": [{"name": _RETRIED, "retryPolicy": _RETRY_POLICY}]}
 

@@ -90,13 +90,19 @@ def _within(steps: Sequence[Step], method: str, handler: Any) -> Any:
         async with inside(requests, context) as request:
             return await behaviour(request, context)
 
-    async def stream(requests: Any, context: Context) -> AsyncIterator[Any]:
+    # Writes instead of yielding, so that steps also end a call that waits for its reader.
+    async def stream(requests: Any, context: Context) -> None:
         async with (
             inside(requests, context) as request,
             aclosing(behaviour(request, context)) as responses,
         ):
+            begun = False
             async for response in responses:
-                yield response
+                if not begun:
+                    # By itself: an error would send it again while the first message waits.
+                    await context.send_initial_metadata(())
+                    begun = True
+                await context.write(response)
 
     # gRPC answers UNKNOWN to errors of a deserializer.
     def parsed(content: bytes) -> Any:

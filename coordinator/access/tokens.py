@@ -66,6 +66,7 @@ class Tokens:
     # The state directory's own token, which may be replaced.
     find_own: Callable[[], Token]
     _: KW_ONLY
+    # Never set back: what has expired stays expired (`forward_clock`).
     wall_clock: Callable[[], float]
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
 
@@ -86,9 +87,12 @@ class Tokens:
         return tuple(self._records.values())
 
     async def create(
-        self, role: Role, *, name: str, days: float, created_by: str, scores: bool = False
+        self, role: Role, *, name: str, days: float, creator: Caller, scores: bool = False
     ) -> tuple[TokenRecord, str]:
-        """Create a token for some days (0: until revoked); its text is never stored."""
+        """Create a token for some days (0: until revoked); its text is never stored.
+
+        It ends with its creator's credential at the latest, so that none can prolong itself.
+        """
         if scores and role is not Role.WORKER:
             raise InvalidRequestError(
                 f"a token of the role {role} has no workers that score (--scores). Give the "
@@ -101,15 +105,22 @@ class Tokens:
             )
         while (token_id := secrets.token_hex(4)) in self._records:
             pass
-        token, now = Token.draw(token_id), self.wall_clock()
+        token, now, last = Token.draw(token_id), self.wall_clock(), creator.expires_at
+        expires_at = now + days * _DAY_SECONDS if days else last
+        if last is not None and expires_at is not None and expires_at > last:
+            raise InvalidRequestError(
+                f"a token of {days:g} days would outlast {creator.name}, which ends on "
+                f"{_day(last)}. Give at most {(last - now) / _DAY_SECONDS:.2f} days, or none for "
+                "one that ends then."
+            )
         record = TokenRecord(
             token_id=token.token_id,
             name=name or token.token_id,
             role=role,
             sha256=token.sha256,
             created_at=now,
-            created_by=created_by,
-            expires_at=now + days * _DAY_SECONDS if days else None,
+            created_by=creator.name,
+            expires_at=expires_at,
             scores=scores,
         )
         await self.database.save(record)
@@ -170,6 +181,7 @@ class Tokens:
             key=f"{_TOKEN_KEY}:{record.token_id}",
             name=_name(record),
             roles=frozenset({record.role}),
+            expires_at=record.expires_at,
             scores=record.scores,
         )
 
@@ -286,8 +298,11 @@ Identify = Callable[[Shown], Caller]
 def identify(shown: Shown, admitted: Admission, tokens: Tokens) -> Caller:
     """The caller of a call, by token, certificate or admission.
 
-    A wrong token, or a certificate without a role, is refused even if neither is needed.
+    A wrong token, or a certificate without a role, is refused even if neither is needed, and so is
+    every call over the connection of a certificate that has expired.
     """
+    if shown.certificate is not None:
+        _require_current(shown.certificate, tokens.wall_clock())
     if shown.authorization is not None:
         scheme, _, token = shown.authorization.partition(" ")
         if scheme.lower() != "bearer":
@@ -312,6 +327,19 @@ def identify(shown: Shown, admitted: Admission, tokens: Tokens) -> Caller:
             raise UnauthenticatedError(
                 f"the call shows no token, and this coordinator asks for one. {HOW_TO_GET_ONE}"
             )
+
+
+def _require_current(certificate: CertificateIdentity, now: float) -> None:
+    """Compare the dates, which gRPC does only when the connection begins."""
+    over = ""
+    if certificate.expires_at is not None and now >= certificate.expires_at:
+        over = f"has expired on {_day(certificate.expires_at)}"
+    elif certificate.begins_at is not None and now < certificate.begins_at:
+        over = f"is valid from {_day(certificate.begins_at)} on"
+    if over:
+        raise UnauthenticatedError(
+            f"the certificate of {certificate.name} {over}. Renew it, or set the clocks."
+        )
 
 
 def _certified(certificate: CertificateIdentity) -> Caller:

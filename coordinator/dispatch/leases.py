@@ -384,3 +384,11 @@ def steady_clock(
     """Seconds since 1970 that advance with the monotonic clock, for stored deadlines."""
     offset = wall_clock() - monotonic()
     return lambda: monotonic() + offset
+
+
+def forward_clock(
+    wall_clock: Callable[[], float], monotonic: Callable[[], float]
+) -> Callable[[], float]:
+    """The wall clock, or the steady one while the wall clock is behind: for credentials."""
+    steady = steady_clock(wall_clock, monotonic)
+    return lambda: max(wall_clock(), steady())

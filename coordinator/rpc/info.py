@@ -82,7 +82,7 @@ class AccessService(access_pb2_grpc.AccessServiceServicer):
             role,
             name=request.name,
             days=request.days,
-            created_by=current_caller().name,
+            creator=current_caller(),
             scores=request.scores,
         )
         return access_pb2.CreateTokenResponse(
@@ -216,13 +216,14 @@ class InfoService(info_pb2_grpc.InfoServiceServicer):
         scored = self.dispatcher.scans.held_by(worker.worker_id)
         key = held.key if held else None
         learner = f"{self.store.find(key.run_id).name}/{key.learner}" if key else ""
+        caller = worker.caller
         return message_of(
             pb.WorkerInfo,
             worker,
             assignment=str(scored) if scored else learner,
             seconds_since_last_call=self.dispatcher.seconds_since_last_call(worker),
             idle_reason=self.dispatcher.idle_reason(worker),
-            certificate_expires_at=worker.caller.expires_at,
+            certificate_expires_at=caller.expires_at if caller.certificate else None,
         )
 
 
@@ -245,6 +246,9 @@ def _essence(answer: pb.WatchServiceResponse) -> bytes:
 # the process answers. READINESS (gRPC's name for the whole server): it serves callers.
 LIVENESS, READINESS = "liveness", ""
 _MOST_PROBES = 64
+# Age of a connection, and the time that its last calls have then: longer than any computation.
+_AGE_SECONDS, _GRACE_SECONDS = 3600, 12 * 3600
+_MOST_STREAMS = 128
 
 
 class Probes(health.aio.HealthServicer):
@@ -281,6 +285,11 @@ def connection_options(most: int) -> tuple[tuple[str, int], ...]:
         # Until a connection has spoken HTTP/2, TLS included; and without any call.
         ("grpc.server_handshake_timeout_ms", 10_000),
         ("grpc.max_connection_idle_ms", 300_000),
+        # From then on, new calls need a new connection, with a certificate that is valid today.
+        ("grpc.max_connection_age_ms", _AGE_SECONDS * 1000),
+        ("grpc.max_connection_age_grace_ms", _GRACE_SECONDS * 1000),
+        # Calls of one connection that the coordinator has not ended, those of its peer included.
+        ("grpc.max_concurrent_streams", _MOST_STREAMS),
     )
 
 

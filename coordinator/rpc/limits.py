@@ -20,13 +20,14 @@ import grpc
 
 from lipt.common.access.tls import identity_of
 from lipt.common.access.tokens import WORKER_SECRET
-from lipt.common.errors import TooManyCallsError
+from lipt.common.errors import LiptError, OverloadedError, TooManyCallsError
 from lipt.common.observability.logs import Events
 from lipt.common.observability.metrics import OTHER, Meters
 from lipt.common.rpc.handlers import Call, Context, Interceptor, Step, refusals, tracing
 from lipt.common.text import printable
 from lipt.coordinator.access.caller import (
     ANYBODY,
+    Caller,
     Evidence,
     current_caller,
     is_open,
@@ -48,6 +49,8 @@ _MAX_PEERS = 10_000
 # Limits the log lines per refused peer.
 _WARN_EVERY_SECONDS = 60.0
 _RETRY_SECONDS = 1.0
+# A call outlasts its caller's token or certificate by at most so long.
+_CHECK_SECONDS = 2.0
 
 
 def peer_of(context: Context) -> str:
@@ -115,8 +118,13 @@ class PeerLimits:
     def _admit(self, peer: _Peer, now: float, *, streams: bool, registers: bool) -> float:
         limits = self._settings.per_peer
         in_all, max_streams = self._settings.max_concurrent_calls, limits.max_streams * streams
+        if self._num_calls >= in_all:
+            raise OverloadedError(
+                f"{self._num_calls} calls are under way, {in_all} may be "
+                f"(limits.max_concurrent_calls). Call again in {_RETRY_SECONDS:.1f} s.",
+                retry_after_seconds=_RETRY_SECONDS,
+            )
         counts = (
-            ("calls", self._num_calls, in_all, "max_concurrent_calls"),
             ("calls of this peer", peer.num_calls, limits.max_calls, "per_peer.max_calls"),
             ("streams of this peer", peer.num_streams, max_streams, "per_peer.max_streams"),
         )
@@ -197,7 +205,7 @@ class CallInterceptor(Interceptor):
         meters.add(RPC_IN_FLIGHT)
         try:
             yield
-        except (asyncio.CancelledError, GeneratorExit):
+        except asyncio.CancelledError:
             gone = True
             raise
         finally:
@@ -213,17 +221,21 @@ class CallInterceptor(Interceptor):
     @asynccontextmanager
     async def _identified(self, call: Call, context: Context) -> AsyncIterator[None]:
         metadata = {str(key): str(value) for key, value in context.invocation_metadata() or ()}
-        caller = self._identify(
-            Shown(
-                authorization=metadata.get("authorization"),
-                certificate=identity_of(context.auth_context()),
-                peer=context.peer(),
-            )
+        shown = Shown(
+            authorization=metadata.get("authorization"),
+            certificate=identity_of(context.auth_context()),
+            peer=context.peer(),
         )
-        require_role(caller, call.method)
+
+        def identified() -> Caller:
+            caller = self._identify(shown)
+            require_role(caller, call.method)
+            return caller
+
         # Each call has its own task, which runs the handler.
-        note_caller(caller)
-        yield
+        note_caller(identified())
+        async with _ended_by(identified):
+            yield
 
     @asynccontextmanager
     async def _limited(self, call: Call, context: Context) -> AsyncIterator[None]:
@@ -235,6 +247,34 @@ class CallInterceptor(Interceptor):
             yield
         finally:
             self._limits.leave(peer, streams=streams)
+
+
+@asynccontextmanager
+async def _ended_by(check: Callable[[], object]) -> AsyncIterator[None]:
+    """End the block with the first error of `check`, which runs every `_CHECK_SECONDS`."""
+    loop, ended = asyncio.get_running_loop(), None
+    try:
+        async with asyncio.timeout(None) as limit:
+
+            def look() -> None:
+                nonlocal ended, timer
+                try:
+                    check()
+                except LiptError as error:
+                    ended = error
+                    limit.reschedule(loop.time())
+                else:
+                    timer = loop.call_later(_CHECK_SECONDS, look)
+
+            timer = loop.call_later(_CHECK_SECONDS, look)
+            try:
+                yield
+            finally:
+                timer.cancel()
+    except TimeoutError:
+        if ended is not None:
+            raise ended from None
+        raise
 
 
 def _metered_peer(context: Context) -> str:

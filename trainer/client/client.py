@@ -373,7 +373,7 @@ class Client(AbstractContextManager["Client"]):
         Args:
             role: "worker", "trainer" or "admin".
             name: shown in the list of tokens.
-            days: validity; 0 means until it is revoked.
+            days: validity, at most as long as this client's own credential; 0 means as long.
             scores: its workers may score examples; for the role "worker".
 
         Raises:

@@ -249,7 +249,7 @@ class Connection:
                 f"what answers at {self.address} is not a LiPT coordinator{other}. Check host and "
                 "port; lipt-coordinator prints them when it starts."
             )
-        if not away:
+        if not away or code is grpc.StatusCode.CANCELLED:
             return known
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return UnreachableError(

@@ -179,6 +179,7 @@ async def test_a_server_reads_the_identity_from_the_connection() -> None:
         assert await channel.unary_unary("/s/m")(b"x") == b"x"
     await server.stop(None)
     sha256 = hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem(shown).decode())).hexdigest()
-    ends = shown.not_valid_after_utc.timestamp()
-    assert seen == [CertificateIdentity("box", sha256, frozenset({Role.WORKER}), ends)]
+    begins, ends = shown.not_valid_before_utc.timestamp(), shown.not_valid_after_utc.timestamp()
+    identity = CertificateIdentity("box", sha256, frozenset({Role.WORKER}), ends, begins_at=begins)
+    assert seen == [identity]
     assert identity_of({"transport_security_type": [b"ssl"]}) is None

@@ -150,13 +150,13 @@ def tokens(database: Database, own: Token, clock: Clock) -> Tokens:
 async def given(
     tokens: Tokens, role: Role = Role.WORKER, *, name: str = "", days: float = 0.0
 ) -> str:
-    return (await tokens.create(role, name=name, days=days, created_by="a test"))[1]
+    return (await tokens.create(role, name=name, days=days, creator=ANYBODY))[1]
 
 
 async def test_a_token_names_its_holder_and_only_its_digest_is_stored(
     tokens: Tokens, database: Database
 ) -> None:
-    record, text = await tokens.create(Role.TRAINER, name="ci", days=0.0, created_by="a test")
+    record, text = await tokens.create(Role.TRAINER, name="ci", days=0.0, creator=ANYBODY)
     caller = tokens.caller(text)
     assert caller.key == f"token:{record.token_id}"
     assert caller.name == f"the token {record.token_id} (ci)"
@@ -168,7 +168,7 @@ async def test_a_token_names_its_holder_and_only_its_digest_is_stored(
 
 
 async def test_scoring_needs_a_permission_of_a_worker_token(tokens: Tokens) -> None:
-    record, text = await tokens.create(Role.WORKER, name="", days=0.0, created_by="", scores=True)
+    record, text = await tokens.create(Role.WORKER, name="", days=0.0, creator=ANYBODY, scores=True)
     assert (record.scores, tokens.caller(text).may_score) == (True, True)
     assert [tokens.caller(await given(tokens, role)).may_score for role in Role] == [
         role is Role.ADMIN for role in Role
@@ -176,7 +176,7 @@ async def test_scoring_needs_a_permission_of_a_worker_token(tokens: Tokens) -> N
     assert OWN_USER.may_score
     assert ANYBODY.may_score
     with pytest.raises(InvalidRequestError, match=r"role trainer has no workers .*role worker"):
-        await tokens.create(Role.TRAINER, name="", days=0.0, created_by="", scores=True)
+        await tokens.create(Role.TRAINER, name="", days=0.0, creator=ANYBODY, scores=True)
     shown = replace(
         NOTHING, certificate=CertificateIdentity("a", "ab", frozenset(Role), None, True)
     )
@@ -318,6 +318,25 @@ async def test_a_caller_is_valid_while_its_credential_is(tokens: Tokens, clock: 
     assert not tokens.holds(Caller("token:gone", "none", frozenset()))
 
 
+@pytest.mark.parametrize("days", [0.0, 2.0, 3.0])
+async def test_a_token_never_outlasts_its_creator(
+    tokens: Tokens, clock: Clock, days: float
+) -> None:
+    clock.now = 0.0
+    for key in ("certificate:ab", "token:61486203"):
+        creator = Caller(key, "its creator", EVERY_ROLE, expires_at=2 * DAY)
+        if days > 2.0:
+            words = "3 days would outlast its creator, which ends on 1970-01-03 00:00 UTC. Give at"
+            with pytest.raises(InvalidRequestError, match=f"{words} most 2.00 days, or none"):
+                await tokens.create(Role.ADMIN, name="", days=days, creator=creator)
+            continue
+        record, text = await tokens.create(Role.ADMIN, name="", days=days, creator=creator)
+        assert (record.created_by, record.expires_at) == ("its creator", 2 * DAY)
+        # And so do those that it creates.
+        heir, _ = await tokens.create(Role.ADMIN, name="", days=0.0, creator=tokens.caller(text))
+        assert heir.expires_at == 2 * DAY
+
+
 @pytest.mark.parametrize("content", [None, b"", b"\xff\xfe", f"lipt_other_{64 * '0'}".encode()])
 def test_the_own_token_persists_in_a_private_file(tmp_path: Path, content: bytes | None) -> None:
     if content is not None:  # is no own token: it is replaced
@@ -384,6 +403,25 @@ def test_certificate_comes_after_a_token_and_needs_a_role(tokens: Tokens, own: T
     error = refusal(shown, Admission.CERTIFIED, tokens)
     assert isinstance(error, PermissionDeniedError)
     for words in ("box-1", "abababab", "lipt-worker", "lipt:role:trainer", "lipt certs"):
+        assert words in str(error)
+
+
+@pytest.mark.parametrize("authorized", [False, True])
+def test_a_certificate_is_compared_with_the_clock_at_every_call(
+    tokens: Tokens, own: Token, clock: Clock, authorized: bool
+) -> None:
+    dated = replace(CERTIFIED_BOX, begins_at=DAY, expires_at=2 * DAY)
+    # A token helps as little as on a new connection, which such a certificate cannot open.
+    shown = Shown(f"Bearer {own.text}" if authorized else None, dated, NOTHING.peer)
+    clock.now = DAY
+    assert identify(shown, Admission.CERTIFIED, tokens).roles
+    for now, words in (
+        (DAY - 1.0, "box-1 is valid from 1970-01-02 00:00 UTC on. Renew it"),
+        (2 * DAY, "box-1 has expired on 1970-01-03 00:00 UTC. Renew it, or set the clocks"),
+    ):
+        clock.now = now
+        error = refusal(shown, Admission.CERTIFIED, tokens)
+        assert isinstance(error, UnauthenticatedError)
         assert words in str(error)
 
 

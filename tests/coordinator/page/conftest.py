@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from lipt.common.access import Role
+from lipt.coordinator.access.caller import ANYBODY
 from lipt.coordinator.app import App
 from lipt.coordinator.server import serving
 from lipt.v1 import access_pb2, access_pb2_grpc
@@ -48,7 +49,7 @@ class ServedPage:
     @asynccontextmanager
     async def signed_in(self, role: Role) -> AsyncIterator[httpx.AsyncClient]:
         async with self.browser() as browser:
-            _, token = await self.app.tokens.create(role, name="", days=0, created_by="a test")
+            _, token = await self.app.tokens.create(role, name="", days=0, creator=ANYBODY)
             answer = await browser.post("/api/sign-in", json={"token": token})
             assert answer.status_code == 200, answer.text
             yield browser

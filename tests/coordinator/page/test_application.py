@@ -16,7 +16,7 @@ import pytest
 
 from lipt.common.access import Role
 from lipt.common.errors import InvalidRequestError, PermissionDeniedError
-from lipt.coordinator.access.caller import ALLOWED_ROLES
+from lipt.coordinator.access.caller import ALLOWED_ROLES, ANYBODY
 from lipt.coordinator.access.tokens import OWN_FILE
 from lipt.coordinator.page import requests
 from lipt.coordinator.page.application import (
@@ -99,7 +99,7 @@ async def test_token_signs_in_with_its_role_until_it_is_revoked(page: ServedPage
 
 
 async def test_a_worker_cannot_sign_in(page: ServedPage) -> None:
-    _, token = await page.app.tokens.create(Role.WORKER, name="", days=0, created_by="a test")
+    _, token = await page.app.tokens.create(Role.WORKER, name="", days=0, creator=ANYBODY)
     async with page.browser() as browser:
         answer = await browser.post("/api/sign-in", json={"token": token})
         assert (answer.status_code, reason(answer)) == (403, "PERMISSION_DENIED")

@@ -263,7 +263,9 @@ def create(
     *,
     role: Role = Option(..., help="Role of its holder."),
     name: str = Option("", help="Name in lists and logs."),
-    days: float = Option(0.0, min=0.0, help="How long it is valid; 0 until it is revoked."),
+    days: float = Option(
+        0.0, min=0.0, help="How long it is valid; 0 for as long as your own credential."
+    ),
     scores: bool = Option(False, "--scores", help="A worker's: it may score examples."),
     json: shared.Json = False,
     coordinator: shared.Coordinator,

@@ -1,0 +1,178 @@
+"""Calls and connections whose callers' tokens and certificates end while they are open."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from time import time
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+import trustme
+
+from lipt.common.access import Role
+from lipt.common.access.tls import TlsFiles, role_unit
+from lipt.common.access.tokens import Token
+from lipt.common.blobs.blob import BlobName, blob_to_proto, fill_chunk
+from lipt.common.blobs.files import write_durably
+from lipt.common.errors import LiptError, UnauthenticatedError, from_rpc_error
+from lipt.coordinator.access.caller import ANYBODY
+from lipt.coordinator.access.tokens import OWN_FILE, OWN_USER
+from lipt.coordinator.app import App
+from lipt.coordinator.rpc import limits
+from lipt.coordinator.server import serving
+from lipt.v1 import (
+    access_pb2,
+    access_pb2_grpc,
+    blob_pb2,
+    blob_pb2_grpc,
+    run_pb2,
+    run_pb2_grpc,
+    worker_pb2,
+    worker_pb2_grpc,
+)
+from tests.coordinator.fakes import make_settings, opened
+from tests.tls_files import write_files
+
+DAY = 86_400.0
+LARGE = bytes(64 * 2**20)
+Ask = Callable[[grpc.aio.Channel, Any], AsyncIterator[Any]]
+
+
+@pytest.fixture(autouse=True)
+def checked_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "_CHECK_SECONDS", 0.02)
+
+
+@asynccontextmanager
+async def served(directory: Path, tls: TlsFiles | None = None) -> AsyncIterator[tuple[App, str]]:
+    async with opened(make_settings(directory)) as app, serving(app, tls) as address:
+        await app.requests.create("", "mine", run_pb2.CreateRunRequest().config, "")
+        app.blobs.put_bytes(LARGE)
+        yield app, address
+
+
+async def watching(channel: grpc.aio.Channel, metadata: Any) -> AsyncIterator[Any]:
+    runs: Any = run_pb2_grpc.RunServiceStub(channel)
+    call = runs.WatchRun(run_pb2.WatchRunRequest(run_id="mine"), metadata=metadata)
+    yield await call.read()
+    while await call.read() is not grpc.aio.EOF:
+        pass
+    yield None
+
+
+async def reading_slowly(channel: grpc.aio.Channel, metadata: Any) -> AsyncIterator[Any]:
+    blobs: Any = blob_pb2_grpc.BlobServiceStub(channel)
+    request = blob_pb2.ReadBlobRequest(blob=blob_to_proto(BlobName.of(LARGE)))
+    call = blobs.ReadBlob(request, metadata=metadata)
+    # No further message is read for now: the coordinator waits while it sends.
+    yield await call.read()
+    while await call.read() is not grpc.aio.EOF:
+        pass
+    yield None
+
+
+async def sending_slowly(channel: grpc.aio.Channel, metadata: Any) -> AsyncIterator[Any]:
+    blobs: Any = blob_pb2_grpc.BlobServiceStub(channel)
+    call = blobs.WriteBlob(metadata=metadata)
+    first = blob_pb2.WriteBlobRequest(blob=blob_to_proto(BlobName.of(b"two")))
+    fill_chunk(first.chunk, 0, b"t")
+    await call.write(first)
+    yield None
+    await call
+
+
+async def polling(channel: grpc.aio.Channel, metadata: Any) -> AsyncIterator[Any]:
+    workers: Any = worker_pb2_grpc.WorkerServiceStub(channel)
+    secret = secrets.token_hex(16)
+    protocol = worker_pb2.ProtocolVersion(major=1)
+    request = worker_pb2.RegisterRequest(instance_id=secret, protocol=protocol)
+    registered = await workers.Register(request, metadata=metadata)
+    asked = worker_pb2.AcquireAssignmentRequest(worker_id=registered.worker_id, wait_seconds=60.0)
+    metadata = (*metadata, ("lipt-worker-secret", secret))
+    call = workers.AcquireAssignment(asked, metadata=metadata)
+    yield None
+    await call
+
+
+async def reflecting(channel: grpc.aio.Channel, metadata: Any) -> AsyncIterator[Any]:
+    path = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+    call: Any = channel.stream_stream(path)(metadata=metadata)
+    await call.write(b"")
+    yield await call.read()
+    yield await call.read()
+
+
+def bearer(text: str) -> tuple[tuple[str, str], ...]:
+    return (("authorization", f"Bearer {text}"),)
+
+
+async def refusal(call: Any) -> LiptError:
+    async with asyncio.timeout(60):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call
+    return from_rpc_error(caught.value)
+
+
+OPEN_CALLS = [watching, reading_slowly, sending_slowly, polling, reflecting]
+
+
+@pytest.mark.parametrize("ask", OPEN_CALLS)
+async def test_an_open_call_ends_soon_after_its_token(tmp_path: Path, ask: Ask) -> None:
+    async with served(tmp_path) as (app, address), grpc.aio.insecure_channel(address) as channel:
+        record, text = await app.tokens.create(Role.ADMIN, name="", days=0.0, creator=ANYBODY)
+        call = ask(channel, bearer(text))
+        await anext(call)
+        await app.tokens.revoke(record.token_id)
+        error = await refusal(anext(call))
+        assert isinstance(error, UnauthenticatedError)
+        assert "was revoked" in str(error)
+
+
+async def test_an_open_call_ends_with_a_replaced_token_of_the_coordinator(tmp_path: Path) -> None:
+    async with served(tmp_path) as (app, address), grpc.aio.insecure_channel(address) as channel:
+        call = watching(channel, bearer(app.tokens.own))
+        await anext(call)
+        write_durably(app.settings.state_dir / OWN_FILE, Token.draw("admin").text.encode())
+        assert isinstance(await refusal(anext(call)), UnauthenticatedError)
+
+
+@pytest.mark.parametrize("ask", [watching, polling])
+async def test_a_certificate_ends_on_an_open_connection(tmp_path: Path, ask: Ask) -> None:
+    authority = trustme.CA()
+    files = write_files(tmp_path / "tls", authority)
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    unit = role_unit(Role.ADMIN)
+    peer = authority.issue_cert(common_name="box", organization_unit_name=unit, not_after=tomorrow)
+    credentials = grpc.ssl_channel_credentials(
+        authority.cert_pem.bytes(), peer.private_key_pem.bytes(), peer.cert_chain_pems[0].bytes()
+    )
+    async with (
+        served(tmp_path / "state", files) as (app, address),
+        grpc.aio.secure_channel(address, credentials) as channel,
+    ):
+        access: Any = access_pb2_grpc.AccessServiceStub(channel)
+        create = access_pb2.CreateTokenRequest(role=access_pb2.ROLE_ADMIN)
+        made = await access.CreateToken(create)
+        call = ask(channel, ())
+        await anext(call)
+        app.tokens.wall_clock = lambda: time() + 2 * DAY
+        for refused in (anext(call), access.CreateToken(create)):
+            error = await refusal(refused)
+            assert isinstance(error, UnauthenticatedError)
+            assert "the certificate of box has expired on" in str(error)
+        # So has what it made.
+        with pytest.raises(UnauthenticatedError, match="has expired on"):
+            app.tokens.caller(made.secret)
+
+
+async def test_a_handler_s_own_time_out_stays_what_it_is() -> None:
+    with pytest.raises(TimeoutError):
+        async with limits._ended_by(lambda: OWN_USER):
+            raise TimeoutError
