@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
     asynccontextmanager,
     contextmanager,
+    suppress,
 )
 from functools import partial
 from importlib import import_module
@@ -31,7 +31,11 @@ from lipt.common.access.tls import (
     split_address,
 )
 from lipt.common.observability.metrics import serving_metrics
-from lipt.common.process import notify_service_manager, raise_descriptor_limit
+from lipt.common.process import (
+    notify_service_manager,
+    on_stop_signals,
+    raise_descriptor_limit,
+)
 from lipt.common.process.devices import device_name, resolve_device
 from lipt.common.text import empty_classes
 from lipt.coordinator.access.caller import ALLOWED_ROLES
@@ -91,7 +95,7 @@ async def serve(
     asked: asyncio.Event | None = None,
     opening: Callable[[CoordinatorSettings], AbstractAsyncContextManager[App]] = open_app,
 ) -> None:
-    """Serve until SIGTERM, SIGINT or `asked`, then drain and return."""
+    """Serve until a stop signal or `asked`, then drain and return."""
     tls = TlsFiles.from_options(settings.tls_cert, settings.tls_key, settings.tls_ca)
     addresses = {
         "--listen": settings.listen,
@@ -284,6 +288,11 @@ def _write_address(path: Path, address: str) -> None:
 def _on_signals() -> asyncio.Event:
     asked = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, asked.set)
+
+    # Not the loop's own handlers: those are gone before the process has ended.
+    def stop() -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(asked.set)
+
+    on_stop_signals(stop)
     return asked

@@ -45,12 +45,11 @@ def worker(
 def _work(config: Path | None, flags: dict[str, Any]) -> None:
     import logging
     import os
-    import signal
     from contextlib import ExitStack
 
     from lipt.common.imports import require_importable
     from lipt.common.observability.logs import configure_logging
-    from lipt.common.process import this_machine, wait_passively
+    from lipt.common.process import on_stop_signals, this_machine, wait_passively
 
     settings = load_settings(WorkerSettings, config=config, flags=flags)
     configure_logging(settings.log_level, settings.log_format)
@@ -96,8 +95,7 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
             )
             stack.enter_context(metrics)
         agent = Agent(worker)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: agent.stop())
+        on_stop_signals(agent.stop)
         agent.run()
     logger.info("stopped")
     # A released learner may still be in a kernel, and gRPC may wait for a hanging coordinator. The

@@ -75,8 +75,8 @@ class WorkerSettings(_Connection):
     insecure: bool = False
     """Serve metrics beyond this machine without TLS, for networks that are closed to strangers."""
     stopped_status: int = Field(default=0, ge=0, le=255)
-    """Exit status after SIGTERM or SIGINT. Batch systems take 0 for done; with 143 they start
-    another worker."""
+    """Exit status after SIGTERM, SIGINT or SIGHUP. Batch systems take 0 for done; with 143 they
+    start another worker."""
     log_format: LogFormat = "text"
 
 

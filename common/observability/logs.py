@@ -6,11 +6,14 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from threading import Lock
+from time import monotonic
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -26,6 +29,8 @@ _context: ContextVar[Mapping[str, str]] = ContextVar(
 )
 # Attribute of a record for an event's fields.
 _EVENT = "lipt_event"
+# Records of a kind that `FloodFilter` passes in each period.
+_MOST_ALIKE, _BURST_SECONDS = 20, 60.0
 _PLAIN = re.compile(r"[\w./:+-]+\Z", re.ASCII)
 
 
@@ -86,9 +91,56 @@ class PrintableFormatter(logging.Formatter):
         return printable_lines(super().formatStack(stack_info))
 
 
+@dataclass
+class _Burst:
+    """Records alike since `began`, in seconds; `words` say what they are."""
+
+    words: str
+    began: float
+    number: int = 0
+
+
+class FloodFilter(logging.Filter):
+    """Passes the first refusals and tracebacks of a kind in each minute, and counts the others.
+
+    Callers can cause both as often as they like.
+    """
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._bursts: dict[tuple[str, str], _Burst] = {}
+        self._lock = Lock()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        kind, now = _flood_kind(record), self._clock()
+        with self._lock:
+            over = [key for key, it in self._bursts.items() if now >= it.began + _BURST_SECONDS]
+            ended = [self._bursts.pop(key) for key in over]
+            burst = None
+            if kind is not None:
+                burst = self._bursts.setdefault(kind, _Burst(" ".join(kind), now))
+                burst.number += 1
+        for each in ended:
+            if each.number > _MOST_ALIKE:
+                more = each.number - _MOST_ALIKE
+                logger.warning("and %d more in a minute: %s", more, each.words)
+        return burst is None or burst.number <= _MOST_ALIKE
+
+
+def _flood_kind(record: logging.LogRecord) -> tuple[str, str] | None:
+    event = getattr(record, _EVENT, {})
+    if event.get("kind") == EventKind.CALL_REFUSED:
+        return EventKind.CALL_REFUSED, str(event.get("detail"))
+    if record.exc_info and record.exc_info[0] is not None:
+        return record.name, record.exc_info[0].__name__
+    return None
+
+
 def configure_logging(level: str, log_format: Literal["text", "json"] = "text") -> None:
     """Set up the process's log; for command lines, never at import."""
     handler = logging.StreamHandler()
+    handler.addFilter(FloodFilter())
     if log_format == "json":
         handler.setFormatter(JsonFormatter())
         logging.captureWarnings(capture=True)

@@ -7,7 +7,7 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -39,20 +39,31 @@ def notify_service_manager(**state: str) -> None:
         logger.warning("no notification %s to the service manager at %s: %s", message, path, error)
 
 
+# Told to stop, Ctrl-C, and a closed terminal.
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def on_stop_signals(stop: Callable[[], object]) -> None:
+    """Call `stop` at each of the signals that end a service, except a hangup under `nohup`."""
+    for number in STOP_SIGNALS:
+        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda *_: stop())
+
+
 def run_program(program: str, module: str, *, status_variable: str = "") -> None:
-    """Call `main` of a module; until it sets handlers, SIGTERM and SIGINT end the process at once.
+    """Call `main` of a module; until it sets handlers, stop signals end the process at once.
 
     Imports take seconds, and an imported module could catch an exception.
     """
     text = os.environ.get(status_variable, "")
     status = int(text) if text.isdecimal() and int(text) < 256 else 0
 
-    def end(*_: object) -> None:
-        os.write(2, f"{program}: stopped while it was starting\n".encode())
+    def end() -> None:
+        with suppress(OSError):  # a closed terminal
+            os.write(2, f"{program}: stopped while it was starting\n".encode())
         os._exit(status)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
+    on_stop_signals(end)
     import_module(module).main()
 
 

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
+from inspect import isawaitable
 from typing import Any, TypeAlias
 
 import grpc
@@ -92,17 +93,8 @@ def _within(steps: Sequence[Step], method: str, handler: Any) -> Any:
 
     # Writes instead of yielding, so that steps also end a call that waits for its reader.
     async def stream(requests: Any, context: Context) -> None:
-        async with (
-            inside(requests, context) as request,
-            aclosing(behaviour(request, context)) as responses,
-        ):
-            begun = False
-            async for response in responses:
-                if not begun:
-                    # By itself: an error would send it again while the first message waits.
-                    await context.send_initial_metadata(())
-                    begun = True
-                await context.write(response)
+        async with inside(requests, context) as request:
+            await _write_all(behaviour(request, context), context)
 
     # gRPC answers UNKNOWN to errors of a deserializer.
     def parsed(content: bytes) -> Any:
@@ -120,6 +112,20 @@ def _within(steps: Sequence[Step], method: str, handler: Any) -> Any:
         request_deserializer=parsed,
         response_serializer=handler.response_serializer,
     )
+
+
+async def _write_all(answering: Any, context: Context) -> None:
+    if isawaitable(answering):  # it writes by itself
+        await answering
+        return
+    begun = False
+    async with aclosing(answering) as responses:
+        async for response in responses:
+            if not begun:
+                # By itself: an error would send it again while the first message waits.
+                await context.send_initial_metadata(())
+                begun = True
+            await context.write(response)
 
 
 async def _single(context: Context) -> Any:

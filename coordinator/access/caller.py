@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from lipt.common.access import EVERY_ROLE, Role
+from lipt.common.access.peers import sender_of
 from lipt.common.access.tokens import MIN_SECRET_CHARACTERS
 from lipt.common.errors import InvalidRequestError, PermissionDeniedError
 
@@ -84,8 +85,7 @@ class Caller:
         """The credential of its workers' scores, safe in file names: certificate, token or host."""
         identity = self.name if self.certificate else self.key
         if self.name == ANYBODY.name:
-            # Without the port, which differs by connection.
-            identity = identity.rpartition(":")[0] or identity
+            identity = sender_of(identity)
         readable = re.sub("[^A-Za-z0-9]+", "-", identity)[:_MOST_READABLE].strip("-")
         return f"{readable}-{_digest(identity)[:12]}"
 

@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 
-# Ctrl-C and SIGTERM reach the whole process group; the parent decides when children stop.
-IGNORED_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
+from lipt.common.process import STOP_SIGNALS
+
+# They reach the whole process group; the parent decides when children stop.
+IGNORED_SIGNALS = frozenset(STOP_SIGNALS)
 
 # The kernel allows 107 bytes for a socket's name, and multiprocessing adds 32 to the folder's.
 _LONGEST_FOLDER_BYTES = 107 - 32
@@ -37,10 +39,11 @@ def start_server() -> None:
 @contextmanager
 def _signals_blocked() -> Iterator[None]:
     """Block group signals: children inherit the mask, and unblock it once they ignore them."""
-    # Python unblocks SIGINT and SIGTERM after starting this helper.
-    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED_SIGNALS)
     try:
+        resource_tracker.ensure_running()
+        # Python unblocks some after starting this helper.
+        signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED_SIGNALS)
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

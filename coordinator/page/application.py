@@ -6,7 +6,6 @@ browser can send requests here, and another name can be made to point here (DNS 
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import socket
 from collections.abc import Iterable
@@ -141,17 +140,12 @@ class _Guarded:
 
         try:
             session = self._admitted(request)
-            limits, streams = self._page.limits, self._route.streams
-            waits = limits.enter(session.peer, streams=streams)
-            try:
-                await asyncio.sleep(waits)
+            async with self._page.limits.counted(session.peer, streams=self._route.streams):
                 body = await requests.read_body(request) if request.method == "POST" else b"{}"
                 admitted = PageRequest(self._page, request, session)
                 value = await self._handler(admitted, body)
                 response = await requests.response_of(value, admitted)
                 await response(scope, receive, noting)
-            finally:
-                limits.leave(session.peer, streams=streams)
         except ClientDisconnect:
             return
         except Exception as error:  # noqa: BLE001 - the outermost frame of a request

@@ -24,6 +24,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Message as Sent
 from starlette.types import Send
 
+from lipt.common.access.peers import network_of
 from lipt.common.errors import BlobTooLargeError, InvalidRequestError, LiptError
 from lipt.common.rpc.handlers import count_refusal, incident
 from lipt.coordinator.app import App
@@ -81,7 +82,8 @@ Handler: TypeAlias = Callable[..., Awaitable[object]]
 
 
 def address_of(request: Request) -> str:
-    return request.client.host if request.client is not None else "somewhere"
+    """The sender for limits: an address, or the network of an IPv6 one."""
+    return network_of(request.client.host) if request.client is not None else "somewhere"
 
 
 def require_json(content_type: str | None) -> None:

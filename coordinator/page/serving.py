@@ -15,6 +15,7 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
+from lipt.common.access.peers import network_of
 from lipt.common.access.tls import TlsFiles, served_url, server_context, split_address
 from lipt.common.errors import ConfigError
 from lipt.common.imports import import_extra
@@ -74,7 +75,7 @@ def guarded(protocol: type[Any], connections: Connections) -> Callable[..., asyn
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            self.address = self.client[0] if self.client else ""
+            self.address = network_of(self.client[0]) if self.client else ""
             self._timer = self.loop.call_later(SILENT_SECONDS, self._look)
             connections.add(self)
 

@@ -25,8 +25,9 @@ from lipt.common.errors import (
     UnknownRunError,
     UnreadableRunError,
 )
+from lipt.common.observability.logs import Events
 from lipt.common.process.devices import versions
-from lipt.common.rpc.handlers import Context
+from lipt.common.rpc.handlers import Context, Interceptor, refusals
 from lipt.common.rpc.messages import enum_to_proto, enum_value
 from lipt.coordinator.access.caller import Caller, current_caller
 from lipt.coordinator.access.tokens import Tokens
@@ -266,7 +267,8 @@ async def answering_probes(listen: str | None) -> AsyncIterator[Probes]:
     if listen is None:
         yield probes
         return
-    server = grpc.aio.server(options=connection_options(_MOST_PROBES))
+    answering = Interceptor(lambda _: (refusals(Events()),))
+    server = grpc.aio.server(interceptors=[answering], options=connection_options(_MOST_PROBES))
     health_pb2_grpc.add_HealthServicer_to_server(probes, server)
     address = bind(server, listen, None, flag="--health-listen")
     await server.start()

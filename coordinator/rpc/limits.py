@@ -1,8 +1,9 @@
 """Call interceptor: the steps around every call, and the limits per peer.
 
-The order is metrics, errors to statuses, identification, limits. Health and reflection are neither
-measured nor limited, and health needs no credentials. A call slightly over its rate waits; beyond
-that the error names a retry time. Rates use GCRA: the time up to which they are used.
+The order is metrics, errors to statuses, identification, limits. Health needs no credentials; its
+streams are limited apart from those of identified callers, and its checks not at all. A call
+slightly over its rate waits; beyond that the error names a retry time. Rates use GCRA: the time up
+to which they are used.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any
 
 import grpc
 
+from lipt.common.access.peers import sender_of
 from lipt.common.access.tls import identity_of
 from lipt.common.access.tokens import WORKER_SECRET
 from lipt.common.errors import LiptError, OverloadedError, TooManyCallsError
@@ -88,6 +90,19 @@ class PeerLimits:
         self._clock = clock
         self._peers: OrderedDict[str, _Peer] = OrderedDict()
         self._num_calls = 0
+
+    @asynccontextmanager
+    async def counted(
+        self, peer: str, *, streams: bool, registers: bool = False
+    ) -> AsyncIterator[None]:
+        """Count a call during the block, which waits for its turn."""
+        waits = self.enter(peer, streams=streams, registers=registers)
+        try:
+            if waits:
+                await asyncio.sleep(waits)
+            yield
+        finally:
+            self.leave(peer, streams=streams)
 
     def enter(self, peer: str, *, streams: bool, registers: bool = False) -> float:
         """Count a call and return its wait in seconds; a TooManyCallsError over the limit."""
@@ -186,14 +201,17 @@ class CallInterceptor(Interceptor):
         self, identify: Identify, events: Events, meters: Meters, limits: PeerLimits
     ) -> None:
         self._identify, self._meters, self._limits = identify, meters, limits
+        self._strangers = PeerLimits(LimitSettings(), clock=monotonic)
         meters.add(RPC_IN_FLIGHT, by=0.0)
-        checked: tuple[Step, ...] = (refusals(events), self._identified)
-        counted = (self._measured, *checked, self._limited, tracing)
+        refused = refusals(events)
+        limited: tuple[Step, ...] = (refused, self._identified, self._limited)
 
         def steps(method: str) -> Sequence[Step]:
             if is_open(method):
-                return ()
-            return counted if method.startswith("/lipt.v1.") else checked
+                return refused, self._opened
+            if method.startswith("/lipt.v1."):
+                return self._measured, *limited, tracing
+            return limited
 
         # Unknown methods share one time series.
         unimplemented = grpc.StatusCode.UNIMPLEMENTED.name
@@ -239,14 +257,20 @@ class CallInterceptor(Interceptor):
 
     @asynccontextmanager
     async def _limited(self, call: Call, context: Context) -> AsyncIterator[None]:
-        peer, streams = peer_of(context), call.request_streaming or call.response_streaming
-        waits = self._limits.enter(peer, streams=streams, registers=call.method == _REGISTER)
-        try:
-            if waits:
-                await asyncio.sleep(waits)
+        streams, registers = (
+            call.request_streaming or call.response_streaming,
+            call.method == _REGISTER,
+        )
+        async with self._limits.counted(peer_of(context), streams=streams, registers=registers):
             yield
-        finally:
-            self._limits.leave(peer, streams=streams)
+
+    @asynccontextmanager
+    async def _opened(self, call: Call, context: Context) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            if call.response_streaming:
+                counted = self._strangers.counted(sender_of(context.peer()), streams=True)
+                await stack.enter_async_context(counted)
+            yield
 
 
 @asynccontextmanager
@@ -278,9 +302,8 @@ async def _ended_by(check: Callable[[], object]) -> AsyncIterator[None]:
 
 
 def _metered_peer(context: Context) -> str:
-    """A caller's name, or else its address without the port, which varies by connection."""
+    """A caller's name, or else its network: addresses without end would be as many series."""
     caller = current_caller()
     if caller.name != ANYBODY.name:
         return printable(caller.name)
-    kind, _, rest = context.peer().partition(":")
-    return printable(f"{kind}:{rest.rpartition(':')[0] or rest}")
+    return printable(sender_of(context.peer()))

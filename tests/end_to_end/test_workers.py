@@ -13,6 +13,7 @@ import pytest
 import torch
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from lipt.common.process import STOP_SIGNALS
 from lipt.common.rpc.channel import open_channel
 from lipt.common.states import LearnerState, RunState
 from lipt.common.weights.files import pack
@@ -164,7 +165,7 @@ def test_a_coordinator_with_stalled_clients_ends_in_time(cluster: Cluster) -> No
     assert polling.process.wait(GRACE_SECONDS) == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", STOP_SIGNALS)
 @pytest.mark.parametrize("imported", ["typer", "grpc", "torch"])
 @pytest.mark.parametrize("service", ["coordinator", "worker"])
 def test_service_that_is_still_importing_ends_with_status_0(
@@ -180,6 +181,51 @@ def test_service_that_is_still_importing_ends_with_status_0(
     assert f"lipt-{service}: stopped while it was starting" in process.text()
     assert "Traceback" not in process.text()
     assert not (cluster.directory / "lipt.db").exists()
+
+
+def test_a_closed_terminal_and_repeated_signals_are_one_orderly_end(cluster: Cluster) -> None:
+    coordinator = cluster.start_coordinator()
+    with cluster.client() as client:
+        run = client.start_run({**SMALL_RUN, "learners": LONG_RUN})
+        worker = cluster.start_worker("one")
+        worker.wait_for("density")
+        for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            worker.send(number)
+        assert worker.wait() == 0
+        assert "released learner" in worker.text()
+        assert client.run(run.run_id).learners[0].state is LearnerState.QUEUED
+    # A terminal's end reaches the whole session.
+    children = coordinator.children()
+    for child in children + coordinator.computing():
+        os.kill(child, signal.SIGHUP)
+    with cluster.client() as client:
+        client.subset(strategy="uniform", fraction=0.1)
+    assert coordinator.children() == children
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGINT, signal.SIGTERM):
+        coordinator.send(number)
+    assert coordinator.wait() == 0
+    for process in (coordinator, worker):
+        assert process.text().endswith("stopped\n")
+        assert "Traceback" not in process.text()
+
+
+# As `nohup` starts a program.
+IGNORING_HANGUPS = (
+    "-c",
+    """import signal
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+from lipt.coordinator.__main__ import main
+main()""",
+)
+
+
+def test_a_hangup_that_is_ignored_at_the_start_stays_ignored(cluster: Cluster) -> None:
+    coordinator = cluster.start_coordinator(program=IGNORING_HANGUPS)
+    coordinator.send(signal.SIGHUP)
+    with cluster.client() as client:
+        client.info()
+    assert "stopping" not in coordinator.text()
+    assert coordinator.stop() == 0
 
 
 def test_worker_whose_coordinator_does_not_answer_ends_in_time(cluster: Cluster) -> None:

@@ -15,6 +15,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 _TAIL_LINES = 15
 _SET_PARENT_DEATH_SIGNAL = 1
@@ -64,7 +65,8 @@ class Child(subprocess.Popen[str]):
         with self.stdout as output:
             for line in output:
                 self._lines.append(line.rstrip("\n"))
-                self._print_line(line.rstrip("\n"))
+                with suppress(OSError):  # a closed terminal must not stop the child's output
+                    self._print_line(line.rstrip("\n"))
 
 
 def become() -> None:

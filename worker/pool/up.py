@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lipt.common.config.settings import exit_on_error, load_settings, service_app, with_flags
+from lipt.common.process import on_stop_signals
 from lipt.common.terminal import Version, print_line
 from lipt.worker.settings import PoolSettings
 
@@ -74,7 +75,7 @@ def _run_pool(flags: dict[str, Any], worker_arguments: list[str]) -> None:
     logger = logging.getLogger(__name__)
     with open_pool_workers(settings, worker_arguments) as pool:
         # Connecting to Ray replaces handlers.
-        _on_signals(pool.stop)
+        on_stop_signals(pool.stop)
         logger.info("up to %d workers for %s", settings.workers, settings.coordinator)
         pool.run()
     logger.info("stopped")
@@ -146,7 +147,7 @@ def up(
         words += _page_flags(listen, config)
     configure_logging(settings.log_level)
     stopping = threading.Event()
-    _on_signals(stopping.set)
+    on_stop_signals(stopping.set)
     with _coordinator(words, stopping) as (child, listening):
         if not listening:
             return
@@ -159,17 +160,10 @@ def up(
                 pool.stop()
 
             # Again: connecting to Ray replaces handlers.
-            _on_signals(stop)
+            on_stop_signals(stop)
             _print_next_steps(data or "the data", listening, settings, page=page)
             if not stopping.is_set():
                 pool.run(partial(_require_alive, child))
-
-
-def _on_signals(stop: Callable[[], object]) -> None:
-    import signal
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop())
 
 
 @contextmanager

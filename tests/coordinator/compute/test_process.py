@@ -17,6 +17,7 @@ import torch
 
 from lipt.common.errors import BudgetError, ComputeError, OutOfMemoryError
 from lipt.common.observability.logs import EventKind, Events
+from lipt.common.process import STOP_SIGNALS
 from lipt.coordinator.compute import children, process
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.messages import DroppedError, News, Progressed
@@ -232,8 +233,8 @@ async def test_signals_to_the_process_group_do_not_end_a_child_that_is_still_imp
     child = compute._child
     assert child is not None
     assert child.pid is not None
-    os.kill(child.pid, signal.SIGTERM)
-    os.kill(child.pid, signal.SIGINT)
+    for number in STOP_SIGNALS:
+        os.kill(child.pid, number)
     assert await compute.run(Square(3)) == (9, child.pid)
     # Nor was anything left blocked here.
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
