@@ -31,12 +31,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from lipt.common.blobs.blob import BlobName
+from lipt.common.computation import computation
 from lipt.common.config.run_config import LearnersConfig, RunConfig, SoupConfig, SoupMethod
 from lipt.common.config.settings import load_settings
 from lipt.common.config.tasks import LearnerTask
 from lipt.common.data import open_dataset, open_shard
 from lipt.common.data.shard import Shard
-from lipt.common.determinism import pinned_kernels
 from lipt.common.inputs.model_input import images_in, to_model_input
 from lipt.common.inputs.specs import call_model
 from lipt.common.states import LearnerState, RunState
@@ -272,7 +272,7 @@ class Bench:
     def _classes(self, weights: BlobName, images_NCHW: Tensor) -> Tensor:
         assert self.run.inputs is not None
         model = self.context.loaded_model(self.run.config, weights).eval()
-        with pinned_kernels(1), torch.inference_mode():
+        with computation(1), torch.inference_mode():
             inputs_N = to_model_input(images_NCHW, self.run.inputs, CPU)
             return call_model(model, inputs_N).argmax(dim=1)
 

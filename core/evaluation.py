@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from lipt.common.computation import computation
 from lipt.common.config.run_config import RunConfig, SoupMethod
-from lipt.common.determinism import pinned_kernels
 from lipt.common.inputs.model_input import (
     Stored,
     num_stored,
@@ -171,8 +171,8 @@ class Evaluator:
         if len(self.models) == 1:
             yield from map(score, weights)
             return
-        # A thread uses the pinned number of threads from its first computation on.
-        with pinned_kernels(1), ThreadPoolExecutor(len(self.models)) as pool:
+        # A thread keeps the number of threads of its first kernel.
+        with computation(1), ThreadPoolExecutor(len(self.models)) as pool:
             yield from pool.map(score, weights)
 
     def score(
@@ -189,8 +189,7 @@ class Evaluator:
         if examples_M is not None:
             size = self.batch_size
             batches = batch_norm_inputs(examples_M, self.inputs, self.device, batch_size=size)
-            with pinned_kernels():
-                statistics = reestimate_batch_norm(model, batches, self.frozen)
+            statistics = reestimate_batch_norm(model, batches, self.frozen)
         return Scored(self._accuracy(model, floor), statistics)
 
     @torch.inference_mode()
@@ -202,7 +201,7 @@ class Evaluator:
             head = find_head(model)[1]
         targets = torch.split(self.targets_N, self.batch_size)
         parts = split_stored(self.examples_N, self.batch_size)
-        with evaluation_mode(model), pinned_kernels():
+        with evaluation_mode(model):
             for number, (examples_B, targets_B) in enumerate(zip(parts, targets, strict=True)):
                 tally.add(self._outputs(model, head, number, examples_B), targets_B.to(self.device))
                 num_left -= len(targets_B)

@@ -20,11 +20,12 @@ from time import monotonic
 from torch import Tensor
 
 from lipt.common.blobs.blob import BlobName
+from lipt.common.computation import computation
 from lipt.common.config.run_config import RunConfig, SoupMethod
 from lipt.common.config.tasks import LearnerTask
 from lipt.common.data import input_format, pack_shard
 from lipt.common.data.shard import open_shard
-from lipt.common.determinism import derive_seed, pinned_kernels
+from lipt.common.determinism import derive_seed
 from lipt.common.errors import DivergedError
 from lipt.common.inputs.specs import InputFormat
 from lipt.common.models.head import freeze, head_names
@@ -249,7 +250,7 @@ def merge_learners(
     interpolates = soup.method is SoupMethod.INTERPOLATION
     report = workspace.progress("merging learners")
     with (
-        pinned_kernels(1),
+        computation(1),
         span("soup", method=soup.method.value, num_learners=len(learners)) as merging,
     ):
         initial_accuracy = evaluator.score(initial).accuracy

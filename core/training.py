@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lipt.common.computation import computation
 from lipt.common.config.run_config import InitializationConfig
 from lipt.common.data import Dataset
-from lipt.common.determinism import derive_generator, derive_seed, pinned_kernels, seeded_generators
+from lipt.common.determinism import derive_generator, derive_seed, seeded_generators
 from lipt.common.errors import RunFailedError, SignalsError
 from lipt.common.images.formats import crop_flip, mild_augmentation
 from lipt.common.inputs.model_input import Stored, in_layout, to_model_input
@@ -161,7 +162,7 @@ def initialize(
     sgd = Sgd(model, lr=config.learning_rate, momentum=_MOMENTUM, weight_decay=_WEIGHT_DECAY)
     with (
         seeded_generators(derive_seed(seed, "initialization-layers"), device),
-        pinned_kernels(cpu_threads),
+        computation(cpu_threads),
     ):
         losses = chain.from_iterable(map(epochs.losses, count()))
         for step, loss in enumerate(islice(losses, num_steps), 1):
@@ -227,7 +228,7 @@ def warm_up(
         step, before = begun.step, begun.seconds
         model.load_state_dict(begun.weights)
         sgd.restore_momentum(begun.momentum)
-    with pinned_kernels(cpu_threads):
+    with computation(cpu_threads):
         while step < num_steps:
             epoch, loss = step // made.num_batches, torch.zeros(())
             with seeded_generators(derive_seed(seed, "warm-up-layers", epoch), device):

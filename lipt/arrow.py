@@ -18,10 +18,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from lipt.common.computation import computation
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import Dataset, input_format
 from lipt.common.data.sources.rows import EncodedRows
-from lipt.common.determinism import derive_seed, pinned_kernels
+from lipt.common.determinism import derive_seed
 from lipt.common.errors import ConfigError, DataError, SignalsError
 from lipt.common.imports import import_extra
 from lipt.common.inputs.specs import ImageFormat, ImageSpec
@@ -118,7 +119,7 @@ class Scorer:
         dataset = Dataset(self._rows(batch, ids_B, labels_B), "", ImageSpec(*self.inputs.shape))
         examples = Batches(dataset, self.inputs, _CPU, self.batch_size, lambda *_: None)
         try:
-            with pinned_kernels(self.threads):
+            with computation(self.threads):
                 signals = compute_signals(model, examples)
         except SignalsError as error:
             raise SignalsError(
@@ -202,7 +203,7 @@ def select_from(
     chosen_by = find_strategy(strategy)
     signals = _signals(table, has_bias=has_bias)
     budget = resolve_budget(fraction=fraction, budget=budget, num_examples=len(signals))
-    with pinned_kernels(threads):
+    with computation(threads):
         chosen = select(
             chosen_by,
             signals,

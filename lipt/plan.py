@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from lipt.common.blobs.blob import BlobName
+from lipt.common.computation import computation
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import Dataset, pack_shard
-from lipt.common.determinism import pinned_kernels
 from lipt.common.inputs.specs import InputFormat
 from lipt.common.models import find_head
 from lipt.common.models.footprint import ModelFigures
@@ -209,11 +209,11 @@ def time_images(
         batch_size=workspace.batch_size,
         frozen=workspace.frozen(config, model),
     )
-    with pinned_kernels(1):
+    with computation(1):
         evaluation = _second_time(lambda: evaluator.score(state))
     report("timing a batch of scoring")
     batches = workspace.batches(inputs, "timing", some=some)
-    with pinned_kernels(config.evaluation_threads):
+    with computation(config.evaluation_threads):
         scoring = _second_time(lambda: compute_signals(model, batches))
     each = {"evaluated": evaluation / len(some), "scored": scoring / len(some)}
     return {"trained": training, **each}

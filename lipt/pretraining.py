@@ -20,10 +20,10 @@ from time import monotonic
 from typing import Any, Literal
 from weakref import WeakValueDictionary
 
-import torch
 from torch import nn
 
 from lipt.common.blobs.blob import BlobName
+from lipt.common.computation import computed
 from lipt.common.config.run_config import RunConfig, merge
 from lipt.common.config.values import dump, validate
 from lipt.common.data import Dataset, open_data
@@ -53,7 +53,7 @@ from lipt.trainer.views import DEFAULT_FRACTION, CostsView, ProgressView
 _SMALL_IMAGE = 64
 MODULE = "lipt.pretraining"
 
-open_dataset = checked(open_data)
+open_dataset = checked(computed(open_data))
 
 
 def default_model(inputs: InputSpec) -> str:
@@ -115,6 +115,7 @@ class Pretrained:
     """
 
     @checked
+    @computed
     def __init__(
         self,
         data: Any,
@@ -160,16 +161,19 @@ class Pretrained:
         )
 
     @property
+    @computed
     def theta_p(self) -> Weights:
         """Pre-trained weights."""
         return self._weights(self._all.outcome.pretrained_weights)
 
     @property
+    @computed
     def theta_star(self) -> Weights:
         """Initial weights."""
         return self._weights(self._all.outcome.initial_weights)
 
     @property
+    @computed
     def learners(self) -> tuple[Weights, ...]:
         """Pruned weights of every learner."""
         trained, workspace = self._all, self.workspace
@@ -200,6 +204,7 @@ class Pretrained:
         return CostsView(**taken, bytes_to_workers=0, bytes_from_workers=0)
 
     @checked
+    @computed
     def select(
         self,
         strategy: str = "auto",
@@ -237,6 +242,7 @@ class Pretrained:
             return self._chosen(trained, query)
 
     @checked
+    @computed
     def diagnose(self, proxy: str | None = None, *, features: Features | None = None) -> Diagnosis:
         """Find wrong labels, duplicates and outliers; arguments as in `lipt.diagnose`."""
         with self._progress_shown():
@@ -246,6 +252,7 @@ class Pretrained:
             found.pack(), num_examples=self.data.num_ids, fingerprint=self.data.fingerprint
         )
 
+    @computed
     def train(self) -> None:
         """Train and merge the learners, unless they are trained."""
         with self._progress_shown():
@@ -318,8 +325,7 @@ class Pretrained:
 
     @contextmanager
     def _progress_shown(self) -> Iterator[None]:
-        """Show progress, and restore torch's generator."""
-        with progress_display(wanted=self._progress) as show, torch.random.fork_rng(devices=[]):
+        with progress_display(wanted=self._progress) as show:
             before, self.on_progress = self.on_progress, show
             try:
                 yield

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from lipt.common.computation import computation
 from lipt.common.data import Dataset, input_format
 from lipt.common.data.sources.files import (
     CLASS_NAMES,
@@ -39,7 +40,7 @@ from lipt.common.data.sources.files import (
     DistilledFile,
     read_distilled,
 )
-from lipt.common.determinism import derive_generator, derive_seed, pinned_kernels, seeded_generators
+from lipt.common.determinism import derive_generator, derive_seed, seeded_generators
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.images.formats import crop_flip, mild_augmentation, to_image
 from lipt.common.inputs.specs import ImageFormat, ImageSpec
@@ -442,7 +443,7 @@ def distill(
         "later": "" if later is None else later.digest,
     }
 
-    with pinned_kernels(torch.get_num_threads()):
+    with computation():
         networks.untrained(0)  # refuses an unsuitable model before anything is written
         synthetic = _begun(out, data, image, identity)
         for stage in range(synthetic.num_stages, settings.stages):

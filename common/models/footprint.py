@@ -112,8 +112,10 @@ def measure_model(model: nn.Module, spec: str, *, inputs: InputSpec) -> ModelFig
 def _per_example(model: nn.Module, inputs: InputSpec, device: torch.device) -> tuple[int, int, int]:
     """Bytes per example: alive in training, the largest of these tensors, alive in evaluation."""
     few, many = (_forward(model, size, inputs, device) for size in (_FEW, _MANY))
-    with evaluation_mode(model), torch.inference_mode():
-        few_in, many_in = (_forward(model, size, inputs, device) for size in (_FEW, _MANY))
+    with evaluation_mode(model):
+        few_in, many_in = (
+            _forward(model, size, inputs, device, inference=True) for size in (_FEW, _MANY)
+        )
 
     def grown(less: int, more: int) -> int:
         return -((less - more) // (_MANY - _FEW))
@@ -125,8 +127,15 @@ def _per_example(model: nn.Module, inputs: InputSpec, device: torch.device) -> t
     )
 
 
-def _forward(model: nn.Module, size: int, inputs: InputSpec, device: torch.device) -> LiveTensors:
-    with seeded_generators(0, torch.device("cpu")):
+def _forward(
+    model: nn.Module,
+    size: int,
+    inputs: InputSpec,
+    device: torch.device,
+    *,
+    inference: bool = False,
+) -> LiveTensors:
+    with seeded_generators(0, torch.device("cpu")), torch.inference_mode(inference):
         # A forward pass may change the model's buffers.
         stand_ins = _stand_ins(model, device)
         live = LiveTensors(besides=stand_ins.values())

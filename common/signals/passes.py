@@ -17,11 +17,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from lipt.common.computation import computation
 from lipt.common.config.run_config import WeightEncoding
 from lipt.common.config.tasks import ScoringTask
 from lipt.common.data import Dataset
 from lipt.common.data.parallel import prefetched
-from lipt.common.determinism import pinned_kernels
 from lipt.common.errors import SignalsError
 from lipt.common.inputs.model_input import Stored, pinned, stored_on, to_model_input
 from lipt.common.inputs.specs import InputFormat, Inputs
@@ -145,7 +145,7 @@ def pass_over(
 ) -> None:
     """Fill errors and features on the CPU in one forward pass, row i for the i-th id."""
     ids_N = batches.ids_N
-    with evaluation_mode(model), pinned_kernels(), torch.inference_mode():
+    with evaluation_mode(model), computation(), torch.inference_mode():
         for rows, (finite_B, errors_BC, features_BD) in results_on_cpu(_outputs(model, batches)):
             require_finite_rows(finite_B, ids_N[rows], "outputs")
             errors_NC[rows], features_ND[rows] = errors_BC, features_BD
@@ -182,7 +182,7 @@ def score_range(
         for name in (_ERRORS, _FEATURES)
     )
     batches = Batches(dataset, task.inputs, device, task.batch_size, lambda *_: None, some=ids_N)
-    with pinned_kernels(task.threads):
+    with computation(task.threads):
         pass_over(model, batches, errors_NC, features_ND, on_done)
     return {_ERRORS: errors_NC, _FEATURES: features_ND}
 

@@ -226,7 +226,7 @@ class Container:
 
     def tensor(self, name: str) -> torch.Tensor:
         spec = self.specs[name]
-        tensor = torch.empty(spec.shape, dtype=spec.dtype)
+        tensor = torch.empty(spec.shape, dtype=spec.dtype, device="cpu")
         bytes_of(tensor)[:] = self.values(name)
         return tensor
 

@@ -25,11 +25,12 @@ from time import perf_counter
 import torch
 from torch import Tensor, nn
 
+from lipt.common.computation import computation
 from lipt.common.config.run_config import AugmentationMethod, Precision, PruningMethod
 from lipt.common.config.tasks import LearnerTask
 from lipt.common.data.parallel import prefetched
 from lipt.common.data.shard import EncodedImages, Shard
-from lipt.common.determinism import derive_generator, derive_seed, pinned_kernels, seeded_generators
+from lipt.common.determinism import derive_generator, derive_seed, seeded_generators
 from lipt.common.errors import ConfigError, DivergedError, LearnerStoppedError
 from lipt.common.inputs.model_input import Stored, pinned, rows_of, stored_on
 from lipt.common.inputs.specs import spec_of
@@ -105,7 +106,7 @@ def train_learner(
     started = perf_counter()
     with (
         seeded_generators(derive_seed(task.seed, "learner-layers"), device),
-        pinned_kernels(task.learners.cpu_threads),
+        computation(task.learners.cpu_threads),
     ):
         lay_out(model, task.model, device)
         targets_N = shard.targets_N.to(device)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lipt.common.computation import computed
 from lipt.common.determinism import derive_seed
 from lipt.common.errors import SignalsError, UnknownNameError
 from lipt.common.signals import row_blocks
@@ -97,6 +98,7 @@ def find_strategy(name: str) -> Strategy:
     return STRATEGIES[name]
 
 
+@computed
 def select(
     strategy: Strategy,
     signals: Signals,

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.utils._pytree import tree_map
 
+from lipt.common.computation import computation
 from lipt.common.data import Dataset
 from lipt.common.data.sources.storage import allocate_tensor
-from lipt.common.determinism import pinned_kernels
 from lipt.common.inputs.specs import Inputs, arguments_of, logits_of
 from lipt.common.models import find_head
 from lipt.common.models.head import evaluation_mode
@@ -78,7 +78,7 @@ def full_gradient_norms(model: nn.Module, batches: Batches, *, cpu_threads: int 
     """The Euclidean norm of each example's gradient by all trainable parameters."""
     ids_N, target = batches.ids_N, batches.dataset.target
     norms_N = torch.empty(len(ids_N))
-    with evaluation_mode(model), pinned_kernels(cpu_threads):
+    with evaluation_mode(model), computation(cpu_threads):
         for rows, inputs_B, targets_B in batches:
             norms_B = per_example_norms(model, target, inputs_B, targets_B)
             require_finite_rows(norms_B.isfinite(), ids_N[rows], "gradients")

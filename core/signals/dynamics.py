@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lipt.common.determinism import pinned_kernels
+from lipt.common.computation import computation
 from lipt.common.inputs.model_input import Stored
 from lipt.common.inputs.specs import Inputs, call_model
 from lipt.common.models.head import evaluation_mode
@@ -152,7 +152,7 @@ def compute_dynamics(
     runner = _StateRunner(model, states, batches, dynamics, estimate_on, frozen)
     # An example, and two float64 numbers per class: the mean, and its update.
     row_bytes = batches.dataset.inputs.num_bytes + 16 * len(batches.dataset.class_names)
-    with evaluation_mode(model), pinned_kernels():
+    with evaluation_mode(model), computation():
         # Whole batches, so that a block's size changes no batch.
         rows = list(row_blocks(num_examples, 1, batches.size))
         for block in row_blocks(len(rows), row_bytes * batches.size, _BLOCK_BYTES):

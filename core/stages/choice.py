@@ -21,8 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lipt.common.computation import computation
 from lipt.common.data.dataset import IdMapping
-from lipt.common.determinism import derive_generator, derive_seed, pinned_kernels
+from lipt.common.determinism import derive_generator, derive_seed
 from lipt.common.errors import SignalsError
 from lipt.common.observability.tracing import span
 from lipt.common.process.devices import device_name, versions
@@ -130,7 +131,7 @@ def choose(
     alone = not needs and question.features is None
     device = torch.device("cpu") if alone else workspace.device
     with (
-        pinned_kernels(question.config.evaluation_threads),
+        computation(question.config.evaluation_threads),
         span("select", strategy=question.strategy, budget=question.budget),
     ):
         chosen = select(
@@ -151,7 +152,7 @@ def choose(
     if question.teacher is not None:
         taught = proxied_signals(workspace, question, Proxy.parse(question.teacher))
         heads.append(required(taught.facts, "head"))
-        with pinned_kernels(question.config.evaluation_threads):
+        with computation(question.config.evaluation_threads):
             soft = soft_labels(taught, chosen.indices_K.cpu(), seed=question.config.seed)
     own_words = chosen.findings.get("words", ())
     words = _input_sentences(

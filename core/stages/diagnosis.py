@@ -7,7 +7,8 @@ from functools import partial
 
 import torch
 
-from lipt.common.determinism import derive_generator, pinned_kernels
+from lipt.common.computation import computation
+from lipt.common.determinism import derive_generator
 from lipt.common.errors import ProxyError
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.signals import row_blocks
@@ -56,7 +57,7 @@ def matches_of(workspace: Workspace, cpu_threads: int) -> Matches:
         )
 
     depends_on = (dataset.fingerprint, dataset.inputs, cpu_threads)
-    with pinned_kernels(cpu_threads):
+    with computation(cpu_threads):
         return workspace.cached(Key(Matches, "pictures", depends_on), compute)
 
 
@@ -71,7 +72,7 @@ def diagnose(workspace: Workspace, sources: Sources, proxy: Proxy) -> Diagnosis:
     num_classes, generator = len(dataset.class_names), partial(derive_generator, config.seed)
     signals = proxied_signals(workspace, sources, proxy)
     labels_N, features_ND, facts = signals.labels_N, signals.features_ND, signals.facts or {}
-    with pinned_kernels(config.evaluation_threads):
+    with computation(config.evaluation_threads):
         if signals.kind is TargetKind.CLASS:
             errors = find_label_errors(signals)
         else:

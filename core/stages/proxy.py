@@ -19,9 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.blobs.blob import BlobName
+from lipt.common.computation import computation
 from lipt.common.data import Dataset
 from lipt.common.data.sources.rows import ColumnRows
-from lipt.common.determinism import derive_generator, pinned_kernels
+from lipt.common.determinism import derive_generator
 from lipt.common.errors import ProxyError
 from lipt.common.images.formats import mild_augmentation
 from lipt.common.inputs.model_input import Stored, columns_in, images_in, to_model_input
@@ -120,7 +121,7 @@ def _kept(kind: str, features: _Features, compute: Callable[[_Features], Signals
     if sources.initial is not None:
         began = config.initialization.weights_sha256
         depends_on += (sources.initial, began, config.model, sources.inputs, statistics, soup)
-    with pinned_kernels(config.evaluation_threads):
+    with computation(config.evaluation_threads):
         return workspace.cached(Key(Signals, kind, depends_on), lambda: compute(features))
 
 

@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lipt.common.blobs.blob import BlobName
+from lipt.common.computation import computation
 from lipt.common.config.run_config import RunConfig
-from lipt.common.determinism import derive_generator, derive_seed, pinned_kernels
+from lipt.common.determinism import derive_generator, derive_seed
 from lipt.common.inputs.specs import InputFormat
 from lipt.core.signals.compute import LossSum, Parameters, loss_sum, trainable
 from lipt.core.workspace import Workspace
@@ -65,7 +66,7 @@ def recheck(
             yield loss_sum(model, workspace.dataset.target, inputs_B, targets_B)
 
     # In float32 to the end, as two losses are compared.
-    with pinned_kernels(config.evaluation_threads):
+    with computation(config.evaluation_threads):
         ids = sample_ids(len(workspace.dataset), config.seed)
         old = workspace.loaded_model(config, anchor)
         seed = derive_seed(config.seed, "quadratic model")

@@ -15,8 +15,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from lipt.common.computation import computation
 from lipt.common.config.run_config import RunConfig
-from lipt.common.determinism import derive_seed, pinned_kernels
+from lipt.common.determinism import derive_seed
 from lipt.common.inputs.specs import InputFormat
 from lipt.common.models.head import freeze
 from lipt.common.weights.files import Weights
@@ -38,7 +39,7 @@ def model_signals(
     workspace: Workspace, config: RunConfig, inputs: InputFormat, model: nn.Module
 ) -> Signals:
     """Errors and features, by one forward pass over the data."""
-    with pinned_kernels(config.evaluation_threads):
+    with computation(config.evaluation_threads):
         batches = workspace.batches(inputs, "computing signals")
         return compute_signals(model, batches, scratch=workspace.scratch)
 
@@ -110,7 +111,7 @@ def dynamics_of(
                 for learner in trajectories.learners
             ),
         )
-        with pinned_kernels(config.evaluation_threads):
+        with computation(config.evaluation_threads):
             return compute_dynamics(
                 model,
                 states,

@@ -4,8 +4,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from lipt.common.computation import computation
 from lipt.common.config.run_config import LearnersConfig
-from lipt.common.determinism import derive_generator, derive_seed, pinned_kernels, seeded_generators
+from lipt.common.determinism import derive_generator, derive_seed, seeded_generators
 from lipt.common.models.footprint import ModelFigures
 from lipt.common.planning import (
     PROCESS_BYTES,
@@ -99,7 +100,7 @@ def test_threads_and_cudnn_settings_are_restored_after_an_error() -> None:
     inside: list[tuple[int, bool]] = []
 
     def fail() -> None:
-        with pinned_kernels(threads + 1):
+        with computation(threads + 1):
             inside.append((torch.get_num_threads(), torch.backends.cudnn.deterministic))
             raise KeyError
 
@@ -108,7 +109,7 @@ def test_threads_and_cudnn_settings_are_restored_after_an_error() -> None:
     assert inside == [(threads + 1, True)]
     assert torch.get_num_threads() == threads
     assert torch.backends.cudnn.deterministic == deterministic
-    with pinned_kernels():
+    with computation():
         assert torch.get_num_threads() == threads
 
 

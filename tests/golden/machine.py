@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.common.determinism import pinned_kernels
+from lipt.common.computation import computation
 from tests.golden.record import digest
 
 _PROBE_DIGITS = 8
 
 
 def machine_key() -> str:
-    with pinned_kernels(1):
+    with computation(1):
         probed = digest(list(_probe()))[:_PROBE_DIGITS]
     return f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, probe {probed}"
 

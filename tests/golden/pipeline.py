@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
+from lipt.common.computation import computation
 from lipt.common.config.run_config import WeightEncoding
 from lipt.common.data import Dataset, open_dataset, pack_shard
-from lipt.common.determinism import pinned_kernels
 from lipt.common.errors import LiptError
 from lipt.common.weights.encodings import encode_weights, open_weights
 from lipt.common.weights.files import pack, specs_of
@@ -112,7 +112,7 @@ def parts(cifar10: Path | None) -> dict[str, Callable[[Path], list[Stage]]]:
 
 
 def run_case(case: Case, folder: Path) -> list[Stage]:
-    with _own_environment(folder), pinned_kernels(1):
+    with _own_environment(folder), computation(1):
         data, state = case.open(folder), folder / "state"
         with Session(data, case.model, device="cpu", state_dir=state) as session:
             client, dataset = session.client, session.data
@@ -327,7 +327,7 @@ def run_demo(folder: Path) -> list[Stage]:
     examples = data.examples(some), data.labels_N[some]
     with (
         _own_environment(folder),
-        pinned_kernels(1),
+        computation(1),
         mock.patch.object(demo, "print_line"),
         Session(examples, plan.model, device="cpu") as session,
         worker_thread(session.client.address, folder / "worker", device="cpu", allowed_modules=()),

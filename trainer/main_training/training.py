@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import InitVar, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,14 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lipt.common.computation import computed, fastest_kernels
 from lipt.common.data import Dataset, open_data
-from lipt.common.determinism import (
-    derive_generator,
-    derive_seed,
-    fastest_kernels,
-    pinned_kernels,
-    seeded_generators,
-)
+from lipt.common.determinism import derive_generator, derive_seed, seeded_generators
 from lipt.common.errors import ConfigError, DivergedError
 from lipt.common.process.devices import resolve_device
 from lipt.common.weights.files import check_specs, copy_to_cpu, specs_of
@@ -211,6 +207,7 @@ class Training:
 
 
 @checked
+@computed
 def fit(
     model: str | nn.Module | Callable[..., nn.Module],
     train: Any,
@@ -267,7 +264,7 @@ def fit(
     place = resolve_device(device)
     built, forward_pass = place_model(model, train, recipe, place, allowed_modules)
     identity = _identity(recipe, model, train, subset, reselects=reselect is not None)
-    kernels = pinned_kernels(torch.get_num_threads()) if place.type == "cpu" else fastest_kernels()
+    kernels = nullcontext() if place.type == "cpu" else fastest_kernels()
     with seeded_generators(derive_seed(recipe.seed, "main-layers"), place), kernels:
         if initial is not None:
             check_specs(specs_of(initial), specs_of(built.state_dict()))

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
+from lipt.common.computation import thread_defaults
 from lipt.common.data import Dataset
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import ConfigError
@@ -121,7 +122,7 @@ class SubsetSampler(RankSampler):
             )
         self.subset, self.alpha = subset, alpha
         self._shuffle, self._seed = shuffle, seed
-        self._dealt_weights_N = torch.ones(0)
+        self._dealt_weights_N = torch.ones(0, device="cpu")
         self._dealt_soft_labels_NC: Tensor | None = None
 
     @property
@@ -138,24 +139,32 @@ class SubsetSampler(RankSampler):
         dealt_NC = self._dealt_soft_labels_NC
         return None if dealt_NC is None else dealt_NC[batch * batch_size : (batch + 1) * batch_size]
 
+    @thread_defaults()
     def __len__(self) -> int:
         return len(self._deal(torch.arange(len(self.subset))))
 
     def __iter__(self) -> Iterator[int]:
         # `set_epoch` may replace `self.subset` before the iterator ends.
-        subset, order_K = self.subset, torch.arange(len(self.subset))
+        subset = self.subset
+        share_N = self._dealt(subset)
+        for share_B in torch.split(share_N, _BLOCK):
+            yield from subset.indices[share_B.numpy()].tolist()
+
+    @thread_defaults()
+    def _dealt(self, subset: Subset) -> Tensor:
+        """Deal the epoch's positions in the subset, with their weights and soft labels."""
+        order_K = torch.arange(len(subset))
         if self._shuffle:
             generator = derive_generator(self._seed, "sampler-order", self._epoch)
             order_K = torch.randperm(len(subset), generator=generator)
         share_N = self._deal(order_K)
-        self._dealt_weights_N = torch.ones(1).expand(len(share_N))
+        self._dealt_weights_N = torch.ones(1, dtype=torch.float32).expand(len(share_N))
         if subset.is_weighted:
             weights_K = normalized_weights(torch.from_numpy(subset.weights.copy()))
             self._dealt_weights_N = weights_K[share_N]
         if self.alpha and subset.soft_labels is not None:
             self._dealt_soft_labels_NC = torch.from_numpy(subset.soft_labels[share_N.numpy()])
-        for share_B in torch.split(share_N, _BLOCK):
-            yield from subset.indices[share_B.numpy()].tolist()
+        return share_N
 
 
 class Cycles:
@@ -177,8 +186,9 @@ class Cycles:
         self._num_examples, self.budget, self._seed = num_examples, budget, seed
         self._labels_N = labels_N
         # The last cycle and its order.
-        self._known = -1, torch.empty(0, dtype=torch.int64)
+        self._known = -1, torch.empty(0, dtype=torch.int64, device="cpu")
 
+    @thread_defaults()
     def draw(self, epoch: int) -> Tensor:
         cycle, start = divmod(epoch * self.budget, self._num_examples)
         here = self._order(cycle)[start : start + self.budget]
@@ -279,6 +289,7 @@ class RepeatedRandomSampler(RankSampler):
         BudgetError: none or both of `fraction` and `budget` are given, or one is out of range.
     """
 
+    @thread_defaults()
     def __init__(
         self,
         num_examples: int,
@@ -294,6 +305,7 @@ class RepeatedRandomSampler(RankSampler):
         super().__init__(**ranks)
         self._cycles = Cycles(num_examples, size, seed, labels_N)
 
+    @thread_defaults()
     def __len__(self) -> int:
         return len(self._deal(torch.arange(self._cycles.budget)))
 

@@ -36,6 +36,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils import data as torch_data
 
+from lipt.common.computation import computed, thread_defaults
 from lipt.common.data import Dataset
 from lipt.common.data.loading import MEMORY_BUDGET_BYTES, open_data
 from lipt.common.data.parallel import Progress, map_rows
@@ -75,6 +76,7 @@ def row_numbers(indices_N: NDArray[np.int64]) -> array[int]:
     return array("q", indices_N.tobytes())
 
 
+@computed
 def rows_for(subset: Any, data: Any, *, check: bool) -> Any:
     """Return a subset's data as rows, checked: a table is opened, (X, y) becomes pairs."""
     rows, by_row = data, isinstance(data, list) or frames.is_hugging_face(data)
@@ -92,6 +94,7 @@ def _target_of(subset: Any) -> str | None:
     return found if isinstance(found, str) else None
 
 
+@computed
 def require_same_data(dataset: Any, subset: Any, *, check: bool) -> None:
     """Raise SubsetError for a data set that a `Subset` was not selected from.
 
@@ -252,6 +255,7 @@ class UnweightedWarning(UserWarning):
 class WeightedData(torch_data.Dataset[Any]):
     """Selected examples, each with its weight and soft label last, or under their own keys."""
 
+    @thread_defaults()
     def __init__(self, rows: MapStyle[Any], subset: Any) -> None:
         self._rows, self._indices = rows, row_numbers(subset.indices)
         self._columns = {WEIGHT: normalized_weights(torch.from_numpy(subset.weights.copy()))}

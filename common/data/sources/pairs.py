@@ -31,6 +31,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lipt.common.computation import computation
 from lipt.common.data.parallel import Progress, threads_for
 from lipt.common.data.sources.rows import ColumnRows, EncodedRows
 from lipt.common.data.sources.storage import (
@@ -45,7 +46,6 @@ from lipt.common.data.sources.storage import (
     walk_once,
 )
 from lipt.common.data.sources.table_files import open_table, require_columns
-from lipt.common.determinism import pinned_kernels
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.images.formats import SUFFIXES
 from lipt.common.imports import TOWERS, call_factory, load_factory, module_of
@@ -311,7 +311,7 @@ class Tower:
 
 def nearest(rows_ND: Tensor, centres_CD: Tensor) -> Tensor:
     """Index of the centre with the largest inner product, the first of ties; N, int64."""
-    with pinned_kernels(1):
+    with computation(1):
         blocks = torch.split(rows_ND, max(1, _BLOCK_VALUES // max(centres_CD.shape)))
         return torch.cat([(rows_BD @ centres_CD.T).argmax(dim=1) for rows_BD in blocks])
 
@@ -322,7 +322,7 @@ def clusters(rows_ND: Tensor, num_clusters: int) -> Tensor:
     size = min(len(rows_ND), _SAMPLED_PER_CLUSTER * num_clusters)
     sample_M = torch.randperm(len(rows_ND), generator=generator)[:size].sort().values
     sample_MD = rows_ND[sample_M]
-    with pinned_kernels(1):
+    with computation(1):
         centres_CD = _spread(sample_MD, num_clusters, generator)
         for _ in range(_ROUNDS):
             labels_M = nearest(sample_MD, centres_CD)

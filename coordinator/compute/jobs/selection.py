@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
+from lipt.common.computation import computation
 from lipt.common.config.run_config import RunConfig
-from lipt.common.determinism import pinned_kernels
 from lipt.common.images.formats import data_url
 from lipt.common.inputs.model_input import columns_in, images_in
 from lipt.common.inputs.specs import ImageSpec, InputFormat
@@ -132,7 +132,7 @@ class MapExamples:
     def run(self, context: Context) -> tuple[tuple[float, float], ...]:
         model = context.loaded_model(self.config, self.weights)
         rows_M = context.dataset.id_mapping.positions(torch.tensor(self.ids))
-        with pinned_kernels(self.config.evaluation_threads):
+        with computation(self.config.evaluation_threads):
             batches = context.batches(self.inputs, "computing features", some=rows_M)
             places_M2 = principal_components(compute_signals(model, batches).features_ND.float())
         square_M2 = scaled_to_box(places_M2, width=1.0, height=1.0, margin=0.02)

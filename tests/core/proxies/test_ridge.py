@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.common.determinism import pinned_kernels
+from lipt.common.computation import computation
 from lipt.common.targets.values import MultiLabel, Regression
 from lipt.core.proxies import ridge
 from lipt.core.proxies.ridge import (
@@ -238,9 +238,9 @@ def test_blocks_and_threads_change_at_most_a_millionth(
     num_features: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     features_ND, labels_N = made_up(200, num_features)
-    with pinned_kernels(1):
+    with computation(1):
         expected = fit(features_ND, labels_N)
-    with pinned_kernels(2):
+    with computation(2):
         threads = fit(features_ND, labels_N)
 
     def small(num_rows: int, *_: int, most_rows: int = 0) -> list[slice]:
