@@ -53,13 +53,14 @@ def computation(cpu_threads: int | None = None) -> Iterator[None]:
 
 
 def computed(function: Callable[ParamsT, ReturnT]) -> Callable[ParamsT, ReturnT]:
-    """Make a public call one computation, which restores torch's CPU generator as well.
+    """Make a public call one computation, with a CPU generator of its own.
 
     In a forked child it has a thread of its own, with a pool of its own: the same bits.
     """
 
     def compute(*args: ParamsT.args, **keywords: ParamsT.kwargs) -> ReturnT:
         with computation(), torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)
             return function(*args, **keywords)
 
     @wraps(function)

@@ -220,7 +220,7 @@ class Evaluator:
             _, features_BD = forward_with_features(model, inputs())
             if features_BD.nbytes * (number + 1) <= _MOST_KEPT_BYTES:
                 self._features[number] = features_BD
-        outputs_BT: Tensor = head(features_BD)
+        outputs_BT: Tensor = head(features_BD.to(head.weight.dtype))
         return outputs_BT
 
 

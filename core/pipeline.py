@@ -212,6 +212,7 @@ def one_learner(
         allowed_modules=workspace.allowed_modules,
         on_step=lambda step, _loss: report(step, learners.num_steps),
         should_stop=lambda: False,
+        ids=ids,
     )
     *snapshots, result = (
         workspace.put(encode_weights(weights, learners.encoding))

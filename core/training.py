@@ -6,7 +6,7 @@ Shapes: N examples of the training split, B of a batch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, count, islice
 from time import monotonic
@@ -23,6 +23,8 @@ from lipt.common.errors import RunFailedError, SignalsError
 from lipt.common.images.formats import crop_flip, mild_augmentation
 from lipt.common.inputs.model_input import Stored, in_layout, to_model_input
 from lipt.common.inputs.specs import ImageFormat, InputFormat, call_model
+from lipt.common.models.head import evaluation_mode
+from lipt.common.signals.passes import require_finite_rows
 from lipt.common.targets.values import Target
 from lipt.common.weights.files import KeptValue, Weights, copy_to_cpu
 
@@ -95,6 +97,20 @@ class Sgd:
                 self._optimizer.state[parameter]["momentum_buffer"] = buffer
 
 
+def require_finite_outputs(model: nn.Module, outputs: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """Refuse examples on which a model is not finite before any training: no rate helps.
+
+    `outputs` yields ids and their logits, computed on demand in evaluation mode.
+    """
+    ids, finite = list[Tensor](), list[Tensor]()
+    with evaluation_mode(model), torch.inference_mode():
+        for ids_B, logits_BC in outputs:
+            ids.append(ids_B)
+            finite.append(logits_BC.isfinite().all(dim=-1))
+    remedy = "It was not trained yet, so no learning rate helps."
+    require_finite_rows(torch.cat(finite), torch.cat(ids), "outputs", remedy=remedy)
+
+
 def num_steps_of(epochs: float, num_train: int, batch_size: int = BATCH_SIZE) -> int:
     """Optimizer steps on full batches, of a warm-up's size by default."""
     # Rounded up, so that any positive number trains; 0.7 x 10 is 7.000000000000001.
@@ -129,6 +145,16 @@ class _Epochs:
             targets_B = self.dataset.targets_N[ids_B].to(self.device)
             yield self.dataset.target.mean_loss(call_model(self.model, inputs_B), targets_B)
 
+    def require_finite_at(self, weights: Weights) -> None:
+        """Refuse examples on which the model with these first weights is not finite."""
+        self.model.load_state_dict(weights)
+        ids = torch.split(self.train_ids, self.batch_size)
+        require_finite_outputs(self.model, ((ids_B, self._logits(ids_B)) for ids_B in ids))
+
+    def _logits(self, ids_B: Tensor) -> Tensor:
+        stored_B = self.dataset.examples(ids_B)
+        return call_model(self.model, to_model_input(stored_B, self.inputs, self.device))
+
 
 def num_initialization_steps(config: InitializationConfig, num_train: int) -> int:
     """Optimizer steps: `steps` where it is set, else `epochs` of full batches, rounded up."""
@@ -160,6 +186,7 @@ def initialize(
         model, dataset, train_ids, inputs, device, config.batch_size, "initialization", seed
     )
     sgd = Sgd(model, lr=config.learning_rate, momentum=_MOMENTUM, weight_decay=_WEIGHT_DECAY)
+    first = copy_to_cpu(model.state_dict())
     with (
         seeded_generators(derive_seed(seed, "initialization-layers"), device),
         computation(cpu_threads),
@@ -167,6 +194,7 @@ def initialize(
         losses = chain.from_iterable(map(epochs.losses, count()))
         for step, loss in enumerate(islice(losses, num_steps), 1):
             if not math.isfinite(loss.item()):
+                epochs.require_finite_at(first)
                 raise RunFailedError(
                     f"the initialization diverged: the loss is {loss.item()} in step {step} "
                     f"of {num_steps}, with learning rate {config.learning_rate}. "
@@ -224,6 +252,7 @@ def warm_up(
     )
     sgd = Sgd(model, lr=LEARNING_RATE, momentum=_MOMENTUM, weight_decay=_WEIGHT_DECAY)
     step, before, started = 0, 0.0, monotonic()
+    first = copy_to_cpu(model.state_dict())
     if begun is not None:
         step, before = begun.step, begun.seconds
         model.load_state_dict(begun.weights)
@@ -239,6 +268,7 @@ def warm_up(
                     on_progress(step, num_steps)
             # Once an epoch, since reading the loss stalls an accelerator's queue.
             if not math.isfinite(loss.item()):
+                made.require_finite_at(first)
                 raise SignalsError(
                     f"the warm-up diverged: the loss is {loss.item()} in step {step} of "
                     f"{num_steps}. Choose on the run's own model, without `pretraining`."

@@ -31,6 +31,7 @@ from lipt.common.errors import ConfigError
 from lipt.common.imports import call_by_name_or_place, modules_of
 from lipt.common.inputs.specs import ImageSpec, InputSpec, standardized_columns
 from lipt.common.models.head import HEAD
+from lipt.common.models.own import copy_of, in_float32_if_needed
 from lipt.common.process.devices import resolve_device
 from lipt.common.weights.files import Weights, copy_to_cpu, pack
 from lipt.core.pipeline import Pretrained as Trained
@@ -79,8 +80,7 @@ class Given:
     def __init__(
         self, model: nn.Module | Callable[..., nn.Module], head: str | None = None
     ) -> None:
-        self._model = copy.deepcopy(model).cpu() if isinstance(model, nn.Module) else model
-        self._head = head
+        self._model, self._head = model, head
         attribute = f"model_{next(_numbers)}"
         self.name = f"{MODULE}:{attribute}"
         _given[attribute] = self
@@ -135,6 +135,8 @@ class Pretrained:
         )
         self._target = target
         model = default_model(self.data.inputs) if model is None else model
+        if isinstance(model, nn.Module):
+            model = in_float32_if_needed(copy_of(model), self.data.inputs)
         # Kept, because the name is valid only while the object lives.
         if isinstance(model, str) and head is not None:
             raise ConfigError(

@@ -8,7 +8,8 @@ Shapes: B examples, C x H x W pixels.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -18,13 +19,16 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from lipt.common.errors import ConfigError
+from lipt.common.errors import ConfigError, LiptError
 
 # Limits on formats from a peer.
 MAX_COLUMNS = 64
 MAX_DIMENSIONS = 8
 # Each position in the last dimension has a mean.
 _MAX_PLACES = 2**20
+
+# Of another code's error in a message.
+_MOST_CHARACTERS = 120
 
 # A model's arguments: one tensor, or several by keyword.
 Inputs = Tensor | Mapping[str, Tensor]
@@ -166,7 +170,28 @@ def standardized_columns(inputs: InputSpec) -> list[str]:
 def call_model(model: Callable[..., Any], inputs: Inputs) -> Tensor:
     """A model's logits, from one positional tensor or several keywords."""
     args, keywords = arguments_of(inputs)
-    return logits_of(model(*args, **keywords))
+    with model_errors(model):
+        return logits_of(model(*args, **keywords))
+
+
+@contextmanager
+def model_errors(model: Callable[..., Any]) -> Iterator[None]:
+    """Raise what a user's model raises as a ConfigError."""
+    try:
+        yield
+    except LiptError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"{type(model).__name__} fails on a batch with {shown_error(error)}. Try it alone on "
+            "such a batch, in training and in evaluation mode."
+        ) from error
+
+
+def shown_error(error: Exception) -> str:
+    """An error of other code in a message: its class, and its first sentence in one line."""
+    text = " ".join(str(error).split()).partition(". ")[0].rstrip(".")
+    return f"{type(error).__name__}: {text[:_MOST_CHARACTERS]}"
 
 
 def arguments_of(inputs: Inputs) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
@@ -178,7 +203,13 @@ def logits_of(outputs: Any) -> Tensor:
     named = isinstance(outputs, Mapping) and "logits" in outputs
     found: Any = outputs["logits"] if named else outputs
     logits: Tensor = getattr(found, "logits", found)
-    return logits
+    return in_full(logits) if isinstance(logits, Tensor) else logits
+
+
+def in_full(values: Tensor) -> Tensor:
+    """Values of a narrower floating-point type as float32."""
+    narrow = values.is_floating_point() and values.dtype.itemsize < torch.float32.itemsize
+    return values.float() if narrow else values
 
 
 Figures = Annotated[tuple[float, ...], Field(max_length=_MAX_PLACES)]

@@ -17,15 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.errors import ConfigError
-from lipt.common.inputs.specs import Inputs, InputSpec, call_model
+from lipt.common.inputs.specs import Inputs, call_model, in_full
 from lipt.common.text import did_you_mean, listed
 
 # Pattern for all parameters but those of the last layer.
 ALL_BUT_HEAD = "all-but-head"
 # Attribute of a user's model: the name of its head, where that is not the last linear layer.
 HEAD = "lipt_head"
-# Examples in the trial batch of a user's model.
-_BATCH_SIZE = 2
 
 
 @contextmanager
@@ -62,7 +60,10 @@ def find_head(model: nn.Module) -> tuple[str, nn.Linear]:
 
 
 def forward_with_features(model: nn.Module, inputs: Inputs) -> tuple[Tensor, Tensor]:
-    """Run the model once: logits_NC and features_ND, with logits_NC = head(features_ND)."""
+    """Run the model once: logits_NC and features_ND, with logits_NC = head(features_ND).
+
+    Both are float32 where autocast has made them narrower.
+    """
     name, head = find_head(model)
     given: list[Tensor] = []
     handle = head.register_forward_pre_hook(lambda _, args: given.append(args[0]))
@@ -76,7 +77,7 @@ def forward_with_features(model: nn.Module, inputs: Inputs) -> tuple[Tensor, Ten
             f"{type(model).__name__} calls its linear layer {name!r} with the shapes {shapes}. "
             'Call it once, with N x D features, or name another classifier: head="NAME".'
         )
-    return logits_NC, given[0]
+    return logits_NC, in_full(given[0])
 
 
 def require_head(model: nn.Module, inputs: Inputs) -> None:
@@ -86,48 +87,20 @@ def require_head(model: nn.Module, inputs: Inputs) -> None:
     handle = head.register_forward_hook(lambda *called: returned.append(called[-1]))
     try:
         with torch.no_grad():
-            logits_NC, features_ND = forward_with_features(model, inputs)
-            expected_NC = head(features_ND)
+            logits_NC, _ = forward_with_features(model, inputs)
     finally:
         handle.remove()
+    (found_NC,) = returned
     if logits_NC.is_meta:
-        same = logits_NC is returned[0]
+        same = logits_NC is found_NC
     else:
         # A model may return NaN for zeros that are all masked.
-        same = logits_NC.shape == expected_NC.shape and torch.equal(
-            logits_NC.nan_to_num(), expected_NC.nan_to_num()
-        )
+        same = torch.equal(logits_NC.nan_to_num(), found_NC.to(logits_NC).nan_to_num())
     if not same:
         raise ConfigError(
             f"{type(model).__name__} does not return the output of its linear layer {name!r}. "
             "Return raw logits, or name the classifier: head=NAME, or the attribute lipt_head."
         )
-
-
-def require_logits(
-    model: nn.Module, spec: str, *, num_classes: int, inputs: InputSpec, device: str = "cpu"
-) -> None:
-    """Check that a model's last linear layer maps a batch of zeros to logits."""
-    batch = inputs.zeros(_BATCH_SIZE, device)
-    with evaluation_mode(model), torch.no_grad():
-        try:
-            outputs: object = call_model(model, batch)
-        except Exception as error:
-            raise ConfigError(
-                f"the model {spec!r} fails on {inputs} with {type(error).__name__}: {error}. "
-                "Choose a model that takes one batched tensor, or columns by name as keywords; or "
-                "another size with --image-size, or float32 columns."
-            ) from error
-        found = f"a {type(outputs).__name__}"
-        if isinstance(outputs, Tensor) and outputs.is_floating_point():
-            found = f"the shape {tuple(outputs.shape)}"
-        if found != f"the shape {(_BATCH_SIZE, num_classes)}":
-            raise ConfigError(
-                f"the model {spec!r} maps {_BATCH_SIZE} examples of {inputs} to {found}. Return "
-                "N x C floating-point logits, alone or as `logits` of an output; C, here "
-                f"{num_classes}, is the factory's argument num_classes."
-            )
-        require_head(model, batch)
 
 
 def head_names(model: nn.Module) -> frozenset[str]:

@@ -17,8 +17,13 @@ from lipt.common.errors import ConfigError, UnknownNameError
 from lipt.common.imports import call_factory, load_factory, module_of
 from lipt.common.inputs.specs import ImageSpec, InputSpec
 from lipt.common.models import models
-from lipt.common.models.head import require_logits
 from lipt.common.models.models import PREFIX, build_torchvision
+from lipt.common.models.own import (
+    in_float32_if_needed,
+    prepared,
+    require_logits,
+    require_state,
+)
 from lipt.common.text import did_you_mean
 from lipt.common.weights.files import read_weights, specs_of
 
@@ -55,8 +60,11 @@ def build_model(
     """
     with seeded_generators(seed, torch.device("cpu")):
         model = _construct(spec, num_classes, inputs, allowed_modules)
+        if is_users_own(spec):
+            model = in_float32_if_needed(model, inputs)
         if spec not in _BUILT_IN:
             require_logits(model, spec, num_classes=num_classes, inputs=inputs)
+            require_state(model, repr(spec))
     return model.train()
 
 
@@ -113,7 +121,7 @@ def _construct(
         if not isinstance(model, nn.Module):
             returned = type(model).__name__
             raise ConfigError(f"{spec!r} returned a {returned}, not a torch.nn.Module. Return one.")
-        return model
+        return prepared(model)
     raise UnknownNameError(
         f"there is no model {spec!r}.{did_you_mean(spec, _BUILT_IN)} There are: "
         f"{', '.join(_BUILT_IN)}, {PREFIX}NAME, package.module:factory."

@@ -65,13 +65,17 @@ def results_on_cpu(
         yield last[1:]
 
 
-def require_finite_rows(finite_B: Tensor, ids_B: Tensor, what: str) -> None:
+_DIVERGED = "Weights that diverged need a lower learners.learning_rate."
+
+
+def require_finite_rows(
+    finite_B: Tensor, ids_B: Tensor, what: str, *, remedy: str = _DIVERGED
+) -> None:
     bad = list(map(str, ids_B[~finite_B.cpu()].tolist()))
     if bad:
         raise SignalsError(
             f"the model's {what} are not finite for {len(bad)} of {len(ids_B)} examples, with "
-            f"ids {listed(bad, 5)}. Its weights have diverged: lower learners.learning_rate and "
-            "start another run, or give weights from before they diverged."
+            f"ids {listed(bad, 5)}: look at these rows and at the model. {remedy}"
         )
 
 

@@ -40,7 +40,7 @@ from lipt.common.observability.tracing import span
 from lipt.common.weights.files import Weights, check_specs, copy_to_cpu, non_finite, specs_of
 from lipt.core.learner.augmentation import augment
 from lipt.core.results import DIVERGED
-from lipt.core.training import ForwardPass, Sgd
+from lipt.core.training import ForwardPass, Sgd, require_finite_outputs
 
 Examples = Stored | EncodedImages
 
@@ -71,16 +71,18 @@ def train_learner(
     allowed_modules: Collection[str] = (),
     on_step: Callable[[int, float], None],
     should_stop: Callable[[], bool],
+    ids: Tensor | None = None,
 ) -> LearnerResult:
     """Train a copy of theta* on a shard for K steps and prune it.
 
     `on_step` gets each step's number, from 1, and its mean loss; `should_stop` is called before
-    each minibatch.
+    each minibatch. `ids` are the examples' in messages; None for their positions in the shard.
 
     Raises:
         DataError: an image of the shard, as `open_shard` checked it, cannot be decoded.
         WeightsError: the initial weights are not the task's.
         DivergedError: the loss or the weights are not finite.
+        SignalsError: the model's outputs were not finite before any training.
         LearnerStoppedError: `should_stop` returned true.
     """
     model = build_model(
@@ -114,16 +116,34 @@ def train_learner(
         if not isinstance(examples, EncodedImages):
             examples = stored_on(examples, device)
         with span("train", model=task.model, num_steps=task.learners.num_steps) as training:
-            loss, waited_seconds = train_on_shard(
-                *(model, task, examples, targets_N, forward),
-                on_step=after_step,
-                should_stop=should_stop,
-            )
+            try:
+                loss, waited_seconds = train_on_shard(
+                    *(model, task, examples, targets_N, forward),
+                    on_step=after_step,
+                    should_stop=should_stop,
+                )
+            except DivergedError:
+                model.load_state_dict(initial)
+                require_finite_outputs(model, _untrained(model, task, examples, forward, ids))
+                raise
             training.note(loss=loss, waited_seconds=waited_seconds)
         with span("prune", method=task.pruning_method.value, density=task.density):
             weights = _pruned(model, task, examples, targets_N, forward, frozen)
     seconds = perf_counter() - started
     return LearnerResult(weights, loss, seconds, tuple(snapshots), waited_seconds)
+
+
+def _untrained(
+    model: nn.Module,
+    task: LearnerTask,
+    examples: Examples,
+    forward: ForwardPass,
+    ids: Tensor | None,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    size = task.learners.num_minibatches * task.learners.batch_size
+    for rows_B in torch.split(torch.arange(size), task.learners.batch_size):
+        logits_BC = forward(model, examples_at(examples, rows_B))
+        yield rows_B if ids is None else ids[rows_B], logits_BC
 
 
 def compute_mode(task: LearnerTask, device: torch.device) -> ForwardPass:

@@ -29,6 +29,7 @@ from lipt.common.data import Dataset, open_dataset
 from lipt.common.errors import BudgetError, ConfigError, DataError, SignalsError, UnknownNameError
 from lipt.common.imports import load_factory
 from lipt.common.inputs.specs import ImageSpec
+from lipt.common.models.own import copy_of
 from lipt.common.targets.kinds import TargetKind
 from lipt.pretraining import MODULE, Given
 from lipt.trainer import progress as module
@@ -149,7 +150,7 @@ def test_invalid_data_is_refused(data: object, error: type[Exception], words: st
 
 def test_a_model_is_found_by_its_name_as_long_as_it_is_kept() -> None:
     module = nn.Linear(2, 3)
-    given = Given(module)
+    given = Given(copy_of(module))
     made = load_factory(given.name, allowed_modules=[MODULE])(num_classes=3)
     assert torch.equal(made.weight, module.weight)
     assert made.weight is not module.weight

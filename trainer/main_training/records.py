@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from lipt.common.errors import ConfigError, SubsetError, WeightsError
+from lipt.common.models.own import plain_state
 from lipt.common.nested import parse_json
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.weights.files import Weights, check_specs, pack, read_container, specs_of
@@ -178,7 +179,7 @@ class Checkpoint:
                 "another file."
             ) from error
         require_same(path, saved_identity, identity)
-        check_specs(specs_of(tensors["model"]), specs_of(model.state_dict()))
+        check_specs(specs_of(tensors["model"]), specs_of(plain_state(model)))
         return cls(progress=progress, subset=subset, identity=saved_identity, **tensors)
 
 

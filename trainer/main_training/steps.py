@@ -25,6 +25,14 @@ from lipt.common.inputs.model_input import Stored, pinned, rows_of, stored_on
 from lipt.common.inputs.specs import ColumnsSpec
 from lipt.common.models import build_model, lay_out, memory_format
 from lipt.common.models.head import evaluation_mode
+from lipt.common.models.own import (
+    in_float32_if_needed,
+    plain_module,
+    prepared,
+    require_logits,
+    require_state,
+    require_values,
+)
 from lipt.core.learner.augmentation import augment
 from lipt.core.training import ForwardPass, Sgd
 from lipt.trainer.main_training.recipe import Recipe
@@ -231,8 +239,18 @@ def place_model(
     if not isinstance(model, str | nn.Module) and callable(model):
         with seeded_generators(seed, torch.device("cpu")):
             model = call_factory("the model", model, num_classes=num_classes)
+            if isinstance(model, nn.Module):
+                model = in_float32_if_needed(prepared(model), train.inputs)
     if isinstance(model, nn.Module):
-        return model.to(device), forward_pass
+        # The module itself is tried: a compiled one would be compiled for the trial's shape.
+        plain = plain_module(model)
+        spec = type(plain).__name__
+        require_values(plain, f"the model {spec!r}")
+        model.to(device)
+        about: dict[str, Any] = {"num_classes": num_classes, "inputs": train.inputs}
+        require_logits(plain, spec, device=device, with_head=False, **about)
+        require_state(plain, f"the model {spec!r}")
+        return model, forward_pass
     if not isinstance(model, str):
         raise ConfigError(
             f"the model is a {type(model).__name__}. Give a name, such as resnet8, an nn.Module, "
@@ -271,7 +289,7 @@ class Steps:
             self._call = torch.compile(model, dynamic=False, mode=mode)
         self._graphs = recipe.compile and recipe.cuda_graphs
         self.sgd = Sgd(
-            model,
+            plain_module(model),
             max_norm=recipe.max_gradient_norm,
             lr=recipe.learning_rate,
             momentum=recipe.momentum,

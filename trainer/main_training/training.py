@@ -22,9 +22,10 @@ from lipt.common.computation import computed, fastest_kernels
 from lipt.common.data import Dataset, open_data
 from lipt.common.determinism import derive_generator, derive_seed, seeded_generators
 from lipt.common.errors import ConfigError, DivergedError
+from lipt.common.models.own import load_plain_state, plain_state
 from lipt.common.process.devices import resolve_device
-from lipt.common.weights.files import check_specs, copy_to_cpu, specs_of
-from lipt.core.training import ForwardPass
+from lipt.common.weights.files import Weights, check_specs, copy_to_cpu, specs_of
+from lipt.core.training import ForwardPass, require_finite_outputs
 from lipt.trainer.arguments import checked
 from lipt.trainer.main_training.recipe import Recipe, Schedule, marks
 from lipt.trainer.main_training.records import (
@@ -72,10 +73,10 @@ class Training:
         num_steps = self.recipe.num_steps(len(self.examples))
         self.steps = Steps(self.model, self.forward_pass, self.recipe, num_steps)
         self.progress = Progress(epoch=0, step=0, num_steps=num_steps, seconds=0.0)
-        self.began = 0.0
+        self.began, self.first = 0.0, Weights()
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        self.model.load_state_dict(checkpoint.model)
+        load_plain_state(self.model, checkpoint.model)
         self.steps.num_steps = checkpoint.progress.num_steps
         self.steps.sgd.restore_momentum(checkpoint.momentum)
         self.progress = checkpoint.progress
@@ -86,6 +87,7 @@ class Training:
         """Train to the last step, or pause before an epoch that would end after `ends_at`."""
         saved_at = monotonic()
         self.began = saved_at - self.progress.seconds
+        self.first = copy_to_cpu(plain_state(self.model))
         num_steps = self.progress.num_steps
         while self.progress.step < num_steps:
             epoch_began = monotonic()
@@ -107,9 +109,13 @@ class Training:
                 if over:
                     raise TrainingPaused(self.checkpoint, self.progress)
         self._evaluate(num_steps)
-        weights = copy_to_cpu(self.model.state_dict())
+        weights = copy_to_cpu(plain_state(self.model))
         kind, recipe = self.train.target.kind, self.recipe
         return Trained(**vars(self.progress), weights=weights, kind=kind, recipe=recipe)
+
+    def _logits(self, rows_B: Tensor) -> tuple[Tensor, Tensor]:
+        ids_B = self.examples.ids_N[rows_B]
+        return ids_B, self.forward_pass(self.model, self.train.examples(ids_B))
 
     def _use(self, subset: Subset | None) -> None:
         if ("" if subset is None else subset.digest) != self.examples.digest:
@@ -136,6 +142,8 @@ class Training:
         num_examples = sum(map(len, batches))
         loss, accurate = (sums / num_examples).tolist()
         if not math.isfinite(loss):
+            load_plain_state(self.model, self.first)
+            require_finite_outputs(self.model, map(self._logits, batches))
             raise DivergedError(
                 f"the loss is {loss} after step {step}, with learning rate {recipe.learning_rate} "
                 f"and precision {recipe.precision}. Lower the learning rate, or train in float32."
@@ -197,7 +205,7 @@ class Training:
     def _save(self, path: Path) -> None:
         saved = Checkpoint(
             progress=self.progress,
-            model=copy_to_cpu(self.model.state_dict()),
+            model=copy_to_cpu(plain_state(self.model)),
             momentum=copy_to_cpu(self.steps.sgd.momentum()),
             subset=self.examples.subset,
             generators=generator_states(self.device),
@@ -267,8 +275,8 @@ def fit(
     kernels = nullcontext() if place.type == "cpu" else fastest_kernels()
     with seeded_generators(derive_seed(recipe.seed, "main-layers"), place), kernels:
         if initial is not None:
-            check_specs(specs_of(initial), specs_of(built.state_dict()))
-            built.load_state_dict(initial)
+            check_specs(specs_of(initial), specs_of(plain_state(built)))
+            load_plain_state(built, initial)
         saved = None
         if checkpoint is not None and checkpoint.is_file():
             saved = Checkpoint.load(checkpoint, built, identity)

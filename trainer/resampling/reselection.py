@@ -14,10 +14,10 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-import torch
 from torch import distributed, nn
 
 from lipt.common.errors import ConfigError, LiptError
+from lipt.common.models.own import plain_state
 from lipt.common.weights.files import pack
 from lipt.trainer.resampling.samplers import Ranks, SubsetSampler, Uneven
 from lipt.trainer.subsets.subset import Subset
@@ -190,11 +190,7 @@ class Reselection:
 
 
 def _weights_of(model: nn.Module) -> bytes:
-    if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
-        model = model.module
-    compiled = getattr(model, "_orig_mod", None)
-    with torch.no_grad():
-        return pack((compiled if isinstance(compiled, nn.Module) else model).state_dict())
+    return pack(plain_state(model))
 
 
 class ReselectingSampler(SubsetSampler):
