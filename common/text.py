@@ -59,6 +59,11 @@ def escaped(text: str, *, keep: str = "") -> str:
     )
 
 
+def encodable(text: str) -> str:
+    """`text` with escapes for what is not UTF-8, such as bytes of a file's name."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def _without_middle(text: str) -> str:
     if len(text) <= MAX_CHARACTERS:
         return text

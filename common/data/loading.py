@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,15 +21,24 @@ import torch
 from torch import Tensor
 
 from lipt.common.data.dataset import Dataset
-from lipt.common.data.parallel import Progress, map_rows, threads_for
+from lipt.common.data.image_check import (
+    DEFAULT_SIZE,
+    MOST_NAMED,
+    UnusableImage,
+    empty_folders,
+    first_header,
+    look_at,
+    visit_images,
+)
+from lipt.common.data.parallel import Progress, threads_for
 from lipt.common.data.sources.files import (
     BUNDLED,
     bundled_rows,
     cifar_rows,
     distilled_rows,
     features_rows,
-    imagefolder_rows,
 )
+from lipt.common.data.sources.folders import imagefolder_rows
 from lipt.common.data.sources.frames import query_of, rows_in_memory, without_transforms
 from lipt.common.data.sources.pairs import pairs_rows
 from lipt.common.data.sources.rows import (
@@ -41,7 +49,7 @@ from lipt.common.data.sources.rows import (
     Rows,
     require_labels,
 )
-from lipt.common.data.sources.storage import cached_tensors, is_url
+from lipt.common.data.sources.storage import cached_tensors, is_url, require_name
 from lipt.common.data.sources.table_files import open_table, parquet_rows
 from lipt.common.data.sources.tables import table_rows
 from lipt.common.data.sources.webdataset import webdataset_rows
@@ -58,16 +66,12 @@ MEMORY_BUDGET_BYTES = 2 * 2**30
 
 # Images of one common size keep it up to this many pixels a side.
 _MAX_OWN_SIZE = 64
-# Other images are scaled to ImageNet's usual size.
-_DEFAULT_SIZE = 224
 _MAX_SIZE = 4096
 
-# Broken images named in a message.
-_MOST_NAMED = 20
 # Values checked at a time, to bound memory.
 _BLOCK_VALUES = 2**24
 # Version of the cached image check; raise it whenever the check or its result changes.
-_FORMAT = 4
+_FORMAT = 5
 
 _Rows = ImageRows | ColumnRows
 
@@ -110,6 +114,7 @@ def open_rows(
     source: str, allowed_modules: Collection[str], progress: Progress | None
 ) -> Dataset | _Rows:
     """A source's rows, unchecked, or a factory's own `Dataset`."""
+    require_name(source)
     name, colon, path = source.partition(":")
     if name in BUNDLED:
         if colon:
@@ -137,6 +142,7 @@ def open_rows(
 
 def name_with_target(source: str, target: str) -> str:
     """The name of a table file, `train.csv` or `csv:train.csv`, with its target's column."""
+    require_name(source)
     kind, colon, path = source.partition(":")
     suffix = next((known for known in _BY_SUFFIX if source.lower().endswith(known)), "")
     template = f"{kind}:{{}}?label=COLUMN"
@@ -232,7 +238,10 @@ def open_data(
     if isinstance(data, str | Path):
         name = str(data) if target is None else name_with_target(str(data), target)
         modules = (*allow_modules, *modules_of(name))
-        return open_dataset(name, image_size=image_size, allowed_modules=modules)
+        opened = open_dataset(name, image_size=image_size, allowed_modules=modules)
+        if isinstance(opened.inputs, ImageSpec) and opened.rows.note:
+            logger.warning("%s: %s", opened.source, opened.rows.note)
+        return opened
     if isinstance(data, Dataset):
         if target is not None:
             raise ConfigError(
@@ -263,9 +272,9 @@ def load(
     if isinstance(rows, ColumnRows):
         return _load_columns(rows, image_size, again)
     _require_size(image_size)
-    first = _first_header(rows, quarantined)
+    first = first_header(rows, quarantined)
     own_size = image_size is None and max(first.height, first.width) <= _MAX_OWN_SIZE
-    chosen = image_size or _DEFAULT_SIZE
+    chosen = image_size or DEFAULT_SIZE
     size = (first.height, first.width) if own_size else (chosen, chosen)
     num_threads = threads_for(first.height * first.width) if rows.concurrent else 1
 
@@ -282,8 +291,8 @@ def load(
                 pixels_NCHW[row] = pixels_CHW
             return header
 
-        look = partial(_look, rows, visit, num_threads, progress, max_corrupt, quarantined)
-        if fits or rows.stamp is None:
+        look = partial(look_at, rows, visit, num_threads, progress, max_corrupt, quarantined)
+        if fits or rows.stamp is None or empty_folders(rows):
             return pixels_NCHW, look()
         files = rows.stamp.paths, rows.stamp.digest
         depends_on = _FORMAT, rows.source, len(rows), *files, max_corrupt, quarantined
@@ -291,13 +300,13 @@ def load(
 
     pixels_NCHW, look = scan(size)
     if own_size and not torch.equal(*look["sizes"]):
-        size = (_DEFAULT_SIZE, _DEFAULT_SIZE)
+        size = (DEFAULT_SIZE, DEFAULT_SIZE)
         pixels_NCHW, look = scan(size)
     ids = look["quarantined"].tolist()
     if ids:
         logger.warning(
             "%d of %d images of %s cannot be used and are left out: %s",
-            *(len(ids), len(rows), rows.source, listed(ids, _MOST_NAMED)),
+            *(len(ids), len(rows), rows.source, listed(ids, MOST_NAMED)),
         )
     require_labels(rows.labels_N, len(rows.class_names), rows.source)
     inputs = ImageSpec(1 if bool(look["gray"]) else 3, *size)
@@ -305,8 +314,11 @@ def load(
     if pixels_NCHW is not None:
         images_NCHW = np.ascontiguousarray(pixels_NCHW[:, : inputs.channels])
         loaded = ArrayRows(
-            rows.source, rows.class_names, rows.labels_N, images_NCHW, targets=rows.targets
+            *(rows.source, rows.class_names, rows.labels_N, images_NCHW),
+            targets=rows.targets,
+            note=rows.note,
         )
+    scaling = _scaling_note(look["sizes"], inputs, len(rows), in_memory=loaded is not rows)
     return Dataset(
         loaded,
         rows.fingerprint(),
@@ -314,7 +326,7 @@ def load(
         num_threads if loaded is rows else 1,
         stamp=rows.stamp,
         again=again,
-        note=_scaling_note(look["sizes"], inputs, len(rows), in_memory=loaded is not rows),
+        note="; ".join(filter(None, (rows.note, scaling))),
         quarantined=tuple(ids),
     )
 
@@ -345,91 +357,14 @@ def _scaling_note(sizes: Tensor, inputs: ImageSpec, num_examples: int, *, in_mem
 
 
 @dataclass(frozen=True)
-class UnusableImage:
-    """An image that cannot be decoded."""
-
-    id: int
-    place: str
-    problem: str
-
-    def __str__(self) -> str:
-        return f"image {self.id} ({self.place}): {self.problem}"
-
-
-def _first_header(rows: ImageRows, quarantined: Collection[int]) -> Header:
-    for row in range(len(rows)):
-        # Broken ones are named later, all together.
-        with suppress(DataError):
-            if row not in quarantined:
-                return rows.check(row)
-    return Header(_DEFAULT_SIZE, _DEFAULT_SIZE, grayscale=False)
-
-
-def _visit(
-    rows: ImageRows,
-    visit: Callable[[int], Header],
-    ids: Sequence[int],
-    num_threads: int,
-    progress: Progress | None,
-) -> tuple[set[Header], list[UnusableImage]]:
-    """Visit images: their different formats, and those that are broken."""
-
-    def attempt(row: int) -> Header | UnusableImage:
-        try:
-            return visit(row)
-        except DataError as error:
-            if isinstance(rows, EncodedRows):
-                return UnusableImage(row, rows.where(row), str(error.__cause__ or error))
-            raise  # by the user's own function
-
-    headers, broken = set[Header](), list[UnusableImage]()
-    for found in map_rows(attempt, ids, num_threads=num_threads, progress=progress):
-        if isinstance(found, UnusableImage):
-            broken.append(found)
-        else:
-            headers.add(found)
-    return headers, broken
-
-
-def _look(
-    rows: ImageRows,
-    visit: Callable[[int], Header],
-    num_threads: int,
-    progress: Progress | None,
-    max_corrupt: int,
-    quarantined: Collection[int],
-) -> dict[str, Tensor]:
-    """Check all images: smallest and largest `sizes`, whether all are `gray`, the `quarantined`."""
-    ids = sorted(set(range(len(rows))) - set(quarantined))
-    headers, broken = _visit(rows, visit, ids, num_threads, progress)
-    if len(broken) > max_corrupt:
-        allowed = f", and at most {max_corrupt} may be left out" if max_corrupt else ""
-        lines = list(map(str, broken[:_MOST_NAMED]))
-        if len(broken) > _MOST_NAMED:
-            lines.append(f"and {len(broken) - _MOST_NAMED} more: lipt check --data lists all")
-        raise DataError(
-            f"{len(broken)} of {len(rows)} images of {rows.source} cannot be used{allowed}. "
-            "Replace them, or remove them and open the data again:\n" + "\n".join(lines)
-        )
-    if not headers:
-        raise DataError(f"{rows.source} holds no images. Open data with at least one per class.")
-    sizes_X2 = torch.tensor([[header.height, header.width] for header in headers])
-    return {
-        "sizes": torch.stack([sizes_X2.amin(dim=0), sizes_X2.amax(dim=0)]),
-        "gray": torch.tensor([all(header.grayscale for header in headers)]),
-        "quarantined": torch.tensor(
-            sorted({*quarantined, *(image.id for image in broken)}), dtype=torch.int64
-        ),
-    }
-
-
-@dataclass(frozen=True)
 class Decoded:
     """Result of decoding all images of a source; `unusable` by ascending id."""
 
     source: str
     num_images: int
     unusable: tuple[UnusableImage, ...]
+    empty_folders: tuple[str, ...] = ()
+    note: str = ""
 
 
 def decode_all(
@@ -444,11 +379,11 @@ def decode_all(
         )
 
     def decode(row: int) -> Header:
-        return rows.read(row, 3, (_DEFAULT_SIZE, _DEFAULT_SIZE))[0]
+        return rows.read(row, 3, (DEFAULT_SIZE, DEFAULT_SIZE))[0]
 
-    num_threads = threads_for(_DEFAULT_SIZE**2)
-    _, broken = _visit(rows, decode, range(len(rows)), num_threads, progress)
-    return Decoded(source, len(rows), tuple(broken))
+    num_threads = threads_for(DEFAULT_SIZE**2)
+    _, broken = visit_images(rows, decode, range(len(rows)), num_threads, progress)
+    return Decoded(source, len(rows), tuple(broken), rows.empty_folders, rows.note)
 
 
 def _load_columns(

@@ -1,7 +1,10 @@
 """Images: decoded and fitted to a model's size, with the same pixels on every machine.
 
-The shorter side is scaled, the longer one cropped at the centre. A camera's orientation is applied,
-and transparent pixels are put on white.
+The shorter side is scaled, the longer one cropped at the centre. A camera's orientation is applied.
+
+Transparent pixels are put on white, or on black or gray where the outline of the visible part would
+vanish on white. A picture without any visible pixel is taken without its transparency. Gray of more
+than 8 bits keeps the upper 8 of 16, or of 12 or 8 if all its values are below 4096 or 256.
 
 Shapes: B images, C channels, H height, W width.
 """
@@ -29,8 +32,8 @@ from lipt.common.errors import DataError
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "PPM", "TIFF", "GIF")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".gif")
 
-# 200 MB as RGB; a tiny file can declare far more.
-_MAX_PIXELS = 2**26
+# 200 MB as RGB; a tiny file can declare far more. Each row costs memory of its own, too.
+_MAX_PIXELS, _MAX_SIDE = 2**26, 2**16
 
 # Contains a complete file's end marker, with some padding.
 _TAIL_BYTES = 64
@@ -39,6 +42,17 @@ _END_MARKERS = {"JPEG": b"\xff\xd9", "MPO": b"\xff\xd9", "PNG": b"IEND"}
 _JPEG_QUALITY = 85
 
 _WITH_ALPHA = frozenset(("LA", "La", "PA", "RGBA", "RGBa"))
+# Pillow's modes that can be taken whatever their values are.
+_KNOWN = frozenset(("1", "L", "P", "RGB", "RGBX", "CMYK", "YCbCr", "HSV", "LAB", *_WITH_ALPHA))
+_16_BITS = frozenset(("I;16", "I;16B", "I;16L", "I;16N"))
+# Grounds of transparent pictures, in the order of preference.
+_GROUNDS = ("white", "black", "gray")
+# A picture stays on white if at most this share of its outline vanishes there.
+_MOST_HIDDEN = 0.1
+# An edge is visible from this share of its opacity on.
+_LEAST_VISIBLE = 1 / 8
+# Pixels a side of the sample that decides about the ground.
+_SAMPLED_SIDE = 512
 # Orientations that exchange width and height.
 _ON_ITS_SIDE = range(5, 9)
 
@@ -81,28 +95,78 @@ def to_image(pixels_CHW: NDArray[np.uint8]) -> Image.Image:
 
 def oriented(image: Image.Image) -> Image.Image:
     """The image as its camera was held. Pillow turns a TIFF by itself."""
+    _require_size(image)
     return ImageOps.exif_transpose(image) if "exif" in image.info else image
 
 
 def is_grayscale(image: Image.Image) -> bool:
-    return image.mode in {"1", "L", "LA", "La", "I"} or image.mode.startswith("I;16")
+    return image.mode in {"1", "L", "LA", "La", "I", *_16_BITS}
+
+
+def _require_size(image: Image.Image) -> None:
+    if image.width * image.height > _MAX_PIXELS or max(image.size) > _MAX_SIDE:
+        raise DataError(
+            f"it has {image.width} x {image.height} pixels, over the limit of {_MAX_PIXELS}, or of "
+            f"{_MAX_SIDE} a side"
+        )
 
 
 def _to_channels(image: Image.Image, channels: int) -> Image.Image:
-    if image.mode == "I" or image.mode.startswith("I;16"):
-        values = np.asarray(image).astype(np.int64)
-        if values.size and not 0 <= values.min() <= values.max() < 2**16:
-            raise DataError(
-                f"its values span {values.min()}..{values.max()}; save it with 8 bits a channel"
-            )
-        image = Image.fromarray((values >> 8).astype(np.uint8))
-    elif image.mode == "F":
-        raise DataError("it has floating-point values; save it with 8 bits a channel")
-    elif image.mode in _WITH_ALPHA or "transparency" in image.info:
-        white = Image.new("RGBA", image.size, "white")
-        image = Image.alpha_composite(white, image.convert("RGBA"))
+    if image.mode in {"I", *_16_BITS}:
+        image = Image.fromarray(_upper_bits(np.asarray(image)))
+    elif _has_transparency(image):
+        image = _without_transparency(image)
+    elif image.mode not in _KNOWN:
+        raise DataError(f"its pixels are of the type {image.mode}; save it with 8 bits a channel")
+    elif image.mode == "LAB":  # which Pillow converts to RGB alone
+        image = image.convert("RGB")
     mode = "L" if channels == 1 else "RGB"
     return image if image.mode == mode else image.convert(mode)
+
+
+def _upper_bits(values_HW: NDArray[np.integer]) -> NDArray[np.uint8]:
+    low, high = (int(values_HW.min()), int(values_HW.max())) if values_HW.size else (0, 0)
+    if low < 0 or high >= 2**16:
+        raise DataError(f"its values span {low}..{high}; save it with 8 bits a channel")
+    # Scanners and microscopes store 8 or 12 bits in 16.
+    bits = next(bits for bits in (8, 12, 16) if high < 2**bits)
+    return (values_HW >> (bits - 8)).astype(np.uint8)
+
+
+def _has_transparency(image: Image.Image) -> bool:
+    palette = image.palette.mode if image.mode == "P" and image.palette is not None else ""
+    return image.mode in _WITH_ALPHA or "transparency" in image.info or palette.endswith("A")
+
+
+def _without_transparency(image: Image.Image) -> Image.Image:
+    # Pillow converts La to LA alone.
+    image = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
+    low, high = image.getchannel("A").getextrema()
+    if high == 0 or low == 255:
+        return image.convert("RGB")
+    size = min(image.width, _SAMPLED_SIDE), min(image.height, _SAMPLED_SIDE)
+    sample = image.resize(size, Image.Resampling.NEAREST)
+    hidden = {_GROUNDS[0]: _hidden_share(sample, _GROUNDS[0])}
+    if hidden[_GROUNDS[0]] > _MOST_HIDDEN:
+        hidden = {ground: _hidden_share(sample, ground) for ground in _GROUNDS}
+    return _on_ground(image, min(hidden, key=hidden.__getitem__))
+
+
+def _on_ground(image: Image.Image, ground: str) -> Image.Image:
+    return Image.alpha_composite(Image.new("RGBA", image.size, ground), image).convert("RGB")
+
+
+def _hidden_share(image: Image.Image, ground: str) -> float:
+    """The share of the edges of the opacity that cannot be seen on a ground."""
+    opacity_HW = np.asarray(image.getchannel("A")).astype(np.int16)
+    pixels_HWC = np.asarray(_on_ground(image, ground)).astype(np.int16)
+    hidden = total = 0
+    for axis in (0, 1):
+        edges = np.abs(np.diff(opacity_HW, axis=axis))
+        seen = np.abs(np.diff(pixels_HWC, axis=axis)).max(axis=2, initial=0)
+        total += int(edges.sum())
+        hidden += int(edges[seen < _LEAST_VISIBLE * edges].sum())
+    return hidden / max(1, total)
 
 
 def data_url(image_CHW: Tensor, max_pixels: int) -> str:
@@ -125,7 +189,7 @@ def decode_file(
     file: BinaryIO, channels: int, size: tuple[int, int]
 ) -> tuple[Header, NDArray[np.uint8]]:
     """Like `decode_image`, from a seekable file; also returns the image's own format."""
-    with _as_data_error(), Image.open(file, formats=FORMATS) as image:
+    with _opened(file) as image:
         header = _header_of(image)
         height, width = size
         if min(image.width // width, image.height // height) >= 4:
@@ -135,19 +199,23 @@ def decode_file(
 
 
 def check_file(file: BinaryIO) -> Header:
-    """Check an image file; decodes it if its format has no end marker."""
-    with _as_data_error(), Image.open(file, formats=FORMATS) as image:
+    """Check an image file; decodes it if its format has no end marker, or rare pixels."""
+    with _opened(file) as image:
         header = _header_of(image)
-        if not _has_end_marker(file, image.format or ""):
+        if not _has_end_marker(file, image.format or "") or image.mode not in _KNOWN | _16_BITS:
             image.load()
+            _to_channels(image, 3)
         return header
 
 
+def format_of(file: BinaryIO) -> str:
+    """Pillow's name of an image file's format, by its header."""
+    with _opened(file) as image:
+        return image.format or ""
+
+
 def _header_of(image: Image.Image) -> Header:
-    if image.width * image.height > _MAX_PIXELS:
-        raise DataError(
-            f"it has {image.width} x {image.height} pixels, over the limit of {_MAX_PIXELS}"
-        )
+    _require_size(image)
     size = image.height, image.width
     # A PNG without orientation would be decoded to look for one.
     exif = image.getexif() if "exif" in image.info else {}
@@ -168,14 +236,21 @@ def _has_end_marker(file: BinaryIO, image_format: str) -> bool:
 
 
 @contextmanager
-def _as_data_error() -> Iterator[None]:
+def _opened(file: BinaryIO) -> Iterator[Image.Image]:
+    """An image file, not decoded yet; what Pillow raises becomes a DataError."""
     try:
-        yield
+        with Image.open(file, formats=FORMATS) as image:
+            yield image
     except DataError:
         raise
     except UnidentifiedImageError:  # its message names the file object
         known = ", ".join(FORMATS)
-        raise DataError(f"it is not a whole image: it is in none of the formats {known}") from None
+        what = (
+            f"it is in none of the formats {known}"
+            if file.seek(0, os.SEEK_END)
+            else "the file is empty"
+        )
+        raise DataError(f"it is not a whole image: {what}") from None
     # Pillow can raise nearly anything on a broken file.
     except Exception as error:
         raise DataError(f"it is not a whole image: {error}") from error

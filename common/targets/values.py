@@ -25,9 +25,11 @@ from torch.nn import functional
 
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.targets.kinds import TargetKind
+from lipt.common.text import encodable
 
 _NUM_BINS = 10
 _NO_LABEL = "none"
+_LONGEST_NAME = 1000
 # Score of non-finite outputs: R² has no lower bound.
 _LOWEST_SCORE = -1.0
 _MAX_OUTPUTS = 100_000
@@ -277,6 +279,17 @@ class TargetValues:
     strata_names: tuple[str, ...]
 
 
+def readable_names(names: Sequence[str], source: str) -> tuple[str, ...]:
+    """Names of classes, labels or numbers, with escapes for what is not UTF-8."""
+    longest = max(names, key=len, default="")
+    if len(longest) > _LONGEST_NAME:
+        raise DataError(
+            f"{source}: the name {longest!r:.60} has {len(longest)} characters; at most "
+            f"{_LONGEST_NAME} are taken. Name the class in a few words."
+        )
+    return tuple(map(encodable, names))
+
+
 def label_values(values_NC: Tensor, names: Sequence[str] | None, source: str) -> TargetValues:
     """Labels of N examples, 0 and 1 of any real type; without names they are numbered."""
     num_labels = _require_matrix(values_NC, names, source, "labels")
@@ -287,7 +300,7 @@ def label_values(values_NC: Tensor, names: Sequence[str] | None, source: str) ->
             f"{source}: row {row} has {values_NC[row, label].item()} for label {label}, which is "
             "neither 0 nor 1. Give 1 for every label of an example, else 0; floats for regression."
         )
-    labels = tuple(map(str, range(num_labels))) if names is None else tuple(names)
+    labels = readable_names(names or tuple(map(str, range(num_labels))), source)
     values = values_NC.to("cpu", torch.uint8).contiguous()
     strata_N = rarest_label_strata(values)
     return TargetValues(MultiLabel(num_labels), values, labels, strata_N, (*labels, _NO_LABEL))
@@ -304,7 +317,7 @@ def number_values(values_NT: Tensor, names: Sequence[str] | None, source: str) -
             f"{source}: the target of row {row} is {values_NT[row].tolist()}, {int(bad_N.sum())} "
             "of all are not finite in float32. Correct or remove these rows."
         )
-    numbers = tuple(map(str, range(num_outputs))) if names is None else tuple(names)
+    numbers = readable_names(names or tuple(map(str, range(num_outputs))), source)
     means, deviations = zip(*map(_mean_and_deviation, values.T), strict=True)
     for name, deviation in zip(numbers, deviations, strict=True):
         if not deviation:

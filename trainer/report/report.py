@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from lipt.common import errors
 from lipt.common.data import Dataset
-from lipt.common.data.sources.files import imagefolder_rows
+from lipt.common.data.sources.rows import EncodedRows
 from lipt.common.images.formats import data_url
 from lipt.common.imports import import_extra
 from lipt.common.inputs.specs import ImageSpec
@@ -110,11 +110,12 @@ def _pictures(dataset: Dataset, rows: Sequence[int], max_pixels: int) -> list[st
 
 def file_paths(dataset: Dataset) -> list[str] | None:
     """The absolute paths of a data set's images, in order; None where they are no files."""
-    # The rows may lie in memory by now, without the names of their files.
-    name, _, path = dataset.source.partition(":")
-    if name != "imagefolder":
+    if not dataset.source.startswith("imagefolder:"):
         return None
-    rows = imagefolder_rows(dataset.source, str(Path(path).expanduser()))
+    # The rows may lie in memory by now, without the names of their files.
+    rows = dataset.source_rows
+    if not isinstance(rows, EncodedRows):
+        return None
     return [str(Path(rows.where(row)).absolute()) for row in range(len(rows))]
 
 

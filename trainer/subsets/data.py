@@ -31,7 +31,6 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils import data as torch_data
@@ -45,7 +44,7 @@ from lipt.common.data.sources.rows import EncodedRows, PixelRows, fingerprint, n
 from lipt.common.data.sources.user_data import NUMBER, bytes_of_first
 from lipt.common.data.sources.webdataset import CLASSES
 from lipt.common.errors import ConfigError, DataError, LiptError, SubsetError
-from lipt.common.images.formats import FORMATS, to_image
+from lipt.common.images.formats import format_of, to_image
 from lipt.trainer.files import new_folder
 
 # Errors of reading a data set of an unexpected form.
@@ -357,14 +356,12 @@ def _chosen_images(
 def _file_of(rows: EncodedRows, row: int) -> tuple[bytes, str]:
     content = rows.raw(row)
     try:
-        with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
-            form = str(opened.format)
-            return content, _SUFFIXES.get(form, form.lower())
-    except UnidentifiedImageError as error:
+        form = format_of(io.BytesIO(content))
+    except DataError as error:
         raise DataError(
-            f"image {row} of {rows.source} ({rows.where(row)}) is none of "
-            f"{', '.join(FORMATS)}. Replace it."
+            f"image {row} of {rows.source} ({rows.where(row)}) cannot be used: {error}. Replace it."
         ) from error
+    return content, _SUFFIXES.get(form, form.lower())
 
 
 def _png_of(rows: PixelRows, row: int) -> tuple[bytes, str]:

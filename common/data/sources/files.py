@@ -1,4 +1,4 @@
-"""Files of a data set: bundled ones, CIFAR, folders of images by class, features, distilled sets.
+"""Files of a data set: bundled ones, CIFAR, features, distilled sets.
 
 Bundled sets are in installed packages; scikit-learn's files are read without its slow import. A
 name that ends in "-test" takes every fifth row of each class, "-train" the rest.
@@ -23,7 +23,6 @@ from __future__ import annotations
 import ast
 import csv
 import json
-import os
 import re
 import sysconfig
 import warnings
@@ -38,24 +37,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipt.common.data.sources.rows import (
-    ArrayRows,
-    ColumnRows,
-    EncodedRows,
-    is_texts,
-    require_labels,
-)
-from lipt.common.data.sources.storage import (
-    Stamp,
-    identity_of,
-    open_regular,
-    split_query,
-    walk_once,
-)
+from lipt.common.data.sources.rows import ArrayRows, ColumnRows, is_texts, require_labels
+from lipt.common.data.sources.storage import Stamp, split_query
 from lipt.common.data.sources.tables import hashing_tokenizer, text_columns
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import BlobTooLargeError, DataError, WeightsError
-from lipt.common.images.formats import SUFFIXES
 from lipt.common.imports import missing_extra
 from lipt.common.inputs.specs import MAX_DIMENSIONS, Column, ColumnType
 from lipt.common.targets.values import TargetValues, label_values, number_values
@@ -80,10 +66,6 @@ _VOCABULARY = 2**13
 FILE_NAME = "synthetic.safetensors"
 IMAGES, LABELS, STAGES = "images_NCHW", "labels_N", "stages_N"
 CLASS_NAMES, MANIFEST = "class_names", "manifest"
-
-# torchvision's.
-_SUFFIXES = tuple(suffix for suffix in SUFFIXES if suffix != ".gif")
-_FOLDER = "It has to hold a directory for each class with at least one image in it."
 
 _EXAMPLES, _LABELS, _PAIRED = "X", "y", "paired_features"
 _KNOWN = {_EXAMPLES, _LABELS, _PAIRED}
@@ -241,40 +223,6 @@ def cifar_rows(source: str, path: str) -> ArrayRows:
     return ArrayRows(source, tuple(data.classes), labels_N, images_NCHW, stamp=stamp)
 
 
-def imagefolder_rows(source: str, path: str) -> EncodedRows:
-    """The images in a directory per class, in the order of torchvision's `ImageFolder`."""
-    try:
-        classes = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
-    except OSError as error:
-        raise DataError(f"{source}: {path} cannot be used: {error}. {_FOLDER}") from error
-    starts = [Path(path) / name for name in classes]
-    root = identity_of(path)
-    by_class = [_images_in(start, {root, identity_of(start)}) for start in starts]
-    empty = [name for name, files in zip(classes, by_class, strict=True) if not files]
-    if empty or not classes:
-        lacking = f"no image in {', '.join(empty)}" if empty else "no directory in it"
-        raise DataError(f"{source}: {path} cannot be used: there is {lacking}. {_FOLDER}")
-    files = [file for of_class in by_class for file in of_class]
-    counts_C = torch.tensor([len(of_class) for of_class in by_class])
-    labels_N = torch.arange(len(classes)).repeat_interleave(counts_C)
-    stamp = Stamp.of(files, sorted({str(Path(file).parent) for file in files}))
-    return EncodedRows(
-        *(source, tuple(classes), labels_N),
-        open=lambda row: open_regular(files[row]),
-        where=files.__getitem__,
-        stamp=stamp,
-    )
-
-
-def _images_in(folder: Path, seen: set[tuple[int, int]]) -> list[str]:
-    return [
-        str(Path(directory) / name)
-        for directory, names in walk_once(folder, seen)
-        for name in names
-        if name.lower().endswith(_SUFFIXES)
-    ]
-
-
 def read_tensors(path: Path, remedy: str) -> Container:
     """Open a user's safetensors file, with texts in its metadata."""
     try:
@@ -386,7 +334,7 @@ def read_distilled(folder: Path) -> DistilledFile:
         raise refused(f"it lacks a part, or its metadata is not JSON ({error})") from error
     if not is_texts(names) or not isinstance(manifest, dict):
         raise refused(f"{CLASS_NAMES} is not a list of texts, or {MANIFEST} not an object")
-    size = len(images) if images.ndim == 4 else 0
+    size = len(images) if images.ndim == 4 and images.shape[1] in {1, 3} and images.numel() else 0
     fitting = images.dtype == torch.uint8 and labels.dtype == stages.dtype == torch.int64
     if not size or not fitting or not labels.shape == stages.shape == (size,):
         raise refused(

@@ -42,6 +42,7 @@ from lipt.common.data.sources.storage import (
     identity_of,
     open_regular,
     read_lines,
+    require_name,
     split_query,
     walk_once,
 )
@@ -64,7 +65,7 @@ _KINDS = {
 _HOW = "Put name.txt beside each name.jpg, or name a table with a column of files and of captions."
 
 # Version of the cached tensors; raise it whenever the same pairs would give others.
-_FORMAT = 1
+_FORMAT = 2
 _SIZE, _BATCH = 224, 256
 _MOST_CLUSTERS, _PAIRS_PER_CLUSTER = 100, 50
 _SAMPLED_PER_CLUSTER = 256
@@ -104,6 +105,7 @@ class FoundPairs:
 
 def open_pairs(source: str) -> FoundPairs:
     """The image files and captions in row order; imports no tower."""
+    require_name(source)
     kind, _, path = source.partition(":")
     if kind != "pairs" or not path:
         raise ConfigError(f"{source!r} names no pairs. Write pairs:FOLDER or pairs:TABLE.")

@@ -40,7 +40,8 @@ from lipt.common.errors import DataError
 from lipt.common.images.formats import Header, check_file, decode_file, fit_pixels
 from lipt.common.inputs.specs import Column
 from lipt.common.targets.kinds import TargetKind
-from lipt.common.targets.values import TargetValues
+from lipt.common.targets.values import TargetValues, readable_names
+from lipt.common.text import encodable
 
 # A larger label is a mistake: no labelled image set has more classes.
 _MAX_CLASSES = 100_000
@@ -90,6 +91,7 @@ class Rows(ABC):
         labels_N: int64, on the CPU; with `targets`, the stratum of each example.
         stamp: of the source's files, before reading; None without files.
         targets: of examples without a single class.
+        note: a clause on ignored files, missing numbers or unused columns; empty without any.
         encoded: whether rows are image files rather than values.
         concurrent: whether several threads may read rows.
     """
@@ -99,8 +101,15 @@ class Rows(ABC):
     labels_N: Tensor
     stamp: Stamp | None = field(default=None, kw_only=True)
     targets: TargetValues | None = field(default=None, kw_only=True)
+    note: str = field(default="", kw_only=True)
     encoded: ClassVar[bool] = False
     concurrent: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        # Messages, records and pages take only text that can be encoded.
+        names = None if self.names is None else readable_names(self.names, self.source)
+        for name, value in (("source", encodable(self.source)), ("names", names)):
+            object.__setattr__(self, name, value)
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -194,10 +203,14 @@ class ArrayRows(PixelRows):
 
 @dataclass(frozen=True)
 class EncodedRows(ImageRows):
-    """Labelled image files; `open` may run in any thread, and raises OSError or DataError."""
+    """Labelled image files; `open` may run in any thread, and raises OSError or DataError.
+
+    `empty_folders` are directories of classes without any image.
+    """
 
     open: Callable[[int], BinaryIO]
     where: Callable[[int], str]
+    empty_folders: tuple[str, ...] = ()
     encoded: ClassVar[bool] = True
 
     def raw(self, row: int) -> bytes:
@@ -231,15 +244,13 @@ class EncodedRows(ImageRows):
 class ColumnRows(Rows):
     """Examples other than images, in memory; `tensors` are N x shape by column, on the CPU.
 
-    `paired_NP` are the other halves of pairs, float32, which are no model's input. `note` is a
-    clause on missing numbers or unused columns, if any. `flagged` is whether the second half of the
-    numbers, the first column, flags missing values of the first half.
+    `paired_NP` are the other halves of pairs, float32, which are no model's input. `flagged` is
+    whether the second half of the numbers, the first column, flags missing ones of the first half.
     """
 
     columns: tuple[Column, ...]
     tensors: Mapping[str, Tensor]
     paired_NP: Tensor | None = None
-    note: str = ""
     flagged: bool = False
 
     def raw(self, row: int) -> bytes:

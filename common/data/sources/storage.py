@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 from urllib.parse import unquote
 
 import torch
@@ -44,6 +44,9 @@ logger = logging.getLogger(__name__)
 
 _URL = re.compile(r"(?P<kind>[A-Za-z][A-Za-z0-9+.-]*)://")
 _SECRET = re.compile(r"://[^/@]*:[^/@]*@")
+
+# The system's limit on paths, and room for the options of a wide table.
+_LONGEST_ADDRESS, _LONGEST_NAME = 4096, 2**18
 
 # Stamping this many takes 0.1 to 0.3 s on a local disk.
 MAX_FILES = 20_000
@@ -135,26 +138,50 @@ class Ranges:
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     """Open a file of data for reading; an OSError for pipes and devices, which may never end."""
-    number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except ValueError as error:  # a path out of a table may be none
+        raise OSError(f"{os.fspath(path)!r:.100} is no path: {error}") from error
     if stat.S_ISREG(os.fstat(number).st_mode):
         return os.fdopen(number, "rb")
     os.close(number)
     raise OSError(f"{os.fspath(path)} is no regular file, but a directory, a pipe or a device")
 
 
+# Directories and files that systems leave beside a user's.
+_OF_SYSTEMS = frozenset(
+    (
+        *("__MACOSX", "__pycache__", "$RECYCLE.BIN", "System Volume Information", "lost+found"),
+        *("@eaDir", "@Recycle", "@Recently-Snapshot", "@tmp", "#recycle", "#snapshot"),
+        *("Thumbs.db", "desktop.ini"),
+    )
+)
+
+
+def is_hidden(name: str) -> bool:
+    return name.startswith(".") or name in _OF_SYSTEMS
+
+
 def walk_once(
     folder: str | os.PathLike[str], seen: set[tuple[int, int]]
 ) -> list[tuple[str, list[str]]]:
-    """The directories below a folder, sorted, and their files' names, sorted.
+    """The directories below a folder, sorted, and their files' names, sorted, without hidden ones.
 
     Links are followed, but no directory is visited twice, nor one of those `seen`: a loop of links
-    would repeat all files.
+    would repeat all files. Raises a DataError for a directory that cannot be listed.
     """
     found = []
-    for at, folders, names in os.walk(folder, followlinks=True):
-        found.append((at, sorted(names)))
-        folders[:] = [one for one in sorted(folders) if _is_new(f"{at}{os.sep}{one}", seen)]
+    for at, folders, names in os.walk(folder, onerror=_refuse_to_skip, followlinks=True):
+        found.append((at, sorted(name for name in names if not is_hidden(name))))
+        own = (name for name in sorted(folders) if not is_hidden(name))
+        folders[:] = [name for name in own if _is_new(f"{at}{os.sep}{name}", seen)]
     return sorted(found)
+
+
+def _refuse_to_skip(error: OSError) -> NoReturn:
+    raise DataError(
+        f"the directory {error.filename} cannot be listed: {error.strerror}. Let this user read it."
+    ) from error
 
 
 def identity_of(path: str | os.PathLike[str]) -> tuple[int, int]:
@@ -316,6 +343,8 @@ def _digest(paths: tuple[str, ...]) -> str:
                 seen = (stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
         except OSError as error:
             seen = (error.errno,)
+        except ValueError:  # no path at all
+            seen = ()
         digest.update(repr((path, seen)).encode(errors="surrogateescape"))
     return digest.hexdigest()
 
@@ -392,6 +421,20 @@ def allocate_tensor(
 def allocate_in_cache(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """An uninitialized tensor; large ones go to a file in the cache directory."""
     return allocate_tensor(shape, dtype, _indexes(), memory_bytes=MEMORY_BYTES)
+
+
+def require_name(source: str) -> None:
+    """Refuse a source's name that no system takes, before it gets into a message whole."""
+    address = source.partition("?")[0]
+    if "\0" in unquote(source):
+        raise ConfigError(
+            f"the data's name {source!r:.80} has a character NUL, which no file has. Leave it out."
+        )
+    if len(address) > _LONGEST_ADDRESS or len(source) > _LONGEST_NAME:
+        raise ConfigError(
+            f"the data's name {source!r:.60} has {len(address)} characters and {len(source)} with "
+            f"its options; at most {_LONGEST_ADDRESS} and {_LONGEST_NAME} are taken. Shorten it."
+        )
 
 
 @dataclass(frozen=True)

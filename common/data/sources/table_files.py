@@ -396,7 +396,7 @@ def _class_names(schema: Any, label_column: str) -> tuple[str, ...]:
     try:
         described = json.loads((schema.metadata or {})[b"huggingface"])
         names = described["info"]["features"][label_column]["names"]
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         return ()
     return tuple(names) if is_texts(names) else ()
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given
+from numpy.typing import NDArray
 from PIL import ExifTags, Image
 from torch.nn import functional
 
@@ -63,6 +64,83 @@ def test_exif_orientation_is_applied_and_transparent_pixels_are_white() -> None:
     assert decode_image(saved(glass), (3, 1, 2)).tolist() == [[[200, 255]], [[0, 255]], [[0, 255]]]
 
 
+def glass(ink: NDArray[np.uint8], opacity: NDArray[np.uint8]) -> Image.Image:
+    return Image.fromarray(np.dstack([ink, ink, ink, opacity]))
+
+
+# A stroke of one colour: the picture has that colour, and its ground's around it.
+STROKE = np.zeros((6, 6), np.uint8)
+STROKE[1:5, 2] = 255
+
+
+def require_colours(image: Image.Image, ink: int, ground: int) -> None:
+    expected = np.where(STROKE > 0, ink, ground).tolist()
+    for channels in (1, 3):
+        assert fit_image(image, channels, (6, 6)).tolist() == [expected] * channels
+
+
+@pytest.mark.parametrize(
+    ("ink", "ground"), [(0, 255), (255, 0), (200, 255), (240, 0), (128, 255)], ids=str
+)
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "RGBa", "La"])
+def test_ink_on_nothing_gets_a_ground_that_it_is_seen_on(mode: str, ink: int, ground: int) -> None:
+    image = glass(np.full((6, 6), ink, np.uint8), STROKE)
+    for step in ("LA", "La") if mode == "La" else (mode,):
+        image = image.convert(step)
+    assert image.mode == mode
+    require_colours(image, ink, ground)
+
+
+@pytest.mark.parametrize(("ink", "ground"), [(0, 255), (255, 0)])
+@pytest.mark.parametrize("mode", ["1", "L", "P"])
+def test_so_does_ink_around_one_transparent_colour(mode: str, ink: int, ground: int) -> None:
+    image, file = Image.fromarray(STROKE if ink else 255 - STROKE).convert(mode), io.BytesIO()
+    image.save(file, "PNG", transparency=image.getpixel((0, 0)))
+    opened = Image.open(file)
+    assert opened.mode == mode
+    require_colours(opened, ink, ground)
+
+
+def test_black_and_white_ink_in_one_picture_are_put_on_gray() -> None:
+    opacity, ink = np.zeros((9, 9), np.uint8), np.zeros((9, 9), np.uint8)
+    opacity[1:4, 1:8] = opacity[5:8, 1:8] = 255
+    ink[1:4] = 255
+    pixels_HW = fit_image(glass(ink, opacity), 1, (9, 9))[0]
+    assert pixels_HW[opacity == 0].tolist() == [128] * (81 - 42)
+    assert pixels_HW[opacity > 0].tolist() == [255] * 21 + [0] * 21
+
+
+def test_a_picture_without_a_visible_pixel_is_taken_without_transparency() -> None:
+    ink = np.arange(16, dtype=np.uint8).reshape(4, 4)
+    assert fit_image(glass(ink, 0 * ink), 1, (4, 4)).tolist() == [ink.tolist()]
+    # Opaque ones are just as they are, whatever ground they would be put on.
+    assert fit_image(glass(ink + 230, 0 * ink + 255), 1, (4, 4)).tolist() == [(ink + 230).tolist()]
+
+
+def test_16_bits_keep_the_upper_ones_of_8_12_or_16_in_use() -> None:
+    for values, kept in (([0, 1, 255], [0, 1, 255]), ([0, 256, 4095], [0, 16, 255])):
+        image = Image.fromarray(np.array([values], np.uint16))
+        assert fit_image(image, 1, (1, 3)).tolist() == [[kept]]
+        as_32_bits = Image.fromarray(np.array([values], np.int32))
+        assert fit_image(as_32_bits, 3, (1, 3)).tolist() == [[kept]] * 3
+    with pytest.raises(DataError, match=r"values span 0\.\.65536; save it with 8 bits a channel"):
+        fit_image(Image.fromarray(np.array([[0, 2**16]], np.int32)), 1, (1, 2))
+
+
+@pytest.mark.parametrize("mode", ["CMYK", "YCbCr", "HSV", "LAB", "RGBX"])
+def test_other_colour_spaces_are_converted(mode: str) -> None:
+    image = Image.new(mode, (2, 2))
+    assert fit_image(image, 1, (2, 2)).shape == (1, 2, 2)
+    assert fit_image(image, 3, (2, 2)).shape == (3, 2, 2)
+
+
+def test_floating_point_files_are_refused_when_they_are_checked() -> None:
+    data = saved(Image.new("F", (2, 2)), "TIFF")
+    for read in (lambda: check_file(io.BytesIO(data)), lambda: decode_image(data, (1, 2, 2))):
+        with pytest.raises(DataError, match=r"of the type F; save it with 8 bits a channel"):
+            read()
+
+
 def test_crops_the_longer_side_at_the_centre_and_scales_large_jpegs_closely() -> None:
     # 2 x 6 to 2 x 2: the scale is 1, so columns 2 and 3 stay as they are.
     image = gray([[0, 1, 2, 3, 4, 5], [10, 11, 12, 13, 14, 15]])
@@ -91,8 +169,10 @@ def test_all_image_formats_are_read_but_no_truncated_file(encode: Encode, kind: 
 
 
 def test_refuses_other_files_and_images_that_declare_too_many_pixels() -> None:
+    with pytest.raises(DataError, match="it is not a whole image: the file is empty"):
+        decode_image(b"", (3, 8, 8))
     words = "it is not a whole image: it is in none of the formats JPEG, PNG, WEBP, "
-    for other in (b"", b"\xff\xd8\xff", b"not an image", b"%!PS-Adobe-3.0 EPSF-3.0\n"):
+    for other in (b"\xff\xd8\xff", b"not an image", b"%!PS-Adobe-3.0 EPSF-3.0\n"):
         with pytest.raises(DataError, match=words) as caught:
             decode_image(other, (3, 8, 8))
         assert "object at" not in str(caught.value)
@@ -103,6 +183,22 @@ def test_refuses_other_files_and_images_that_declare_too_many_pixels() -> None:
     data += struct.pack(">I", 0) + b"IDAT" + struct.pack(">I", zlib.crc32(b"IDAT"))
     with pytest.raises(DataError, match=r"8200 x 8200 pixels, over the limit of 67108864"):
         decode_image(data, (1, 8, 8))
+
+
+@pytest.mark.parametrize("size", [(1, 2**16 + 1), (2**16 + 1, 1)])
+def test_a_side_is_limited_before_anything_is_decoded(
+    size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = Image.new("1", size)
+    data = saved(image)
+    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", lambda _: pytest.fail("decoded"))
+    for read in (
+        lambda: check_file(io.BytesIO(data)),
+        lambda: decode_image(data, (1, 8, 8)),
+        lambda: fit_image(image, 1, (8, 8)),
+    ):
+        with pytest.raises(DataError, match=r"65537.* pixels, .* or of 65536 a side"):
+            read()
 
 
 @given(

@@ -41,13 +41,16 @@ def check(
         ),
         activity=f"reading {data}",
     )
-    unusable = decoded.unusable
-    lines = [str(image) for image in unusable]
+    unusable, empty = decoded.unusable, decoded.empty_folders
+    lines = [*(f"no image in {folder}" for folder in empty), *map(str, unusable)]
+    lines += [f"{decoded.source}: {decoded.note}"] if decoded.note else []
+    if empty:
+        lines.append(f"{len(empty)} directories of classes are empty: fill or remove them")
     lines.append(
         f"{len(unusable)} of {decoded.num_images} images of {decoded.source} cannot be used"
     )
     print_result(decoded, lines, as_json=json)
-    if unusable:
+    if unusable or empty:
         raise Exit(1)
 
 

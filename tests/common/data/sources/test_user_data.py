@@ -154,7 +154,10 @@ def test_a_large_set_is_read_once_for_its_fingerprint_and_then_on_demand() -> No
         (("a.png", 0), r"the image of row 1 is a str\. Return a PIL image"),
         ((PIXELS / 9.0, 0), r"is float64 of shape \(2, 3, 3\)\. .*without Normalize"),
         ((torch.zeros(2, 3, 3, dtype=torch.uint8), 0), r"of shape \(2, 3, 3\).*C x H x W"),
-        ((Image.new("F", (3, 2)), 0), r"the image of row 1 cannot be used: it has floating-point"),
+        (
+            (Image.new("F", (3, 2)), 0),
+            r"the image of row 1 cannot be used: its pixels are of the type F",
+        ),
     ],
 )
 def test_an_unusable_row_is_named(item: object, sentence: str) -> None:

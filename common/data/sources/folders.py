@@ -1,0 +1,111 @@
+"""Image folders: a directory for each class, in the order of torchvision's `ImageFolder`.
+
+Hidden and system directories are no classes, and their files no images. Other files than images are
+counted by suffix, in the note of the rows.
+
+Shapes: N images, C classes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from lipt.common.data.sources.rows import EncodedRows
+from lipt.common.data.sources.storage import (
+    Stamp,
+    identity_of,
+    is_hidden,
+    open_regular,
+    walk_once,
+)
+from lipt.common.errors import DataError
+from lipt.common.images.formats import SUFFIXES
+from lipt.common.text import escaped, listed
+
+# torchvision's.
+_SUFFIXES = tuple(suffix for suffix in SUFFIXES if suffix != ".gif")
+_FOLDER = "It has to hold a directory for each class with at least one image in it."
+_PARTS = {"train", "training", "val", "valid", "validation", "dev", "eval", "test", "testing"}
+# Suffixes and directories named in a note.
+_MOST_NAMED = 5
+
+
+def imagefolder_rows(source: str, path: str) -> EncodedRows:
+    """The images below each class's directory; classes without any are `empty_folders`."""
+    try:
+        root = identity_of(path)
+        with os.scandir(path) as entries:
+            directories = {entry.name: os.path.isdir(entry.path) for entry in entries}  # noqa: PTH112
+    except (OSError, ValueError) as error:
+        raise DataError(f"{source}: {path} cannot be used: {error}. {_FOLDER}") from error
+    starts = [Path(path) / name for name in sorted(directories) if directories[name]]
+    classes = [at for at in starts if not is_hidden(at.name) and identity_of(at) != root]
+    ignored = Counter[str]()
+    by_class = {at.name: _images_in(at, {root, identity_of(at)}, ignored) for at in classes}
+    beside = sum(_is_image(name) for name, is_folder in directories.items() if not is_folder)
+    hidden = [at.name for at in starts if is_hidden(at.name)]
+    note = _note(ignored, beside, hidden)
+    _require_classes(source, path, by_class, beside, note)
+    files = [file for of_class in by_class.values() for file in of_class]
+    counts_C = torch.tensor([len(of_class) for of_class in by_class.values()])
+    return EncodedRows(
+        *(source, tuple(by_class), torch.arange(len(by_class)).repeat_interleave(counts_C)),
+        open=lambda row: open_regular(files[row]),
+        where=files.__getitem__,
+        empty_folders=tuple(str(at) for at in classes if not by_class[at.name]),
+        stamp=Stamp.of(files, sorted({str(Path(file).parent) for file in files})),
+        note=note,
+    )
+
+
+def _is_image(name: str) -> bool:
+    return name.lower().endswith(_SUFFIXES)
+
+
+def _images_in(folder: Path, seen: set[tuple[int, int]], ignored: Counter[str]) -> list[str]:
+    files = [f"{at}{os.sep}{name}" for at, names in walk_once(folder, seen) for name in names]
+    images = list(filter(_is_image, files))
+    others = set(files).difference(images)
+    ignored.update(Path(file).suffix.lower() or "without a suffix" for file in others)
+    return images
+
+
+def _note(ignored: Counter[str], beside: int, hidden: list[str]) -> str:
+    clauses = []
+    if ignored:
+        kinds = [f"{count} {suffix}" for suffix, count in ignored.most_common()]
+        clauses.append(f"{_counted(ignored.total(), 'file')}: {listed(kinds, _MOST_NAMED)}")
+    if beside:
+        clauses.append(f"{_counted(beside, 'image')} beside the directories of the classes")
+    if hidden:
+        clauses.append(f"the hidden directories {listed(sorted(hidden), _MOST_NAMED)}")
+    return escaped(f"ignored {'; '.join(clauses)}") if clauses else ""
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _require_classes(
+    source: str, path: str, by_class: Mapping[str, list[str]], beside: int, note: str
+) -> None:
+    if not any(by_class.values()):
+        lacking = f"no image in its {len(by_class)} directories" if by_class else "no directory"
+        if beside:
+            lacking += f", and {_counted(beside, 'image')} without a class beside them"
+        elif note:
+            lacking += f" ({note})"
+        raise DataError(f"{source}: {path} cannot be used: there is {lacking}. {_FOLDER}")
+    # Neither `train` and `test` nor a directory around all classes is a class.
+    nested = all(Path(file).parent.name != name for name in by_class for file in by_class[name])
+    if nested and (len(by_class) == 1 or {name.lower() for name in by_class} <= _PARTS):
+        best = next((name for name in by_class if name.lower().startswith("train")), min(by_class))
+        raise DataError(
+            f"{source}: the images of {path} lie deeper, in directories of {', '.join(by_class)}, "
+            f"which are no classes. Name one of these: imagefolder:{Path(path) / best}"
+        )
