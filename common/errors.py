@@ -13,7 +13,7 @@ import grpc
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from lipt.common.text import printable
+from lipt.common.text import encodable, printable
 
 _DOMAIN = "lipt"
 # A status travels twice in metadata, where a byte takes up to three; peers refuse 8 KiB.
@@ -42,8 +42,9 @@ class LiptError(Exception):
             cls.retryable = retryable
 
     def __init__(self, message: str, *, retry_after_seconds: float | None = None) -> None:
-        super().__init__(message)
-        self.message = message
+        # Of a file's name there may be bytes that no terminal, log or peer takes.
+        self.message = encodable(message)
+        super().__init__(self.message)
         self.retry_after_seconds = retry_after_seconds
 
     @property

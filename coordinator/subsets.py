@@ -221,6 +221,15 @@ class Answers:
                 callers,
             )
 
+    async def find_diagnosis(self, sha256: str) -> DiagnosisRecord:
+        """A stored diagnosis by its file's digest; other files' digests are unknown here."""
+        found = await self.database.find_diagnosis(sha256)
+        if found is None:
+            raise UnknownBlobError(
+                f"there is no diagnosis {sha256[:64]!r}. Ask for a diagnosis again."
+            )
+        return found
+
     async def weights(self, name: str, what: Literal["theta*", "theta_p"], caller: str) -> BlobName:
         run = find_named(self.store, name)
         blob = run.initial_weights if what == "theta*" else run.pretrained_weights

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from lipt.common.errors import BudgetError, ConfigError, InvalidRequestError
+from lipt.common.text import encodable
 
 ParamsT = ParamSpec("ParamsT")
 ReturnT = TypeVar("ReturnT")
@@ -95,13 +96,20 @@ def _list_of(words: str, example: str, fits: Callable[[Any], bool], *, at_least:
     return _Kind(f"a list of {words}", example, all_fit)
 
 
-_TEXTS = ("strategy", "preset", "proxy", "labels", "device", "target", "head", "address", "text")
+def _of_utf8(text: Any) -> bool:
+    return isinstance(text, str) and encodable(text) == text
+
+
+_TEXTS = (
+    *("strategy", "preset", "proxy", "labels", "device", "target", "head", "address", "text"),
+    *("name", "run_id", "token_id"),
+)
 # NumPy's truth values are no bool.
 _FLAG = _Kind("True or False", "True", lambda value: type(value).__name__.startswith("bool"))
 _NAMES = _list_of("names", '["NAME"]', lambda one: isinstance(one, str))
 _COUNT = _Kind("a whole number from 1", "1", lambda value: _is_whole(value, 1))
 _KINDS: Mapping[str, _Kind] = {
-    **dict.fromkeys(_TEXTS, _of("a text", '"NAME"', str)),
+    **dict.fromkeys(_TEXTS, _Kind("a text in UTF-8", '"NAME"', _of_utf8)),
     **dict.fromkeys(("balanced", "soft_labels", "progress", "check", "normalized"), _FLAG),
     **dict.fromkeys(("options", "run"), _of("a dictionary", '{"NAME": VALUE}', Mapping)),
     **dict.fromkeys(("strategies", "baselines", "allow_modules"), _NAMES),

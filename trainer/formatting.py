@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from lipt.common.text import printable
+from lipt.common.text import escaped, printable
 
 
 def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -17,6 +17,27 @@ def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[st
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in lines
     ]
+
+
+# Spreadsheets run a cell that begins with one of these, full-width ones too.
+_FORMULA = "=+-@\uff1d\uff0b\uff0d\uff20"
+# Line ends in quotes, and parts of words in Japanese, French, Persian and Hindi.
+_KEPT = "\n\u3000\xa0\u202f\u200c\u200d"
+
+
+def csv_cell(text: str) -> str:
+    """A text as a cell for spreadsheets: no formula, and escapes for control characters."""
+    shown = escaped(text, keep=_KEPT)
+    is_formula = shown.lstrip()[:1] in tuple(_FORMULA) and not _is_number(shown)
+    return f"'{shown}" if is_formula else shown
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from lipt.common.data.parallel import Progress, map_rows
 from lipt.common.data.sources.rows import EncodedRows, ImageRows
 from lipt.common.errors import DataError
 from lipt.common.images.formats import Header
+from lipt.common.text import encodable
 
 # Images of different sizes are scaled to ImageNet's usual size.
 DEFAULT_SIZE = 224
@@ -55,7 +56,7 @@ def visit_images(
             return visit(row)
         except DataError as error:
             if isinstance(rows, EncodedRows):
-                return UnusableImage(row, rows.where(row), str(error.__cause__ or error))
+                return UnusableImage(row, encodable(rows.where(row)), str(error.__cause__ or error))
             raise  # by the user's own function
 
     headers, broken = set[Header](), list[UnusableImage]()

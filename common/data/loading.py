@@ -9,6 +9,7 @@ Shapes: N examples, B of a block, V values of one, C channels, H x W pixels.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -49,7 +50,7 @@ from lipt.common.data.sources.rows import (
     Rows,
     require_labels,
 )
-from lipt.common.data.sources.storage import cached_tensors, is_url, require_name
+from lipt.common.data.sources.storage import at_home, cached_tensors, is_url, require_name
 from lipt.common.data.sources.table_files import open_table, parquet_rows
 from lipt.common.data.sources.tables import table_rows
 from lipt.common.data.sources.webdataset import webdataset_rows
@@ -126,7 +127,7 @@ def open_rows(
                 f"{source!r} does not say where the data is. Write {name}:PATH, for example "
                 f"{name}:/data."
             )
-        path = path if is_url(path) else str(Path(path).expanduser())
+        path = path if is_url(path) else at_home(path)
         if name == "webdataset":
             return webdataset_rows(source, path, progress)
         if name == "pairs":
@@ -154,7 +155,7 @@ def name_with_target(source: str, target: str) -> str:
             "file alone. Give a file, such as train.csv, or write the target into the name: "
             "csv:PATH?label=COLUMN."
         )
-    path = str(Path(path).expanduser())
+    path = at_home(path)
     kind, delimiter = template.partition(":")[0], "\t" if "%09" in template else ","
     query = query_of(open_table(source, path, kind, delimiter), target)
     return template.format(path).replace("label=COLUMN", query)
@@ -167,7 +168,7 @@ def _meant(source: str) -> str:
             return f" Did you mean {name.format(source)}?"
     if "/" not in source.partition(":")[0] and ":" in source:
         return did_you_mean(source.partition(":")[0], (*_WITH_PATH, "webdataset", "pairs"))
-    if source and Path(source).expanduser().is_dir():
+    if source and os.path.isdir(at_home(source)):  # noqa: PTH112 - as `at_home`
         return f" Did you mean imagefolder:{source}?"
     return did_you_mean(source, BUNDLED)
 

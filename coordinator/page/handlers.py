@@ -146,8 +146,9 @@ async def pictures(
 
 
 async def show_diagnosis(request: PageRequest, sha256: str) -> object:
-    blobs = request.page.app.blobs
-    found = await asyncio.to_thread(lambda: Diagnosis.load(blobs.verified_path(blobs.find(sha256))))
+    app = request.page.app
+    blob = (await app.answers.find_diagnosis(sha256)).blob
+    found = await asyncio.to_thread(lambda: Diagnosis.load(app.blobs.verified_path(blob)))
     return found.summary
 
 

@@ -329,6 +329,11 @@ class Database:
         )
         return await self._find(SubsetRecord, which, run_id, digest, most)
 
+    async def find_diagnosis(self, sha256: str) -> DiagnosisRecord | None:
+        """A diagnosis by its file's digest."""
+        which = "AND json_extract(body, '$.blob.sha256') = ? LIMIT 1"
+        return next(iter(await self._find(DiagnosisRecord, which, sha256)), None)
+
     async def remove_subsets_scored_by(self, credential: str) -> int:
         """Remove subsets whose manifests name this credential as a scorer; returns their number."""
         named = f"json_each({_JSON}, '$.manifest.scored_by.credentials')"

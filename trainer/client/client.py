@@ -125,6 +125,7 @@ class Client(AbstractContextManager["Client"]):
             else:
                 return
 
+    @checked
     def start_run(
         self,
         overrides: Mapping[str, Any] | None = None,
@@ -151,6 +152,7 @@ class Client(AbstractContextManager["Client"]):
         request = run_pb2.CreateRunRequest(request_id=uuid.uuid4().hex, name=name, config=config)
         return self._run(lambda of: of.runs.CreateRun, request, CREATE_SECONDS)
 
+    @checked
     def run(self, run_id: str = "latest") -> RunView:
         """Return a run's current state, by id, name, or "latest".
 
@@ -176,10 +178,12 @@ class Client(AbstractContextManager["Client"]):
             run_id = next(ready, run_id)
         return self.run(run_id)
 
+    @checked
     def cancel(self, run_id: str) -> RunView:
         """Stop a run; its results so far stay readable."""
         return self._run(lambda of: of.runs.CancelRun, run_pb2.CancelRunRequest(run_id=run_id))
 
+    @checked
     def watch(self, run_id: str = "latest", after_revision: int = 0) -> Iterator[RunView]:
         """Yield a run after every change until it ends; a held run has not ended.
 
@@ -206,6 +210,7 @@ class Client(AbstractContextManager["Client"]):
             if view.ended:
                 return
 
+    @checked
     def wait(self, run_id: str = "latest") -> RunView:
         """Wait until a run is ready, and return it.
 
@@ -261,7 +266,8 @@ class Client(AbstractContextManager["Client"]):
             QueueFullError: the coordinator was too busy for `reconnect_seconds`.
         """
         require_size(fraction, budget)
-        require_argument("strategy", strategy)
+        for name, value in {"run_id": run, "strategy": strategy, "proxy": proxy or ""}.items():
+            require_argument(name, value)
         request = subset_pb2.GetSubsetRequest(
             run_id=run,
             strategy=strategy,
@@ -302,6 +308,8 @@ class Client(AbstractContextManager["Client"]):
             FeaturesError: not safetensors, or of another data set.
             DiagnosisError: the answer differs from its description.
         """
+        for name, value in {"run_id": run or "", "proxy": proxy or ""}.items():
+            require_argument(name, value)
         request = diagnosis_pb2.DiagnoseRequest(
             run_id=run,
             proxy=proxy,
@@ -365,6 +373,7 @@ class Client(AbstractContextManager["Client"]):
             views.PageLinkView, lambda of: of.access.OpenPage, access_pb2.OpenPageRequest()
         )
 
+    @checked
     def create_token(
         self, role: str, *, name: str = "", days: float = 0.0, scores: bool = False
     ) -> views.GivenTokenView:
@@ -393,6 +402,7 @@ class Client(AbstractContextManager["Client"]):
         answer = self._connection.unary(lambda of: of.access.ListTokens, request)
         return [view_of(views.TokenView, token) for token in answer.tokens]
 
+    @checked
     def revoke_token(self, token_id: str) -> views.TokenView:
         """Revoke a token immediately."""
         request = access_pb2.RevokeTokenRequest(token_id=token_id)
@@ -412,6 +422,7 @@ class Client(AbstractContextManager["Client"]):
             raise InvalidRequestError(
                 f"there are no {kind!r} weights; choose {' or '.join(WeightsKind)}."
             )
+        require_argument("run_id", run)
         request = run_pb2.GetWeightsRequest(run_id=run, kind=f"WEIGHTS_KIND_{kind.upper()}")
         answer = self._connection.unary(
             lambda of: of.runs.GetWeights, request, seconds=RESTORE_SECONDS

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from lipt.common.errors import BlobTooLargeError, DiagnosisError, WeightsError
 from lipt.trainer.diagnosis.findings import Findings, LabelIssue, facts
-from lipt.trainer.formatting import as_table
+from lipt.trainer.formatting import as_table, csv_cell
 
 COLUMNS: Mapping[str, type[np.generic]] = {
     "given_label": np.int32,
@@ -277,9 +277,9 @@ def export_issues(diagnosis: Diagnosis, filepaths: Sequence[str] | None = None) 
     Columns have the names and meaning of cleanlab's `Datalab.get_issues()`: scores lie in 0..1, and
     low is bad. `near_duplicate_sets` has up to ten row numbers as JSON. An `outlier_score` is 0.5
     for the median example and 0 far away. `filepaths` are absolute, in data order; None without
-    files.
+    files. Texts that a spreadsheet would run as a formula begin with an apostrophe.
     """
-    names = np.array(diagnosis.class_names, dtype=object)
+    names = np.array(list(map(csv_cell, diagnosis.class_names)), dtype=object)
     others: list[list[int]] = [[] for _ in range(len(diagnosis))]
     for group in diagnosis.duplicate_groups():
         rows = group.tolist()
@@ -288,7 +288,7 @@ def export_issues(diagnosis: Diagnosis, filepaths: Sequence[str] | None = None) 
             others[row] = [other for other in first if other != row][:_MOST_OTHERS]
     columns = {
         "index": range(len(diagnosis)),
-        **({} if filepaths is None else {"filepath": filepaths}),
+        **({} if filepaths is None else {"filepath": map(csv_cell, filepaths)}),
         "given_label": names[diagnosis.given_label],
         "predicted_label": names[diagnosis.suggested_label],
         "is_label_issue": diagnosis.suspect == 1,

@@ -12,20 +12,15 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 
 from lipt.common.data.sources.rows import EncodedRows
-from lipt.common.data.sources.storage import (
-    Stamp,
-    identity_of,
-    is_hidden,
-    open_regular,
-    walk_once,
-)
+from lipt.common.data.sources.storage import Stamp, open_regular
 from lipt.common.errors import DataError
 from lipt.common.images.formats import SUFFIXES
-from lipt.common.text import escaped, listed
+from lipt.common.text import encodable, escaped, listed
 
 # torchvision's.
 _SUFFIXES = tuple(suffix for suffix in SUFFIXES if suffix != ".gif")
@@ -57,7 +52,7 @@ def imagefolder_rows(source: str, path: str) -> EncodedRows:
         *(source, tuple(by_class), torch.arange(len(by_class)).repeat_interleave(counts_C)),
         open=lambda row: open_regular(files[row]),
         where=files.__getitem__,
-        empty_folders=tuple(str(at) for at in classes if not by_class[at.name]),
+        empty_folders=tuple(encodable(str(at)) for at in classes if not by_class[at.name]),
         stamp=Stamp.of(files, sorted({str(Path(file).parent) for file in files})),
         note=note,
     )
@@ -109,3 +104,56 @@ def _require_classes(
             f"{source}: the images of {path} lie deeper, in directories of {', '.join(by_class)}, "
             f"which are no classes. Name one of these: imagefolder:{Path(path) / best}"
         )
+
+
+# Directories and files that systems leave beside a user's.
+_OF_SYSTEMS = frozenset(
+    (
+        *("__MACOSX", "__pycache__", "$RECYCLE.BIN", "System Volume Information", "lost+found"),
+        *("@eaDir", "@Recycle", "@Recently-Snapshot", "@tmp", "#recycle", "#snapshot"),
+        *("Thumbs.db", "desktop.ini"),
+    )
+)
+
+
+def is_hidden(name: str) -> bool:
+    return name.startswith(".") or name in _OF_SYSTEMS
+
+
+def walk_once(
+    folder: str | os.PathLike[str], seen: set[tuple[int, int]]
+) -> list[tuple[str, list[str]]]:
+    """The directories below a folder, sorted, and their files' names, sorted, without hidden ones.
+
+    Links are followed, but no directory is visited twice, nor one of those `seen`: a loop of links
+    would repeat all files. Raises a DataError for a directory that cannot be listed.
+    """
+    found = []
+    for at, folders, names in os.walk(folder, onerror=_refuse_to_skip, followlinks=True):
+        found.append((at, sorted(name for name in names if not is_hidden(name))))
+        own = (name for name in sorted(folders) if not is_hidden(name))
+        folders[:] = [name for name in own if _is_new(f"{at}{os.sep}{name}", seen)]
+    return sorted(found)
+
+
+def _refuse_to_skip(error: OSError) -> NoReturn:
+    raise DataError(
+        f"the directory {error.filename} cannot be listed: {error.strerror}. Let this user read it."
+    ) from error
+
+
+def identity_of(path: str | os.PathLike[str]) -> tuple[int, int]:
+    """A directory's device and inode; raises OSError."""
+    status = os.stat(path)  # noqa: PTH116 - of a million paths
+    return status.st_dev, status.st_ino
+
+
+def _is_new(path: str, seen: set[tuple[int, int]]) -> bool:
+    try:
+        identity = identity_of(path)
+    except OSError:
+        return False  # a broken link
+    if identity in seen:
+        return False
+    seen.add(identity)
+    return True

@@ -33,18 +33,18 @@ from torch.nn import functional
 
 from lipt.common.computation import computation
 from lipt.common.data.parallel import Progress, threads_for
+from lipt.common.data.sources.folders import identity_of, walk_once
 from lipt.common.data.sources.rows import ColumnRows, EncodedRows
 from lipt.common.data.sources.storage import (
     Query,
     Stamp,
     allocate_in_cache,
+    at_home,
     cached_tensors,
-    identity_of,
     open_regular,
     read_lines,
     require_name,
     split_query,
-    walk_once,
 )
 from lipt.common.data.sources.table_files import open_table, require_columns
 from lipt.common.errors import ConfigError, DataError
@@ -109,7 +109,7 @@ def open_pairs(source: str) -> FoundPairs:
     kind, _, path = source.partition(":")
     if kind != "pairs" or not path:
         raise ConfigError(f"{source!r} names no pairs. Write pairs:FOLDER or pairs:TABLE.")
-    place, query = split_query(source, str(Path(path).expanduser()), _OPTIONS)
+    place, query = split_query(source, at_home(path), _OPTIONS)
     return _find_pairs(query, Path(place))
 
 
@@ -225,7 +225,7 @@ def _classes(query: Query) -> tuple[str, ...]:
         raise ConfigError(
             f"{query.source}: classes= and clusters= exclude each other. Leave one out."
         )
-    file = str(Path(query.text("classes")).expanduser())
+    file = at_home(query.text("classes"))
     lines = map(str.strip, read_lines(query.source, file))
     classes = tuple(line for line in lines if line)
     if len(classes) < 2 or len(set(classes)) < len(classes):

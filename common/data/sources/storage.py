@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import unquote
 
 import torch
@@ -46,7 +46,7 @@ _URL = re.compile(r"(?P<kind>[A-Za-z][A-Za-z0-9+.-]*)://")
 _SECRET = re.compile(r"://[^/@]*:[^/@]*@")
 
 # The system's limit on paths, and room for the options of a wide table.
-_LONGEST_ADDRESS, _LONGEST_NAME = 4096, 2**18
+_LONGEST_PART, _LONGEST_ADDRESS, _LONGEST_NAME = 255, 4096, 2**18
 
 # Stamping this many takes 0.1 to 0.3 s on a local disk.
 MAX_FILES = 20_000
@@ -148,59 +148,6 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     raise OSError(f"{os.fspath(path)} is no regular file, but a directory, a pipe or a device")
 
 
-# Directories and files that systems leave beside a user's.
-_OF_SYSTEMS = frozenset(
-    (
-        *("__MACOSX", "__pycache__", "$RECYCLE.BIN", "System Volume Information", "lost+found"),
-        *("@eaDir", "@Recycle", "@Recently-Snapshot", "@tmp", "#recycle", "#snapshot"),
-        *("Thumbs.db", "desktop.ini"),
-    )
-)
-
-
-def is_hidden(name: str) -> bool:
-    return name.startswith(".") or name in _OF_SYSTEMS
-
-
-def walk_once(
-    folder: str | os.PathLike[str], seen: set[tuple[int, int]]
-) -> list[tuple[str, list[str]]]:
-    """The directories below a folder, sorted, and their files' names, sorted, without hidden ones.
-
-    Links are followed, but no directory is visited twice, nor one of those `seen`: a loop of links
-    would repeat all files. Raises a DataError for a directory that cannot be listed.
-    """
-    found = []
-    for at, folders, names in os.walk(folder, onerror=_refuse_to_skip, followlinks=True):
-        found.append((at, sorted(name for name in names if not is_hidden(name))))
-        own = (name for name in sorted(folders) if not is_hidden(name))
-        folders[:] = [name for name in own if _is_new(f"{at}{os.sep}{name}", seen)]
-    return sorted(found)
-
-
-def _refuse_to_skip(error: OSError) -> NoReturn:
-    raise DataError(
-        f"the directory {error.filename} cannot be listed: {error.strerror}. Let this user read it."
-    ) from error
-
-
-def identity_of(path: str | os.PathLike[str]) -> tuple[int, int]:
-    """A directory's device and inode; raises OSError."""
-    status = os.stat(path)  # noqa: PTH116 - of a million paths
-    return status.st_dev, status.st_ino
-
-
-def _is_new(path: str, seen: set[tuple[int, int]]) -> bool:
-    try:
-        identity = identity_of(path)
-    except OSError:
-        return False  # a broken link
-    if identity in seen:
-        return False
-    seen.add(identity)
-    return True
-
-
 class Storage:
     """Files of this machine, or behind URLs of one scheme, by fsspec; errors are OSErrors."""
 
@@ -276,6 +223,11 @@ def _os_errors() -> Iterator[None]:
         raise
     except Exception as error:
         raise OSError(f"{type(error).__name__}: {error}") from error
+
+
+def at_home(path: str) -> str:
+    """A path with the home directory in place of `~`; that of an unknown user stays."""
+    return os.path.expanduser(path)  # noqa: PTH111 - which raises for unknown users
 
 
 def is_url(name: str) -> bool:
@@ -426,9 +378,23 @@ def allocate_in_cache(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 def require_name(source: str) -> None:
     """Refuse a source's name that no system takes, before it gets into a message whole."""
     address = source.partition("?")[0]
-    if "\0" in unquote(source):
+    try:
+        can_be_a_path = b"\0" not in os.fsencode(unquote(source, errors="surrogateescape"))
+    except UnicodeEncodeError:
+        can_be_a_path = False
+    if not can_be_a_path:
         raise ConfigError(
-            f"the data's name {source!r:.80} has a character NUL, which no file has. Leave it out."
+            f"the data's name {source!r:.80} has a character that no file's name has, such as NUL. "
+            "Leave it out."
+        )
+    # Braces stand for many names, and a server may have longer ones.
+    is_path = "{" not in address and "://" not in address
+    parts = (address.partition(":")[2] or address).split("/")
+    longest = max(len(os.fsencode(part)) for part in parts)
+    if is_path and longest > _LONGEST_PART:
+        raise ConfigError(
+            f"the data's name {source!r:.60} has a part of {longest} bytes; a file's or a "
+            f"directory's name has at most {_LONGEST_PART}. Shorten it."
         )
     if len(address) > _LONGEST_ADDRESS or len(source) > _LONGEST_NAME:
         raise ConfigError(

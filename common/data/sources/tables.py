@@ -33,7 +33,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from lipt.common.data.sources.rows import ColumnRows, Labels, impute, labels_of_names
-from lipt.common.data.sources.storage import Query, Stamp, allocate_in_cache, split_query
+from lipt.common.data.sources.storage import Query, Stamp, allocate_in_cache, at_home, split_query
 from lipt.common.data.sources.table_files import (
     Cell,
     Table,
@@ -281,7 +281,7 @@ def token_columns(
         return embedded_texts(table.chunks(texts), length)
     huggingface = query.one_of("names", ("none", "huggingface")) == "huggingface"
     if "tokenizer" in query:
-        path = Path(query.text("tokenizer")).expanduser()
+        path = Path(at_home(query.text("tokenizer")))
         tokenizer = file_tokenizer(path, length, keep_numbers=huggingface)
     else:
         vocabulary = query.number("vocabulary", _DEFAULT_VOCABULARY, minimum=2, maximum=2**24)

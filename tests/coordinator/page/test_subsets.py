@@ -14,6 +14,7 @@ import torch
 from lipt.common.access import Role
 from lipt.common.errors import SignalsError
 from lipt.common.subsets import Examples
+from lipt.common.weights.files import pack
 from lipt.coordinator.compute.jobs.selection import (
     Diagnosed,
     DiagnoseData,
@@ -211,8 +212,12 @@ async def test_diagnosis_is_computed_and_shown(
     answer = await browser.post("/api/DiagnosisService/Diagnose", json={})
     sha256 = lines_of(answer)[-1]["diagnosis"]["file"]["sha256"]
     assert (await browser.get(f"/api/diagnoses/{sha256}")).json() == summary
-    refused = await browser.get(f"/api/diagnoses/{'0' * 64}")
-    assert (refused.status_code, refused.json()["error"]["reason"]) == (404, "UNKNOWN_BLOB")
+    # Blobs of other kinds, whole diagnoses and hostile ones among them, are no business of it.
+    uploads = (Diagnosis({"secret": 1}, {}).pack(), b"junk", pack({}, {"diagnosis": "[" * 100_000}))
+    others = [page.app.blobs.put_bytes(content).sha256 for content in uploads]
+    for digest in ("0" * 64, "0", "%00", *others):
+        refused = await browser.get(f"/api/diagnoses/{digest}")
+        assert (refused.status_code, refused.json()["error"]["reason"]) == (404, "UNKNOWN_BLOB")
 
 
 async def test_examples_are_shown_by_id_with_their_labels(

@@ -280,6 +280,16 @@ def test_the_columns_equal_cleanlab_s() -> None:
     assert [row for row in range(8) if found["is_outlier_issue"][row] == "True"] == [7]
     assert list(table(paths=PATHS)[0])[:2] == ["index", "filepath"]
     assert [row["filepath"] for row in table(paths=PATHS)] == PATHS
-    rows = table(made_up_findings() | {"class_names": ['cat, "tame"\n', "=1+1"]})
+    rows = table(made_up_findings() | {"class_names": ['cat, "tame"\n', "dog"]})
     assert rows[0]["given_label"] == 'cat, "tame"\n'
     assert len(rows) == 8
+
+
+def test_no_cell_is_a_formula_or_an_escape_sequence() -> None:
+    names = ["=cmd|' /C calc'!A0", "\x1b[31m-red"]
+    paths = ["@SUM(1)", "\t=1+1", "\r+1", " -1+1", "-1", "caf\udce9.png", "\u202e=1", "\uff1d1+1"]
+    rows = table(made_up_findings() | {"class_names": names}, paths)
+    assert rows[0]["given_label"] == "'=cmd|' /C calc'!A0"
+    assert rows[4]["given_label"] == r"\x1b[31m-red"
+    shown = ["'@SUM(1)", r"\t=1+1", r"\r+1", "' -1+1", "-1", r"caf\udce9.png", r"\u202e=1"]
+    assert [row["filepath"] for row in rows] == [*shown, "'\uff1d1+1"]
