@@ -20,6 +20,7 @@ from pydantic import Field
 from torch import Tensor
 
 from lipt.common.errors import ConfigError, LiptError
+from lipt.common.text import encodable
 
 # Limits on formats from a peer.
 MAX_COLUMNS = 64
@@ -73,6 +74,8 @@ class Column:
     standardized: bool = False
 
     def __post_init__(self) -> None:
+        if encodable(self.name) != self.name:
+            raise ConfigError(f"the column's name {self.name!r:.80} is not UTF-8. Rename it.")
         if self.standardized and not self.type.dtype.is_floating_point:
             raise ConfigError(
                 f"column {self.name!r} of {self.type} cannot be standardized. Give it as float32."

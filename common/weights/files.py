@@ -256,6 +256,9 @@ def read_container(
         if entry.dtype not in DTYPES:
             raise malformed(label, f"{quoted(name)} has the unknown dtype {entry.dtype[:20]!r}")
         spec = TensorSpec(tuple(entry.shape), DTYPES[entry.dtype])
+        # Beside a 0 any other size would fit the file, but not a tensor.
+        if math.prod(filter(None, spec.shape)) * spec.dtype.itemsize >= 2**63:
+            raise malformed(label, f"{quoted(name)} is {spec}, which no tensor can be")
         if entry.data_offsets != [end, end + spec.num_bytes]:
             where = f"lies at {entry.data_offsets}, not at {[end, end + spec.num_bytes]}"
             raise malformed(label, f"{quoted(name)} is {spec}, but {where}")

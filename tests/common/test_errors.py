@@ -6,12 +6,14 @@ import pytest
 from lipt.common.backoff import RetryPolicy, retry
 from lipt.common.errors import (
     CorruptBlobError,
+    DataError,
     LiptError,
     QueueFullError,
     UnknownBlobError,
     UnreachableError,
     error_class,
     error_classes,
+    to_status,
 )
 
 FAMILIES = {cls.__name__: cls for cls in error_classes() if "reason" not in vars(cls)}
@@ -87,3 +89,9 @@ def test_an_error_decides_on_its_retry() -> None:
     policy = RetryPolicy(1.0, 4.0, lambda: 1.0, sleep=pauses.append)
     assert retry(attempt, on=AGAIN, policy=policy) == "done"
     assert pauses == [5.0, 2.0, 4.0]
+
+
+def test_a_message_holds_only_what_can_be_encoded() -> None:
+    error = DataError("/data/caf\udce9 cannot be read. Rename it.")
+    assert str(error) == error.message == r"/data/caf\udce9 cannot be read. Rename it."
+    assert to_status(error).message == str(error)

@@ -71,3 +71,8 @@ def test_a_format_without_statistics_is_a_spec() -> None:
     ):
         with pytest.raises(ConfigError, match="do not fit the column"):
             ColumnFormat(column, mean, std)
+
+
+def test_a_column_has_a_name_that_can_be_sent() -> None:
+    with pytest.raises(ConfigError, match=r"name 'caf\\udce9' is not UTF-8"):
+        Column("caf\udce9", ColumnType.FLOAT32)

@@ -107,6 +107,10 @@ MALFORMED = {
         r"float32\[1152921504606846976\], but lies at \[0, 4\]",
     ),
     "a hole": (file_of({"w": entry(offsets=[4, 8])}, bytes(8)), r"at \[4, 8\], not at \[0, 4\]"),
+    "a shape that overflows": (
+        file_of({"w": entry(shape=[0, 2**62], offsets=[0, 0])}, b""),
+        r"float32\[0, 4611686018427387904\], which no tensor can be",
+    ),
     "an overlap": (file_of({"w": entry(), "v": entry()}, b"1234"), r"\[0, 4\], not at \[4, 8\]"),
     "bytes at the end": (file_of({"w": entry()}, b"12345"), "describes 4 bytes, 5 are there"),
     "bytes missing": (file_of({"w": entry()}, b"123"), "describes 4 bytes, 3 are there"),

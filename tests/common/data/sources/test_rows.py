@@ -2,6 +2,7 @@ import hashlib
 import os
 import struct
 from pathlib import Path
+from typing import Any
 
 import hypothesis.strategies as st
 import pytest
@@ -9,7 +10,7 @@ import torch
 from hypothesis import given
 from torch import Tensor
 
-from lipt.common.data import open_dataset
+from lipt.common.data import open_data, open_dataset
 from lipt.common.data.sources import storage
 from lipt.common.data.sources.rows import fingerprint, sampled_rows
 from lipt.common.data.sources.tables import (
@@ -172,3 +173,27 @@ def test_other_files_are_not_tokenizers(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text("{}")
     with pytest.raises(DataError, match=r"t\.json cannot be read: .*Name a tokenizer\.json"):
         file_tokenizer(tmp_path / "t.json", 4, keep_numbers=False)
+
+
+SURROGATE, ESCAPED = "\ud800", "\\ud800"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        [(torch.ones(2) * row, ("a", SURROGATE)[row % 2]) for row in range(6)],
+        [(torch.ones(2) * row, (["a"], ["a", SURROGATE])[row % 2]) for row in range(6)],
+        {"x": [*range(6)], "label": ["a", SURROGATE] * 3},
+    ],
+    ids=["classes", "labels", "table"],
+)
+def test_names_that_are_not_utf8_are_escaped_in_all_sources(data: Any) -> None:
+    opened = open_data(data)
+    names = opened.class_names if opened.rows.targets is None else opened.rows.targets.names
+    assert names == ("a", ESCAPED)
+
+
+def test_a_class_has_a_name_and_no_text() -> None:
+    data = [(torch.ones(2) * row, ("a", "b" * 1001)[row % 2]) for row in range(6)]
+    with pytest.raises(DataError, match=r"the name 'b{59} has 1001 characters; at most 1000 are"):
+        open_data(data)

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lipt.common.data import open_dataset
+from lipt.common.data import open_dataset, open_pairs
+from lipt.common.data.loading import name_with_target
 from lipt.common.data.sources import storage
 from lipt.common.data.sources.storage import (
     Ranges,
@@ -21,6 +22,7 @@ from lipt.common.data.sources.storage import (
     Storage,
     allocate_tensor,
     cached_tensors,
+    open_regular,
     storage_of,
 )
 from lipt.common.data.sources.webdataset import webdataset_rows
@@ -234,3 +236,38 @@ def test_a_full_disk_is_logged_and_memory_is_used_instead(
     assert values.fill_(1).sum() == 8
     assert "held in memory" in caplog.text
     assert "No space left" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("csv:a\0b", "a character that no file's name has, such as NUL"),
+        ("csv:a.csv?classes=%00", "a character that no file's name has"),
+        ("features:\ud800", "a character that no file's name has"),
+        ("a" * 256, "a part of 256 bytes; .* at most 255"),
+        ("cifar10:/data/" + 128 * "\u00e9", "a part of 256 bytes"),
+        ("imagefolder:" + 5000 * "a/", "10012 characters and 10012 with its options"),
+        ("imagefolder:" + "a" * 10**6, "a part of 1000000 bytes"),
+        ("csv:a.csv?drop=" + "a" * 2**18, "9 characters and 262159 with its options"),
+        ("webdataset:{" + "a," * 10**6 + "}", "2000013 characters"),
+    ],
+)
+def test_names_that_no_file_has_are_refused_in_a_short_message(name: str, words: str) -> None:
+    for read in (open_dataset, open_pairs, lambda given: name_with_target(given, "y")):
+        with pytest.raises(ConfigError, match=words) as caught:
+            read(name)
+        assert len(str(caught.value)) < 300
+
+
+def test_the_home_of_an_unknown_user_is_a_missing_file() -> None:
+    with pytest.raises(
+        DataError, match=r"~nobody-is-called-this/a.csv cannot be read: .*No such file"
+    ):
+        open_dataset("csv:~nobody-is-called-this/a.csv")
+
+
+def test_a_path_out_of_a_table_may_be_none(tmp_path: Path) -> None:
+    for name in ("a\0b.png", "\ud800.png"):
+        with pytest.raises(OSError, match="is no path"):
+            open_regular(name)
+        assert Stamp.of([name]).holds()
