@@ -28,7 +28,7 @@ from lipt.common.inputs.specs import InputFormat
 from lipt.common.models import build_model, lay_out
 from lipt.common.models.head import frozen_names
 from lipt.common.signals.passes import Batches
-from lipt.common.weights.files import KeptValue, Weights, non_finite, read_weights, specs_of
+from lipt.common.weights.files import KeptValue, Weights, read_weights, specs_of, unusable
 from lipt.core.evaluation import batch_size_for
 from lipt.core.proxies.features import Backbone
 from lipt.core.results import open_learner
@@ -187,7 +187,7 @@ class Workspace(ABC):
         """The run's model with some weights, for evaluation; WeightsError if they do not fit."""
         model = self.new_model(config)
         loaded = self.read_weights(weights, model)
-        if bad := non_finite(loaded):
+        if bad := unusable(loaded):
             raise WeightsError(
                 f"the weights {weights.sha256[:12]} cannot be selected on: {bad}. The model has "
                 "diverged: take a checkpoint from before, and lower the learning rate."

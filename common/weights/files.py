@@ -151,6 +151,23 @@ def non_finite(weights: Mapping[str, torch.Tensor]) -> str:
     return f"{name!r} has NaN or infinite values ({count} of {weights[name].numel()}){more}"
 
 
+# Exact as a float: momentum may divide by it.
+_MOST_BATCHES = 2**53
+
+
+def unusable(weights: Mapping[str, torch.Tensor]) -> str:
+    """Like `non_finite`, also for batch-norm statistics that no training gives."""
+    for name, tensor in weights.items():
+        statistic = name.rpartition(".")[2]
+        if statistic == "running_var" and bool((tensor < 0).any()):
+            return f"{quoted(name)} has a variance below 0 ({float(tensor.min()):.4g})"
+        if statistic == "num_batches_tracked" and tensor.numel():
+            least, most = int(tensor.min()), int(tensor.max())
+            if least < 0 or most > _MOST_BATCHES:
+                return f"{quoted(name)} counts {least if least < 0 else most} batches"
+    return non_finite(weights)
+
+
 def read_weights(
     source: bytes | Path, *, like: Mapping[str, TensorSpec], max_bytes: int
 ) -> Weights:

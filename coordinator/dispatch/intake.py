@@ -24,7 +24,7 @@ from lipt.common.observability.metrics import Meters
 from lipt.common.observability.tracing import span
 from lipt.common.signals.passes import read_range
 from lipt.common.weights.encodings import open_weights
-from lipt.common.weights.files import TensorSpec, non_finite, read_container
+from lipt.common.weights.files import TensorSpec, Weights, quoted, read_container, unusable
 from lipt.coordinator.compute.scan import RangeFolder
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.leases import LeaseId, RangeGrant
@@ -47,21 +47,32 @@ _STATISTICS = ("running_mean", "running_var")
 
 @dataclass(frozen=True)
 class Reference:
-    """Specs of theta*'s trained tensors, their norm, and the number of frozen tensors."""
+    """Specs of theta*'s trained tensors, their norm, and the number of frozen tensors.
+
+    counts: its tensors of whole numbers. num_seen: examples that a learner trains on, with
+    repetitions; no count grows by more.
+    """
 
     specs: Mapping[str, TensorSpec]
     norm: float = 0.0
     num_frozen: int = 0
+    counts: Mapping[str, Tensor] = field(default_factory=dict)
+    num_seen: int = 0
 
     @classmethod
-    def read(cls, blobs: BlobStore, name: BlobName) -> Self:
+    def read(cls, blobs: BlobStore, name: BlobName, num_seen: int) -> Self:
         # The coordinator's own file: only its size is limited.
         most = blobs.max_blob_bytes
         container = read_container(blobs.path(name), max_bytes=most, max_tensors=most)
         frozen = frozen_names_of(container.metadata)
         trained = {name: spec for name, spec in container.specs.items() if name not in frozen}
         norm = trained_norm({name: container.tensor(name) for name in trained})
-        return cls(trained, norm, num_frozen=len(frozen))
+        counts = {
+            name: container.tensor(name)
+            for name, spec in trained.items()
+            if not spec.dtype.is_floating_point
+        }
+        return cls(trained, norm, len(frozen), counts, num_seen)
 
 
 @dataclass(eq=False)
@@ -141,7 +152,10 @@ class Intake:
         require_report(result, run.config.learners.num_snapshots)
         if run.initial_weights is None:
             raise ValueError(f"run {run.run_id} has no initial weights yet")
-        theta = self._reference(run.initial_weights)
+        learners = run.config.learners
+        # SNIP reads one more minibatch.
+        num_batches = learners.num_steps * learners.num_minibatches + 1
+        theta = self._reference(run.initial_weights, num_batches * learners.batch_size)
         pruned = run.config.pruning.method is not PruningMethod.NONE
         density = run.learners[index].density if pruned else None
         # Snapshots are not pruned.
@@ -192,10 +206,12 @@ def check_learner(path: Path, theta: Reference, *, density: float | None = None)
             f"are: a learner is the other {len(theta.specs)} alone."
         )
         raise LearnerRejectedError(f"{error}{frozen if theta.num_frozen else ''}") from None
-    if bad := non_finite(weights):
+    if bad := unusable(weights):
         raise LearnerRejectedError(
-            f"{bad}: the learner diverged. Lower learners.learning_rate, or use precision float32."
+            f"{bad}: the learner diverged, or is no learner of this run. Lower "
+            "learners.learning_rate, use precision float32, or look at the worker."
         )
+    _require_counts(weights, theta)
     norm = trained_norm(weights)
     # A theta* of zeros has no norm to compare with.
     if theta.norm > 0.0 and norm > MAX_GROWTH * theta.norm:
@@ -206,6 +222,17 @@ def check_learner(path: Path, theta: Reference, *, density: float | None = None)
         )
     if density is not None:
         _require_density(weights, density)
+
+
+def _require_counts(weights: Weights, theta: Reference) -> None:
+    for name, before in theta.counts.items():
+        # In float64 no difference overflows.
+        grown = (weights[name].double() - before.double()).abs()
+        if grown.numel() and float(grown.max()) > theta.num_seen:
+            raise LearnerRejectedError(
+                f"{quoted(name)} differs from theta*'s by {float(grown.max()):.4g}, and a learner "
+                f"sees {theta.num_seen} examples: it is no learner of this run. Look at the worker."
+            )
 
 
 def trained_norm(weights: Mapping[str, Tensor]) -> float:

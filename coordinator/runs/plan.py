@@ -44,7 +44,7 @@ from lipt.common.process import Machine, this_machine
 from lipt.common.process.devices import is_out_of_memory
 from lipt.common.text import format_bytes
 from lipt.common.weights.checkpoints import read_checkpoint
-from lipt.common.weights.files import TensorSpec, non_finite, specs_of
+from lipt.common.weights.files import TensorSpec, specs_of, unusable
 from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.settings import LimitSettings, compute_memory_bytes
 from lipt.core.evaluation import num_evaluated_together
@@ -393,7 +393,7 @@ class RunAdmission:
             new_head=new_head,
             max_bytes=self.blobs.max_blob_bytes,
         )
-        if bad := non_finite(weights):
+        if bad := unusable(weights):
             raise WeightsError(
                 f"the weights that the run is to start from cannot be trained on: {bad}. Give "
                 "weights from before they diverged."

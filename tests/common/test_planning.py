@@ -4,7 +4,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lipt.common.computation import computation
 from lipt.common.config.run_config import LearnersConfig
 from lipt.common.determinism import derive_generator, derive_seed, seeded_generators
 from lipt.common.models.footprint import ModelFigures
@@ -93,24 +92,6 @@ def test_memory_and_images_of_a_learner_are_counted() -> None:
 
 
 CPU = torch.device("cpu")
-
-
-def test_threads_and_cudnn_settings_are_restored_after_an_error() -> None:
-    threads, deterministic = torch.get_num_threads(), torch.backends.cudnn.deterministic
-    inside: list[tuple[int, bool]] = []
-
-    def fail() -> None:
-        with computation(threads + 1):
-            inside.append((torch.get_num_threads(), torch.backends.cudnn.deterministic))
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        fail()
-    assert inside == [(threads + 1, True)]
-    assert torch.get_num_threads() == threads
-    assert torch.backends.cudnn.deterministic == deterministic
-    with computation():
-        assert torch.get_num_threads() == threads
 
 
 def test_seeded_generators_are_restored() -> None:

@@ -12,6 +12,7 @@ from lipt.common.errors import RunFailedError, SignalsError
 from lipt.common.inputs.model_input import to_model_input
 from lipt.common.inputs.specs import ImageFormat
 from lipt.common.weights.files import Weights, copy_to_cpu
+from lipt.core import training
 from lipt.core.training import (
     BATCH_SIZE,
     Sgd,
@@ -67,11 +68,16 @@ def initialized(
 
 
 def warmed_up(
-    epochs: float, model: nn.Module | None = None, *, seed: int = 0, **options: object
+    epochs: float,
+    model: nn.Module | None = None,
+    *,
+    seed: int = 0,
+    dataset: Dataset | None = None,
+    **options: object,
 ) -> WarmUpState:
     return warm_up(
         model or make_model(),
-        make_dataset(),
+        dataset or make_dataset(),
         torch.arange(NUM_TRAIN),
         epochs,
         IMAGE,
@@ -187,12 +193,36 @@ def test_frozen_parameters_stay() -> None:
     assert not torch.equal(warmed.weights["4.weight"], make_model().state_dict()["4.weight"])
 
 
-def test_a_diverging_loss_is_refused_with_a_remedy() -> None:
+def test_a_diverging_loss_is_refused_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     config = InitializationConfig(steps=50, batch_size=8, learning_rate=1e30)
     with pytest.raises(RunFailedError, match=r"of 50, with learning rate 1e\+30.*Lower init"):
         initialized(config)
-    model = make_model()
-    with torch.no_grad():
-        model[4].weight.fill_(math.inf)  # type: ignore[index,union-attr,operator]
+    monkeypatch.setattr(training, "LEARNING_RATE", 1e30)
     with pytest.raises(SignalsError, match=r"in step 2 of 2\. .*without `pretraining`"):
-        warmed_up(1, model)
+        warmed_up(1)
+
+
+class BreaksOnWhite(nn.Module):
+    """NaN for an image without a dark pixel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(16, 2)
+
+    def forward(self, images_BCHW: Tensor) -> Tensor:
+        rows_BD = images_BCHW.flatten(1)
+        factor_B = torch.where(rows_BD.amin(dim=1) > 1.9, math.nan, 1.0)
+        return self.fc(rows_BD) * factor_B[:, None]  # type: ignore[no-any-return]
+
+
+def test_examples_on_which_an_untrained_model_is_not_finite_are_named() -> None:
+    dataset = make_dataset()
+    images = dataset.images(torch.arange(len(dataset))).clone()
+    images[30] = 255
+    dataset = in_memory("fake", ("light", "dark"), dataset.labels_N, "0" * 64, images)
+    config = InitializationConfig(steps=50, batch_size=8)
+    named = r"outputs are not finite for 1 of \d+ examples, with ids 30: .*not trained yet"
+    with pytest.raises(SignalsError, match=named):
+        initialized(config, model=BreaksOnWhite(), dataset=dataset)
+    with pytest.raises(SignalsError, match=named):
+        warmed_up(1, BreaksOnWhite(), dataset=dataset)
