@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -54,6 +55,74 @@ def test_a_tenth_of_the_data_is_chosen_and_the_same_again() -> None:
         lipt.select(few_digits(), "resnet9")
     with pytest.raises(ConfigError, match=r"learners\.num_step: there is no such setting"):
         lipt.select(few_digits(), run={"learners": {"num_step": 1}})
+
+
+def test_several_threads_get_the_subsets_of_one_and_change_no_setting() -> None:
+    data, cudnn = few_digits(), torch.backends.cudnn
+    # Dropout draws from the global generator.
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Dropout(0.5), nn.Linear(32, 10))
+
+    def settings() -> list[object]:
+        generator = torch.get_rng_state().tolist()
+        kernels = [cudnn.deterministic, cudnn.benchmark, cudnn.allow_tf32]
+        return [*kernels, torch.get_num_threads(), torch.get_default_dtype(), generator]
+
+    def digest(seed: int) -> str:
+        steps = {"num_steps": 5 if seed else "many"}  # which is refused in the midst of the others
+        run = {**QUICK, "learners": {**QUICK["learners"], **steps}}
+        try:
+            return lipt.select(data, model, strategy="craig", seed=seed, run=run).digest
+        except ConfigError:
+            return "refused"
+
+    before = settings()
+    expected = list(map(digest, range(6)))
+    assert len(set(expected)) == 6
+    for _ in range(2):
+        with ThreadPoolExecutor(6) as threads:
+            assert list(threads.map(digest, range(6))) == expected
+        assert settings() == before
+
+
+@pytest.mark.parametrize(
+    "ambient",
+    [
+        lambda: torch.autocast("cpu", torch.bfloat16),
+        torch.inference_mode,
+        lambda: torch.device("meta"),
+    ],
+)
+def test_the_callers_context_changes_no_subset(ambient: Any) -> None:
+    images, labels = few_digits()
+    asked: dict[str, Any] = {"strategy": "craig", "run": QUICK, "progress": False}
+    expected = lipt.select((images, labels), **asked)
+    pixels = torch.from_numpy(images)
+    with ambient():
+        # Tensors that are made in inference mode are no others.
+        data = pixels * 1, torch.from_numpy(labels)
+        found = lipt.select(data, **asked)
+        assert found.digest == expected.digest
+        assert len(found.dataset(data)) == 24
+        assert lipt.pretrain(data, run=QUICK, progress=False).theta_p.keys()
+
+
+def test_a_model_that_cannot_be_used_is_refused_before_training() -> None:
+    frozen = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).requires_grad_(requires_grad=False)
+    with pytest.raises(ConfigError, match="requires_grad is False for all its 2 parameters"):
+        lipt.select(few_digits(), frozen, strategy="craig", run=QUICK, progress=False)
+
+
+def test_a_compiled_module_gives_the_subset_of_the_module_and_its_names() -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
+    compiled: Any = torch.compile(net, backend="eager")
+    asked: dict[str, Any] = {"run": QUICK, "progress": False}
+    assert lipt.pretrain(few_digits(), compiled, **asked).theta_p.keys() == net.state_dict().keys()
+    for strategy in ("craig", "grand"):
+        digests = {
+            lipt.select(few_digits(), model, strategy=strategy, **asked).digest
+            for model in (net, compiled, nn.DataParallel(net))
+        }
+        assert len(digests) == 1
 
 
 def test_data_is_diagnosed() -> None:

@@ -1,5 +1,6 @@
 import io
 import json
+import math
 import pickle
 import struct
 import subprocess
@@ -23,6 +24,7 @@ from lipt.common.weights.files import (
     read_container,
     read_weights,
     specs_of,
+    unusable,
     write_packed,
 )
 
@@ -371,3 +373,24 @@ def test_none_or_several_state_dicts_are_refused_with_the_keys() -> None:
     ):
         with pytest.raises(ValueError, match=f"no state dict among {words}"):
             state_dict_in(content)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("bn.running_var", torch.tensor([1.0, -1e-9]), "'bn.running_var' has a variance below 0"),
+        ("running_var", torch.tensor([math.nan]), "'running_var' has NaN or infinite values"),
+        ("bn.num_batches_tracked", torch.tensor(2**63 - 1), "counts 9223372036854775807 batches"),
+        ("bn.num_batches_tracked", torch.tensor(-1), "'bn.num_batches_tracked' counts -1 batches"),
+        ("bn.num_batches_tracked", torch.tensor(2**53), ""),
+        ("bn.running_var", torch.zeros(2), ""),
+        ("bn.running_mean", torch.tensor([-1.0]), ""),
+        ("var", torch.tensor([-1.0]), ""),
+    ],
+)
+def test_statistics_that_no_training_gives_are_unusable(
+    name: str, value: torch.Tensor, words: str
+) -> None:
+    weights = {"w": torch.tensor([-1.0]), name: value}
+    assert words in unusable(weights)
+    assert bool(unusable(weights)) == bool(words)

@@ -14,6 +14,12 @@ from lipt.common.weights.files import specs_of
 from lipt.coordinator.dispatch.intake import Reference, check_learner, require_report, trained_norm
 from lipt.coordinator.runs.transitions import LearnerResult
 
+STATISTICS = {
+    "bn.running_var": torch.ones(2),
+    "bn.num_batches_tracked": torch.tensor(5),
+    "seen": torch.arange(3, dtype=torch.int32),
+    "mask": torch.ones(2, dtype=torch.bool),
+}
 WEIGHTS = {"w": torch.tensor([[1.0, 0.0], [0.0, 2.0]]), "steps": torch.tensor(3)}
 
 
@@ -121,3 +127,29 @@ def test_a_learner_with_a_frozen_tensor_is_rejected(tmp_path: Path) -> None:
         check_learner(path, Reference(specs_of({"w": WEIGHTS["w"]}), num_frozen=1))
     path.write_bytes(encode_sparse({"w": WEIGHTS["w"]}))
     check_learner(path, Reference(specs_of({"w": WEIGHTS["w"]}), num_frozen=1), density=0.5)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"bn.running_var": torch.tensor([1.0, -0.5])}, r"a variance below 0 \(-0\.5\)"),
+        ({"bn.num_batches_tracked": torch.tensor(2**63 - 1)}, "counts 9223372036854775807"),
+        ({"bn.num_batches_tracked": torch.tensor(-1)}, "counts -1 batches"),
+        # A learner of 8 examples has counted 8 at most.
+        ({"bn.num_batches_tracked": torch.tensor(14)}, r"'bn\.num_batches_tracked' .* by 9, .* 8"),
+        ({"seen": torch.tensor([0, 1, -(2**31)], dtype=torch.int32)}, "'seen' differs from theta"),
+        ({"bn.num_batches_tracked": torch.tensor(13), "mask": torch.zeros(2).bool()}, ""),
+    ],
+)
+def test_statistics_and_counts_that_no_training_gives_are_rejected(
+    tmp_path: Path, changed: dict[str, torch.Tensor], words: str
+) -> None:
+    counts = {name: it for name, it in STATISTICS.items() if not it.is_floating_point()}
+    theta = Reference(specs_of(STATISTICS), counts=counts, num_seen=8)
+    path = tmp_path / "learner"
+    path.write_bytes(encode_sparse({**STATISTICS, **changed}))
+    if not words:
+        check_learner(path, theta)
+        return
+    with pytest.raises(LearnerRejectedError, match=words):
+        check_learner(path, theta)

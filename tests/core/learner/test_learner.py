@@ -1,6 +1,7 @@
 import dataclasses
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,13 @@ from lipt.common.config.run_config import (
 )
 from lipt.common.config.tasks import LearnerTask
 from lipt.common.data import Shard
-from lipt.common.errors import ConfigError, DataError, DivergedError, LearnerStoppedError
+from lipt.common.errors import (
+    ConfigError,
+    DataError,
+    DivergedError,
+    LearnerStoppedError,
+    SignalsError,
+)
 from lipt.common.inputs.specs import ImageFormat, spec_of
 from lipt.common.models import build_model
 from lipt.common.weights.files import Weights, specs_of
@@ -25,7 +32,16 @@ from tests.image_files import encoded, files_of
 
 CPU = torch.device("cpu")
 OWN_MODELS = """
+import torch
 from torch import Tensor, nn
+
+class BreaksOnWhite(nn.Flatten):
+    def forward(self, x):
+        rows = super().forward(x)
+        return rows * torch.where(rows.amin(dim=1) > 1.7, float("nan"), 1.0)[:, None]
+
+def breaks_on_white(num_classes):
+    return nn.Sequential(BreaksOnWhite(), nn.Linear(64, num_classes))
 
 def dropout(num_classes):
     return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, num_classes))
@@ -247,6 +263,25 @@ def test_divergence_is_reported_with_step_and_remedy() -> None:
     )
     with pytest.raises(DivergedError, match="weights not finite after step 1 of 1"):
         train(make_task(learners=last))
+
+
+def test_examples_on_which_theta_star_is_not_finite_are_named(own_models: str) -> None:
+    task = make_task(model=f"{own_models}:breaks_on_white")
+    white = made_up()
+    white[3] = 255
+    shard = Shard(white, torch.arange(16) % 10)
+    given: dict[str, Any] = {
+        "device": CPU,
+        "allowed_modules": (own_models,),
+        "on_step": lambda *_: None,
+        "should_stop": lambda: False,
+    }
+    initial = theta_star(task, own_models)
+    named = "not finite for 1 of 16 examples, with ids {}: .*not trained yet"
+    with pytest.raises(SignalsError, match=named.format(3)):
+        train_learner(task, initial, shard, **given)
+    with pytest.raises(SignalsError, match=named.format(103)):
+        train_learner(task, initial, shard, ids=torch.arange(100, 116), **given)
 
 
 def freezing(*patterns: str, num_snapshots: int = 0) -> LearnersConfig:

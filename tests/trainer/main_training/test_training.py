@@ -3,6 +3,7 @@ import json
 import re
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from lipt.common.data import Dataset
 from lipt.common.data.loading import load, open_data
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.data.sources.user_data import rows_of_data
-from lipt.common.errors import ConfigError, DataError, DivergedError
+from lipt.common.errors import ConfigError, DataError, DivergedError, SignalsError
 from lipt.common.inputs.model_input import columns_in
 from lipt.common.targets.kinds import TargetKind
 from lipt.trainer.main_training import Schedule, Trained, evenly, training
@@ -63,6 +64,47 @@ def test_small_images_are_not_augmented_unless_asked(digits: Dataset) -> None:
 def test_training_starts_from_the_initial_weights(digits: Dataset) -> None:
     begun = fit(net(1), digits, recipe=RECIPE, initial=net(2).state_dict())
     assert equal(begun, fit(net(2), digits, recipe=RECIPE))
+
+
+def test_a_compiled_module_trains_as_it_does_itself_and_keeps_its_names(digits: Dataset) -> None:
+    compiled: Any = torch.compile(net(), backend="eager")
+    trained = fit(compiled, digits, recipe=RECIPE)
+    assert equal(trained, fit(net(), digits, recipe=RECIPE))
+    begun = fit(compiled, digits, recipe=RECIPE, initial=trained.weights)
+    assert begun.weights.keys() == net().state_dict().keys()
+
+
+class BreaksOnWhite(nn.Linear):
+    """NaN for an image without a dark pixel."""
+
+    def forward(self, images_BCHW: Tensor) -> Tensor:
+        rows_BD = images_BCHW.flatten(1)
+        factor_B = torch.where(rows_BD.amin(dim=1) > 0, torch.nan, 1.0)
+        return super().forward(rows_BD) * factor_B[:, None]
+
+
+def test_an_example_on_which_the_untrained_model_is_not_finite_is_named(digits: Dataset) -> None:
+    images = digits.images(torch.arange(40)).clone()
+    images[17] = 255
+    data = in_memory("white", digits.class_names, digits.labels_N[:40], "0" * 64, images)
+    with pytest.raises(SignalsError, match="not finite for 1 of 40 examples, with ids 17: "):
+        fit(BreaksOnWhite(64, 10), data, recipe=RECIPE)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (nn.Sequential(nn.Flatten(), nn.Linear(64, 7)), r"to the shape \(2, 7\)"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(64, 10).double()), r"call model\.float\(\)"),
+        (nn.Linear(64, 10).requires_grad_(requires_grad=False), "fails on 1x8x8 images"),
+        (net().to("meta"), "on the meta device"),
+    ],
+)
+def test_a_module_that_cannot_be_trained_is_refused(
+    digits: Dataset, model: nn.Module, words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        fit(model, digits, recipe=RECIPE)
 
 
 def test_epoch_records_are_cumulative_json_lines(

@@ -246,3 +246,23 @@ def test_all_ranks_train_on_rank_0_s_subset(tmp_path: Path) -> None:
         (warning,) = record["warnings"]
         assert "epoch 1: no new subset (away.)" in warning
         assert record["refusal"].startswith("MissingExtraError: That needs the package 'numba'")
+
+
+def test_the_default_device_and_dtype_change_no_draw() -> None:
+    subset, labels = made_up_subset(list(range(0, 100, 3))), list(range(10)) * 10
+
+    def draws() -> list[object]:
+        fixed, resampled = (
+            SubsetSampler(subset, seed=1),
+            RepeatedRandomSampler(100, fraction=0.3, labels=torch.tensor(labels, device="cpu")),
+        )
+        order = [len(fixed), list(fixed), len(resampled), list(resampled)]
+        return [*order, fixed.weights(0, 4).dtype, fixed.weights(0, 4).device.type]
+
+    expected = draws()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"), torch.inference_mode():
+            assert draws() == expected
+    finally:
+        torch.set_default_dtype(torch.float32)

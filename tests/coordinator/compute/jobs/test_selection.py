@@ -174,6 +174,16 @@ def test_uploaded_weights_that_are_not_finite_are_refused(context: Context, sele
     assert "learner" not in sentence
 
 
+def test_uploaded_statistics_that_no_training_gives_are_refused(
+    context: Context, select: Any
+) -> None:
+    state = context.new_model(CONFIG).state_dict()
+    name = next(name for name in state if name.endswith("running_var"))
+    hostile = put(context, **{**state, name: -state[name]})
+    with pytest.raises(WeightsError, match=rf"{name}' has a variance below 0"):
+        select(Probe(SIGNALS), weights=hostile)
+
+
 def test_missing_paired_features_are_an_error(context: Context, select: Any) -> None:
     probe = Probe(frozenset({Need.PAIRED_FEATURES}))
     how = r"lipt subset get --features FILE\.safetensors.*client\.subset"
