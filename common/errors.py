@@ -220,7 +220,7 @@ class WrongOffsetError(TransferError, reason="WRONG_OFFSET", code="FAILED_PRECON
 
 
 class UploadInProgressError(TransferError, reason="UPLOAD_IN_PROGRESS", code="ABORTED"):
-    """Another peer is sending the same blob; try again later."""
+    """Another process is writing the same blob; try again later."""
 
 
 class UnavailableError(LiptError, retryable=True):

@@ -14,12 +14,13 @@ import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
+from itertools import count
 from pathlib import Path
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.files import remove_stale_temporaries, state_errors
 from lipt.common.blobs.store import BlobStore, Upload
-from lipt.common.errors import ForeignBlobError, StateError, StorageFullError, UploadInProgressError
+from lipt.common.errors import ForeignBlobError, StateError, StorageFullError
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.metrics import Readings
 from lipt.coordinator.access.caller import Evidence
@@ -108,7 +109,10 @@ class _Entry:
 
 @dataclass(eq=False)
 class Accounts:
-    """Uploads by digest; used from one thread."""
+    """Finished uploads by digest, unfinished ones by part; used from one thread.
+
+    Each sender of a blob has parts of its own, so that none waits for, or spoils, another's.
+    """
 
     quota: Quota
     _: KW_ONLY
@@ -119,44 +123,49 @@ class Accounts:
     def restore(self, finished: Mapping[str, int], unfinished: Mapping[str, int]) -> None:
         now = self.clock()
         for sizes, whole in ((finished, True), (unfinished, False)):
-            for sha256, size_bytes in sizes.items():
-                self._entries[sha256] = _Entry("", size_bytes, finished=whole, heard_at=now)
+            for key, size_bytes in sizes.items():
+                self._entries[key] = _Entry("", size_bytes, finished=whole, heard_at=now)
+
+    def part_of(self, name: BlobName, sender: str) -> str:
+        """The part that a sender's upload continues: its first one that is not being sent."""
+        parts = (f"{name.sha256}.{sender}.{number}" for number in count())
+        return next(part for part in parts if not self._is_sent(part))
 
     def begin(
-        self, name: BlobName, peer: str, allowance: Allowance | None = None
+        self, part: str, name: BlobName, peer: str, allowance: Allowance | None = None
     ) -> tuple[str, ...]:
-        """Reserve a declared size, and return the silent uploads to remove; `end` has to follow."""
-        before = self._entries.get(name.sha256)
-        if before is not None and before.sending:
-            raise UploadInProgressError(f"blob {name} is being sent by someone else. Try again.")
+        """Reserve a declared size, and return the silent parts to remove; `end` has to follow."""
         if allowance is not None:
-            self._require_allowed(name, allowance)
+            self._require_allowed(part, name, allowance)
         lease = None if allowance is None or self._left_too_much(peer) else allowance.lease
-        leaving = () if lease else self._require_room(name, peer)
-        for sha256 in leaving:
-            del self._entries[sha256]
-        self._entries[name.sha256] = _Entry(peer, name.size_bytes, lease=lease, sending=True)
+        leaving = () if lease else self._require_room(part, name, peer)
+        for silent in leaving:
+            del self._entries[silent]
+        self._entries[part] = _Entry(peer, name.size_bytes, lease=lease, sending=True)
         return leaving
 
-    def end(self, name: BlobName, *, finished: bool, kept: bool) -> None:
+    def end(self, part: str, name: BlobName, *, finished: bool, kept: bool) -> None:
         """Record that sending has ended: finished, partly kept, or discarded."""
-        entry = self._entries[name.sha256]
-        if finished or kept:
-            self._entries[name.sha256] = replace(
-                entry, sending=False, finished=finished, heard_at=self.clock()
-            )
-        else:
-            del self._entries[name.sha256]
+        entry = replace(self._entries.pop(part), sending=False, heard_at=self.clock())
+        if finished:
+            # Of several senders the first counts.
+            self._entries.setdefault(name.sha256, replace(entry, finished=True))
+        elif kept:
+            self._entries[part] = entry
 
-    def forget(self, digests: Iterable[str]) -> None:
+    def forget(self, keys: Iterable[str]) -> None:
         """Drop uploads that are gone or named by a record, except those being sent."""
-        for sha256 in digests:
-            entry = self._entries.get(sha256)
-            if entry is not None and not entry.sending:
-                del self._entries[sha256]
+        for key in keys:
+            if not self._is_sent(key):
+                self._entries.pop(key, None)
 
-    def digests(self) -> frozenset[str]:
+    def keys(self) -> frozenset[str]:
+        """The digests and parts of all uploads."""
         return frozenset(self._entries)
+
+    def _is_sent(self, key: str) -> bool:
+        entry = self._entries.get(key)
+        return entry is not None and entry.sending
 
     def num_unfinished(self) -> int:
         return sum(not entry.finished for entry in self._entries.values())
@@ -164,9 +173,9 @@ class Accounts:
     def num_bytes(self, *, finished: bool) -> int:
         return sum(it.size_bytes for it in self._entries.values() if it.finished is finished)
 
-    def _require_allowed(self, name: BlobName, allowance: Allowance) -> None:
-        sent = {sha256 for sha256, it in self._entries.items() if it.lease == allowance.lease}
-        num_files = len(sent | {name.sha256})
+    def _require_allowed(self, part: str, name: BlobName, allowance: Allowance) -> None:
+        sent = {key for key, it in self._entries.items() if it.lease == allowance.lease}
+        num_files = len(sent - {name.sha256} | {part})
         if name.size_bytes > allowance.max_file_bytes or num_files > allowance.max_files:
             raise ForeignBlobError(
                 f"{name} would be file number {num_files} under the lease of "
@@ -180,17 +189,17 @@ class Accounts:
         own = [entry for entry in left if entry.peer == peer]
         return _bytes(own) > self.quota.max_bytes_per_peer or _bytes(left) > self.quota.max_bytes
 
-    def _require_room(self, name: BlobName, peer: str) -> tuple[str, ...]:
+    def _require_room(self, part: str, name: BlobName, peer: str) -> tuple[str, ...]:
         quota = self.quota
         others = {
-            sha256: entry
-            for sha256, entry in self._entries.items()
-            if entry.lease is None and sha256 != name.sha256
+            key: entry
+            for key, entry in self._entries.items()
+            if entry.lease is None and key != part
         }
-        own = {sha256: entry for sha256, entry in others.items() if entry.peer == peer}
+        own = {key: entry for key, entry in others.items() if entry.peer == peer}
         of_one = (quota.max_bytes_per_peer, quota.max_unfinished_per_peer)
         leaving = self._fit(own, name, "this peer", *of_one)
-        rest = {sha256: entry for sha256, entry in others.items() if sha256 not in leaving}
+        rest = {key: entry for key, entry in others.items() if key not in leaving}
         of_all = (quota.max_bytes, quota.max_unfinished)
         return leaving + self._fit(rest, name, "all peers together", *of_all)
 
@@ -202,21 +211,21 @@ class Accounts:
         max_bytes: int,
         max_unfinished: int,
     ) -> tuple[str, ...]:
-        """Uploads to remove so that another fits, longest silent first."""
+        """Parts to remove so that another fits, longest silent first."""
         num_bytes = _bytes(entries.values()) + name.size_bytes
-        unfinished = {sha256: it for sha256, it in entries.items() if not it.finished}
+        unfinished = {key: it for key, it in entries.items() if not it.finished}
         num_unfinished = len(unfinished) + 1
         silent = sorted(
-            (entry.heard_at, sha256)
-            for sha256, entry in unfinished.items()
+            (entry.heard_at, part)
+            for part, entry in unfinished.items()
             if not entry.sending and entry.heard_at <= self.clock() - _GRACE_SECONDS
         )
         leaving = []
-        for _, sha256 in silent:
+        for _, part in silent:
             if num_bytes <= max_bytes and num_unfinished <= max_unfinished:
                 break
-            leaving.append(sha256)
-            num_bytes -= unfinished[sha256].size_bytes
+            leaving.append(part)
+            num_bytes -= unfinished[part].size_bytes
             num_unfinished -= 1
         if num_unfinished > max_unfinished:
             raise StorageFullError(
@@ -245,38 +254,54 @@ class Uploads:
     store: BlobStore
     accounts: Accounts
 
+    async def committed_offset(self, name: BlobName, sender: str) -> int:
+        """The number of bytes kept of a sender's upload, where it resumes."""
+        part = self.accounts.part_of(name, sender)
+        return await asyncio.to_thread(self.store.committed_offset, name, part)
+
     @asynccontextmanager
     async def receiving(
-        self, name: BlobName, offset_bytes: int, peer: str, allowance: Allowance | None = None
+        self,
+        name: BlobName,
+        offset_bytes: int,
+        sender: str,
+        peer: str,
+        allowance: Allowance | None = None,
     ) -> AsyncIterator[Upload]:
-        """Open an upload at an offset; raises as `Accounts.begin` and `BlobStore.open_upload`."""
-        leaving = self.accounts.begin(name, peer, allowance)
-        opening = asyncio.ensure_future(asyncio.to_thread(self._open, name, offset_bytes, leaving))
+        """Open a sender's upload at an offset; raises as `Accounts.begin` and `open_upload`."""
+        part = self.accounts.part_of(name, sender)
+        leaving = self.accounts.begin(part, name, peer, allowance)
+        begin = asyncio.to_thread(self._open, part, name, offset_bytes, leaving)
+        opening = asyncio.ensure_future(begin)
         try:
             yield await asyncio.shield(opening)
         finally:
             # The account is also closed if the caller is cancelled.
-            await asyncio.shield(self._end(name, opening))
+            await asyncio.shield(self._end(part, name, opening))
 
-    def _open(self, name: BlobName, offset_bytes: int, leaving: Iterable[str]) -> Upload:
-        for sha256 in leaving:
-            self.store.expiry.remove_part(sha256, before=math.inf)
-        return self.store.open_upload(name, offset_bytes)
+    def _open(self, part: str, name: BlobName, offset: int, leaving: Iterable[str]) -> Upload:
+        for silent in leaving:
+            self.store.expiry.remove_part(silent, before=math.inf)
+        return self.store.open_upload(name, offset, part)
 
-    async def _end(self, name: BlobName, opening: asyncio.Future[Upload]) -> None:
+    async def _end(self, part: str, name: BlobName, opening: asyncio.Future[Upload]) -> None:
         # The thread cannot be stopped, so wait for it.
         await asyncio.wait({opening})
         finished = kept = False
         try:
             upload = None if opening.exception() else opening.result()
-            finished, kept = await asyncio.to_thread(self._close, name, upload)
+            finished, kept = await asyncio.to_thread(self._close, part, name, upload)
         finally:
-            self.accounts.end(name, finished=finished, kept=kept)
+            self.accounts.end(part, name, finished=finished, kept=kept)
 
-    def _close(self, name: BlobName, upload: Upload | None) -> tuple[bool, bool]:
+    def _close(self, part: str, name: BlobName, upload: Upload | None) -> tuple[bool, bool]:
         if upload is not None:
             upload.close()
-        return self.store.has(name), self.store.part(name).exists()
+        path, finished = self.store.part(name, part), self.store.has(name)
+        if finished:  # another sender may have been faster
+            with state_errors(path):
+                path.unlink(missing_ok=True)
+        return finished, path.exists()
 
 
 @dataclass(eq=False)
@@ -398,7 +423,7 @@ class Storage:
 
     async def collect(self) -> None:
         """Remove expired files; those that cannot be removed now are retried later."""
-        work = asyncio.ensure_future(asyncio.to_thread(self._collect, self.accounts.digests()))
+        work = asyncio.ensure_future(asyncio.to_thread(self._collect, self.accounts.keys()))
         try:
             done, settled = await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -433,7 +458,7 @@ class Storage:
                 unused_since=now - settings.unused_hours * _HOUR,
                 cut_since=now - settings.unfinished_hours * _HOUR,
             )
-            parts = {part.sha256 for part in self.blobs.expiry.parts()}
+            parts = {part.name for part in self.blobs.expiry.parts()}
             left = {it for it in uploads if it in parts or self.blobs.expiry.blob(it) is not None}
             return done, uploads - left.difference(named_digests(self.directory))
 
@@ -460,8 +485,8 @@ def open_accounts(
     """The accounts, with the uploads of an earlier process; reads the disk."""
     named = set(named_digests(directory))
     left = (blobs.expiry.blob(digest) for digest in blobs.expiry.digests() if digest not in named)
-    finished = {blob.sha256: blob.size_bytes for blob in left if blob is not None}
-    unfinished = {part.sha256: part.size_bytes for part in blobs.expiry.parts()}
+    finished = {blob.name: blob.size_bytes for blob in left if blob is not None}
+    unfinished = {part.name: part.size_bytes for part in blobs.expiry.parts()}
     taken = sum(finished.values())
     usable = free_bytes(directory) + taken + sum(unfinished.values())
     quota = resolve_quota(settings, usable_bytes=usable)

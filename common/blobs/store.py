@@ -1,7 +1,8 @@
 """Blob store: files named by digest, with resumable uploads and expiry.
 
     blobs/ab/SHA256      a complete blob; ab are the digest's first two digits
-    uploads/SHA256.part  a partial blob; its writer holds a lock that ends with its process
+    uploads/PART.part    a partial blob; its writer holds a lock that ends with its process. PART is
+                         its SHA256, and where it has several senders, .SENDER.NUMBER
     uploads/*.tmp        this machine's temporary files; deleted after their process died
 
 A blob's age counts from its last use. Acknowledging a blob touches it under the lock that removal
@@ -48,9 +49,9 @@ _DIGEST = re.compile("[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A complete or partial blob; `used_at` is in seconds since 1970."""
+    """A complete or partial blob by its digest or PART; `used_at` is in seconds since 1970."""
 
-    sha256: str
+    name: str
     size_bytes: int
     used_at: float
 
@@ -107,9 +108,9 @@ class Expiry:
                 return True
         return False
 
-    def remove_part(self, sha256: str, *, before: float) -> bool:
+    def remove_part(self, part: str, *, before: float) -> bool:
         """Remove a partial blob unless it is open or grew after `before`; whether it was."""
-        path = self._uploads / f"{sha256}.part"
+        path = self._uploads / f"{part}.part"
         with state_errors(path), suppress(FileNotFoundError), FileIO(str(path), "r+") as file:
             if try_lock(file, path) and os.fstat(file.fileno()).st_mtime <= before:
                 path.unlink()
@@ -223,23 +224,23 @@ class BlobStore:
             kept.touch()
             remove_oldest(blobs, most_bytes=max_bytes, keep=kept)
 
-    def committed_offset(self, name: BlobName) -> int:
+    def committed_offset(self, name: BlobName, part: str = "") -> int:
         """The number of bytes stored of a partial blob, where its upload resumes."""
         self._check_size(name)
         if self.has(name):
             return name.size_bytes
-        part = _file(self.part(name))
+        stored = _file(self.part(name, part))
         # Ignore a longer part: its sender declared another size.
-        return part.size_bytes if part and part.size_bytes <= name.size_bytes else 0
+        return stored.size_bytes if stored and stored.size_bytes <= name.size_bytes else 0
 
-    def open_upload(self, name: BlobName, offset_bytes: int) -> Upload:
-        """Begin or resume a blob's upload, as its only writer."""
+    def open_upload(self, name: BlobName, offset_bytes: int, part: str = "") -> Upload:
+        """Begin or resume a blob's upload, as the only writer of its part."""
         self._check_size(name)
         self._make_uploads()
-        return Upload(name, offset_bytes, part=self.part(name), target=self._target(name))
+        return Upload(name, offset_bytes, part=self.part(name, part), target=self._target(name))
 
-    def part(self, name: BlobName) -> Path:
-        return self._uploads / f"{name.sha256}.part"
+    def part(self, name: BlobName, part: str = "") -> Path:
+        return self._uploads / f"{part or name.sha256}.part"
 
     def _make_uploads(self) -> None:
         with state_errors(self._uploads):

@@ -81,8 +81,8 @@ class Caller:
         return self.scores or Role.ADMIN in self.roles
 
     @property
-    def scorer(self) -> str:
-        """The credential of its workers' scores, safe in file names: certificate, token or host."""
+    def label(self) -> str:
+        """Its credential (certificate's name, token or host), readable and safe in file names."""
         identity = self.name if self.certificate else self.key
         if self.name == ANYBODY.name:
             identity = sender_of(identity)

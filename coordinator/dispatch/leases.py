@@ -363,7 +363,7 @@ class Scans:
         return (
             worker.has_data
             and worker.caller.may_score
-            and worker.caller.scorer not in self._distrusted
+            and worker.caller.label not in self._distrusted
             and scan.scan_id not in worker.declined
             and not worker.refusal_of_model(scan.whole.model)
             and worker.versions.get("lipt", "") == scan.lipt

@@ -169,7 +169,7 @@ class WorkerRegistry:
 
     def scorer(self, worker_id: str) -> str:
         """The credential of a registered worker's scores."""
-        return self.note_call(worker_id).caller.scorer
+        return self.note_call(worker_id).caller.label
 
     def alive(self, present: Collection[str]) -> tuple[WorkerRecord, ...]:
         since = self._clock() - _ALIVE_SECONDS

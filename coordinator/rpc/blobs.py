@@ -24,12 +24,13 @@ from lipt.common.errors import CorruptBlobError, InvalidRequestError, Unreachabl
 from lipt.common.observability.metrics import Meters
 from lipt.common.rpc.handlers import Context
 from lipt.common.rpc.messages import CHUNK_BYTES
+from lipt.coordinator.access.caller import current_caller
 from lipt.coordinator.instruments import BLOB_BYTES
 from lipt.coordinator.rpc.limits import peer_of, shown_by
 from lipt.coordinator.storage import Allowance, Uploads, WorkerBlobs
 from lipt.v1 import blob_pb2, blob_pb2_grpc
 
-# A vanished sender blocks other senders of the same blob for this long.
+# A vanished sender counts towards its peer's unfinished uploads for this long.
 IDLE_SECONDS = 20.0
 
 
@@ -83,8 +84,12 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
         name = blob_from_proto(first.blob)
         allowance = self._allowance(name, context)
         if not await asyncio.to_thread(self.store.use, name):
-            offset, peer = first.chunk.offset_bytes, peer_of(context)
-            async with self.uploads.receiving(name, offset, peer, allowance) as upload:
+            offset, sender, peer = (
+                first.chunk.offset_bytes,
+                current_caller().label,
+                peer_of(context),
+            )
+            async with self.uploads.receiving(name, offset, sender, peer, allowance) as upload:
                 await self._append_all(upload, first, request_iterator)
                 await asyncio.to_thread(upload.finish)
         return blob_pb2.WriteBlobResponse(blob=blob_to_proto(name))
@@ -94,7 +99,7 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
     ) -> blob_pb2.GetUploadStatusResponse:
         name = blob_from_proto(request.blob)
         self._allowance(name, context)
-        offset = await asyncio.to_thread(self.store.committed_offset, name)
+        offset = await self.uploads.committed_offset(name, current_caller().label)
         complete = await asyncio.to_thread(self.store.use, name)
         return blob_pb2.GetUploadStatusResponse(committed_offset_bytes=offset, complete=complete)
 

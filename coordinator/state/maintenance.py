@@ -299,7 +299,7 @@ def collect(
     for part in expiry.parts():
         num_parts += 1
         old = part.used_at <= cut_since
-        if old and (dry_run or expiry.remove_part(part.sha256, before=cut_since)):
+        if old and (dry_run or expiry.remove_part(part.name, before=cut_since)):
             parts.append(part)
     return Collected(
         needed_bytes=needed_bytes,

@@ -150,9 +150,8 @@ async def test_stopping_ends_polls_and_waits_for_running_uploads(tmp_path: Path)
         while not app.dispatcher.num_waiting():
             await coordinator.info.GetInfo(info_pb2.GetInfoRequest())
         uploading = coordinator.blobs.WriteBlob(parts())
-        asking = blob_pb2.GetUploadStatusRequest(blob=blob)
-        while not (await coordinator.blobs.GetUploadStatus(asking)).committed_offset_bytes:
-            pass
+        while not any(part.size_bytes for part in app.blobs.expiry.parts()):
+            await coordinator.info.GetInfo(info_pb2.GetInfoRequest())
         leaving = asyncio.create_task(server.__aexit__(None, None, None))
         # At once: while the upload is still being waited for.
         assert (await health.read()).status == NOT_SERVING

@@ -176,7 +176,7 @@ def test_a_worker_cannot_use_another_worker_s_range(scans: Scans) -> None:
 def test_ranges_of_a_faulty_worker_go_to_other_credentials(scans: Scans) -> None:
     scans.finish(grant(scans, "liar"))
     liar = seeing_worker("liar")
-    lie = CredentialDistrusted(SCAN.scan_id, liar.caller.scorer, frozenset({0}))
+    lie = CredentialDistrusted(SCAN.scan_id, liar.caller.label, frozenset({0}))
     scans.note(lie)
     # Another id of the same token is the same credential.
     assert scans.take(replace(liar, worker_id="w-of-the-liar")) is None
@@ -189,13 +189,13 @@ def test_ranges_of_a_faulty_worker_go_to_other_credentials(scans: Scans) -> None
 def test_a_credential_is_a_certificate_a_token_or_a_host() -> None:
     certified = Caller("certificate:ab", "the certificate of gpu/1", EVERY_ROLE, certificate="ab")
     renewed = replace(certified, key="certificate:cd", certificate="cd")
-    assert certified.scorer == renewed.scorer
-    assert certified.scorer.startswith("the-certificate-of-gpu-1-")
-    assert worker("token:1").scorer != worker("token:2").scorer
+    assert certified.label == renewed.label
+    assert certified.label.startswith("the-certificate-of-gpu-1-")
+    assert worker("token:1").label != worker("token:2").label
     hosts = [replace(ANYBODY, key=f"ipv4:10.0.0.{host}") for host in ("1:77", "1:78", "2:77")]
-    first, again, other = (host.scorer for host in hosts)
+    first, again, other = (host.label for host in hosts)
     assert first == again != other
-    odd = replace(certified, name="../" * 99).scorer
+    odd = replace(certified, name="../" * 99).label
     assert len(odd) < 60
     assert not {"/", "."} & set(odd)
 
@@ -297,7 +297,7 @@ async def test_a_range_result_moves_to_the_scan_s_folder(
     name = blobs.put_bytes(encode_range(scored(held)))
     await take_range(intake, held, name)
     (file,) = folder.files().values()
-    assert (file.index, file.credential, file.sha256) == (0, ANYBODY.scorer, name.sha256)
+    assert (file.index, file.credential, file.sha256) == (0, ANYBODY.label, name.sha256)
     assert not blobs.has(name)
     # Once more, as after an answer that was lost.
     await take_range(intake, held, name)

@@ -27,13 +27,12 @@ from lipt.common.errors import (
     LiptError,
     UnknownBlobError,
     UnreachableError,
-    UploadInProgressError,
     WrongOffsetError,
     from_rpc_error,
 )
 from lipt.common.rpc.messages import CHUNK_BYTES
 from lipt.v1 import blob_pb2, blob_pb2_grpc
-from tests.blob_files import blob_service
+from tests.blob_files import blob_service, files_of
 from tests.serving import serving
 
 ResultT = TypeVar("ResultT")
@@ -134,7 +133,7 @@ async def test_a_worker_cannot_read_or_write_other_blobs(store: BlobStore) -> No
             await write(stub, messages(DATA, NAME))
         with pytest.raises(ForeignBlobError, match="not to be sent"):
             await status(stub, NAME)
-    assert not store.part(NAME).exists()
+    assert files_of(store) == [f"blobs/{name.sha256[:2]}/{name.sha256}"]
 
 
 BAD = blob_pb2.Chunk(data=b"x", crc32=1)
@@ -198,7 +197,7 @@ async def test_a_truncated_blob_file_is_detected(stub: Any, store: BlobStore) ->
 
 
 async def committed(stub: Any, offset_bytes: int) -> None:
-    """Return once so much is kept: every call lets the server go on."""
+    """Return once so much is kept and not being sent: every call lets the server go on."""
     async with asyncio.timeout(20):
         while await status(stub, NAME) != (offset_bytes, False):
             pass
@@ -209,17 +208,38 @@ async def test_a_vanished_client_leaves_a_resumable_upload(stub: Any, store: Blo
     call = stub.WriteBlob()
     await call.write(requests[0])
     await call.write(requests[1])
-    await committed(stub, 2 * CHUNK_BYTES)
+    await begun(store, 2 * CHUNK_BYTES)
     call.cancel()
+    # Once the server has noticed.
+    await committed(stub, 2 * CHUNK_BYTES)
     requests[2].blob.CopyFrom(blob_to_proto(NAME))
-    async with asyncio.timeout(20):
-        while True:
-            try:
-                await write(stub, requests[2:])
-                break
-            except UploadInProgressError:
-                continue  # the server has not noticed yet
+    await write(stub, requests[2:])
     assert store.read_bytes(NAME) == DATA
+
+
+async def test_a_slow_sender_delays_no_other_sender_of_the_same_blob(
+    stub: Any, store: BlobStore
+) -> None:
+    requests = messages(DATA, NAME)
+    slow = stub.WriteBlob()
+    # Which is not what it announced, either.
+    await slow.write(message(NAME, 0, bytes(CHUNK_BYTES)))
+    await begun(store)
+    assert await write(stub, requests) == NAME
+    assert store.read_bytes(NAME) == DATA
+    await slow.write(message(None, CHUNK_BYTES, bytes(len(DATA) - CHUNK_BYTES)[:CHUNK_BYTES]))
+    await slow.done_writing()
+    with pytest.raises(WrongOffsetError):
+        await known(slow)
+    assert await read(stub, NAME) == DATA
+    assert files_of(store) == [f"blobs/{NAME.sha256[:2]}/{NAME.sha256}"]
+
+
+async def begun(store: BlobStore, num_bytes: int = 1) -> None:
+    """Return once a part has so many bytes."""
+    async with asyncio.timeout(20):
+        while not any(it.size_bytes >= num_bytes for it in store.expiry.parts()):  # noqa: ASYNC110
+            await asyncio.sleep(0)
 
 
 async def test_a_silent_upload_times_out_and_can_be_resumed(store: BlobStore) -> None:
@@ -228,5 +248,4 @@ async def test_a_silent_upload_times_out_and_can_be_resumed(store: BlobStore) ->
         await call.write(messages(DATA, NAME)[0])
         with pytest.raises(UnreachableError, match=r"sent nothing for 0\.05 s"):
             await known(call)
-    with store.open_upload(NAME, CHUNK_BYTES):
-        pass
+        assert await status(stub, NAME) == (CHUNK_BYTES, False)

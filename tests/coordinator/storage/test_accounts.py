@@ -19,7 +19,6 @@ from lipt.common.errors import (
     ForeignBlobError,
     StateError,
     StorageFullError,
-    UploadInProgressError,
     WrongOffsetError,
     from_rpc_error,
 )
@@ -59,26 +58,35 @@ class Desk:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.live = {LEASE.lease}
+        self.sent: dict[tuple[str, str], tuple[str, BlobName]] = {}
         self.accounts = Accounts(QUOTA, clock=clock, is_live=lambda lease: lease in self.live)
 
     def begin(
         self, letter: str, size: int, peer: str = "one", allowance: Allowance | None = None
     ) -> list[str]:
-        leaving = self.accounts.begin(named(letter, size), peer, allowance)
-        return [sha256[0] for sha256 in leaving]
+        name = named(letter, size)
+        part = self.accounts.part_of(name, peer)
+        leaving = self.accounts.begin(part, name, peer, allowance)
+        self.sent[letter, peer] = part, name
+        return [part[0] for part in leaving]
+
+    def end(
+        self, letter: str, peer: str = "one", *, finished: bool = False, kept: bool = False
+    ) -> None:
+        self.accounts.end(*self.sent.pop((letter, peer)), finished=finished, kept=kept)
 
     def cut(
         self, letter: str, size: int, peer: str = "one", allowance: Allowance | None = None
     ) -> list[str]:
         leaving = self.begin(letter, size, peer, allowance)
-        self.accounts.end(named(letter, size), finished=False, kept=True)
+        self.end(letter, peer, kept=True)
         return leaving
 
     def store(
         self, letter: str, size: int, peer: str = "one", allowance: Allowance | None = None
     ) -> None:
         self.begin(letter, size, peer, allowance)
-        self.accounts.end(named(letter, size), finished=True, kept=False)
+        self.end(letter, peer, finished=True)
 
 
 def named(letter: str, size: int) -> BlobName:
@@ -94,7 +102,7 @@ def test_declared_and_stored_bytes_count(desk: Desk) -> None:
     desk.begin("a", 60)
     with pytest.raises(StorageFullError, match=r"this peer would take 101 bytes.*at most 100 are"):
         desk.begin("b", 41)
-    desk.accounts.end(named("a", 60), finished=True, kept=False)
+    desk.end("a", finished=True)
     with pytest.raises(StorageFullError, match=r"raise storage\.max_bytes") as caught:
         desk.begin("b", 41)
     assert caught.value.retry_after_seconds is None  # waiting a little does not help
@@ -116,12 +124,22 @@ def test_unfinished_uploads_are_limited_with_a_retry_time(desk: Desk) -> None:
         desk.begin("e", 1, "third")
 
 
-def test_a_running_upload_belongs_to_one_caller(desk: Desk) -> None:
-    desk.begin("a", 1)
-    with pytest.raises(UploadInProgressError, match="Try again"):
-        desk.begin("a", 1, "other")
-    desk.accounts.end(named("a", 1), finished=False, kept=False)
-    assert desk.begin("a", 1, "other") == []
+def test_senders_of_a_blob_have_parts_of_their_own(desk: Desk) -> None:
+    desk.begin("a", 60)
+    # Whoever sends it as well, or again, has another part, which counts as well.
+    desk.begin("a", 50, "other")
+    with pytest.raises(StorageFullError, match="this peer would take 120 bytes"):
+        desk.begin("a", 60)
+    name = named("a", 60)
+    assert desk.accounts.part_of(name, "one") == f"{name.sha256}.one.1"
+    desk.end("a", kept=True)
+    assert desk.accounts.part_of(name, "one") == f"{name.sha256}.one.0"
+    desk.end("a", "other", finished=True)
+    desk.begin("a", 60)
+    desk.end("a", finished=True)
+    # The file is there once.
+    assert desk.accounts.num_bytes(finished=True) == 50
+    assert desk.accounts.keys() == {name.sha256}
 
 
 def test_a_running_upload_counts_once(desk: Desk) -> None:
@@ -130,7 +148,7 @@ def test_a_running_upload_counts_once(desk: Desk) -> None:
     desk.clock.now += 1000
     with pytest.raises(StorageFullError, match="all peers together"):
         desk.begin("b", 100, "other")
-    desk.accounts.end(named("a", 95), finished=False, kept=False)
+    desk.end("a")
     assert desk.accounts.num_unfinished() == 0
     assert desk.begin("b", 100, "other") == []
 
@@ -198,7 +216,7 @@ def test_recorded_blobs_do_not_count_against_a_quota(desk: Desk) -> None:
 
 
 def test_leftovers_of_an_earlier_process_count_only_in_total(desk: Desk) -> None:
-    desk.accounts.restore({named("a", 1).sha256: 80}, {named("b", 1).sha256: 20})
+    desk.accounts.restore({named("a", 1).sha256: 80}, {f"{named('b', 1).sha256}.one.0": 20})
     assert desk.accounts.num_bytes(finished=True) == 80
     assert desk.accounts.num_bytes(finished=False) == 20
     assert desk.accounts.num_unfinished() == 1
