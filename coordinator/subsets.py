@@ -480,6 +480,7 @@ def manifest_of(
         "data": {
             **origin["data"],
             "standardized": standardized_columns(data.inputs),
+            "columns": list(data.reading),
             "note": data.note,
             "quarantined": list(data.quarantined),
         },

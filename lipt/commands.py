@@ -89,6 +89,7 @@ def select(
         ),
     ],
     target: Annotated[str | None, typer.Option(help="The table's column to predict.")] = None,
+    csv: shared.CsvFile,
     model: Model = None,
     choice: Choice,
     out: Annotated[Path, typer.Option("--out", "-o", help="A .npy, .csv or .json file.")],
@@ -108,6 +109,7 @@ def select(
     wait_passively()
     from lipt.calls import select as select_here
 
+    data = csv.name(data)
     modules = shared.modules_of(allow_module, data, model)
     where: dict[str, Any] = {"image_size": image_size, "device": device, "allow_modules": modules}
     where["target"] = target

@@ -293,6 +293,7 @@ class Pretrained:
                 "num_examples": self.data.num_ids,
                 **({} if self._target is None else {"target": self._target}),
                 "standardized": standardized_columns(self.data.inputs),
+                "columns": self.data.reading,
                 "note": self.data.note,
                 "quarantined": list(self.data.quarantined),
             },

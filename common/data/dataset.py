@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from html import escape
 
 import numpy as np
 import torch
@@ -33,18 +34,24 @@ from lipt.common.inputs.specs import (
     InputSpec,
     num_places,
 )
+from lipt.common.inputs.standardization import (
+    ROWS_AT_ONCE,
+    Values,
+    mean_and_deviation,
+    sample_size,
+)
 from lipt.common.targets.values import SingleLabel, Target
+from lipt.common.text import listed
 
 _MAX_IMAGES = 2000
 _IMAGES_AT_ONCE = 100
-# Rows converted to float64 at a time.
-_ROWS_AT_ONCE = 4096
-# The sample of a column's quartiles.
-_MIN_SAMPLED_ROWS, _MAX_SAMPLED_ROWS, _SAMPLED_VALUES = 64, 2**14, 2**22
-_FENCE = 5.0
 
 
-@dataclass(frozen=True)
+# Columns and classes in a description.
+_MOST_LINES, _MOST_NAMED = 256, 5
+
+
+@dataclass(frozen=True, repr=False)
 class Dataset:
     """Labelled examples, the same ones in the same order every time they are opened.
 
@@ -103,6 +110,29 @@ class Dataset:
         if isinstance(rows, ArrayRows) and isinstance(self.inputs, ImageSpec):
             return rows.images_NCHW.shape[1:] == self.inputs.shape
         return isinstance(rows, ColumnRows)
+
+    @property
+    def reading(self) -> list[str]:
+        """How each column was read, a line each; of images one."""
+        if isinstance(self.rows, ColumnRows) and self.rows.reading:
+            lines, more = self.rows.reading[:_MOST_LINES], len(self.rows.reading) - _MOST_LINES
+            return [*map(str, lines), *([f"and {more} more columns"] if more > 0 else [])]
+        if isinstance(self.inputs, ImageSpec):
+            return [str(self.inputs)]
+        return [
+            f"{column}, standardized" if column.standardized else str(column)
+            for column in self.inputs.columns
+        ]
+
+    def __repr__(self) -> str:
+        named = listed([f"{name:.40}" for name in self.class_names], _MOST_NAMED)
+        target = f"{self.target} ({named})" if self.rows.targets is None else str(self.target)
+        note = f"; {self.note}" if self.note else ""
+        return f"Dataset({self.source}: {len(self)} examples, {target}, {self.inputs}{note})"
+
+    def _repr_html_(self) -> str:
+        lines = "".join(f"<li>{escape(line)}</li>" for line in self.reading)
+        return f"<p>{escape(repr(self))}</p><ul>{lines}</ul>"
 
     def __len__(self) -> int:
         return len(self.labels_N)
@@ -272,38 +302,18 @@ def _image_figures(
 def _column_figures(
     dataset: Dataset, ids: Tensor, column: Column, seed: int
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Means and population deviations by position, summed in one thread; constant ones get 1.
-
-    Values beyond the outer fences of a sample, five interquartile ranges from its quartiles, count
-    as these, so that a few wrong ones do not hide all others.
-    """
+    """Means and deviations by position, summed in one thread, as in `mean_and_deviation`."""
     places = num_places(column)
-    blocks = torch.split(ids.sort().values, _ROWS_AT_ONCE)
+    blocks = torch.split(ids.sort().values, ROWS_AT_ONCE)
 
-    def values_of(block: Tensor) -> np.ndarray:
+    def values_of(block: Tensor) -> Values:
         stored = dataset.examples(block)
         values = stored if isinstance(stored, Tensor) else stored[column.name]
-        flat_XP: np.ndarray = values.to(torch.float64).reshape(-1, places).numpy()
+        flat_XP: Values = values.to(torch.float64).reshape(-1, places).numpy()
         return flat_XP
 
     generator = torch.Generator().manual_seed(seed)
-    size = min(_MAX_SAMPLED_ROWS, max(_MIN_SAMPLED_ROWS, _SAMPLED_VALUES // places))
+    size = sample_size(places)
     sampled = ids[torch.randperm(len(ids), generator=generator)[:size]].sort().values
-    low_P, high_P = np.quantile(values_of(sampled), (0.25, 0.75), axis=0)
-    width_P = _FENCE * (high_P - low_P)
-    # Without a range, as of a column that is mostly zero, there is no fence.
-    width_P[width_P == 0] = np.inf
-    low_P, high_P = low_P - width_P, high_P + width_P
-
-    total_P, squares_P, number = np.zeros(places), np.zeros(places), 0
-    for block in blocks:
-        values_XP = values_of(block).clip(low_P, high_P)
-        total_P += values_XP.sum(axis=0)
-        number += len(values_XP)
-    mean_P = total_P / number
-    for block in blocks:
-        squares_P += np.square(values_of(block).clip(low_P, high_P) - mean_P).sum(axis=0)
-    std_P = np.sqrt(squares_P / number)
-    # A deviation within rounding error is zero.
-    varies_P = std_P > np.abs(mean_P) * 1e-12
-    return tuple(mean_P.tolist()), tuple(np.where(varies_P, std_P, 1.0).tolist())
+    mean_P, std_P = mean_and_deviation(values_of(sampled), lambda: map(values_of, blocks))
+    return tuple(mean_P.tolist()), tuple(std_P.tolist())

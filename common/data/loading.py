@@ -50,8 +50,14 @@ from lipt.common.data.sources.rows import (
     Rows,
     require_labels,
 )
-from lipt.common.data.sources.storage import at_home, cached_tensors, is_url, require_name
-from lipt.common.data.sources.table_files import open_table, parquet_rows
+from lipt.common.data.sources.storage import (
+    at_home,
+    cached_tensors,
+    is_url,
+    require_name,
+    split_query,
+)
+from lipt.common.data.sources.table_files import CsvOptions, open_table, parquet_rows
 from lipt.common.data.sources.tables import table_rows
 from lipt.common.data.sources.webdataset import webdataset_rows
 from lipt.common.errors import ConfigError, DataError, UnknownNameError
@@ -96,7 +102,7 @@ _WITH_PATH: Mapping[str, Callable[[str, str], _Rows]] = MappingProxyType(
 _BY_SUFFIX: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys((".csv", ".csv.gz"), "csv:{}?label=COLUMN"),
-        ".tsv": "csv:{}?label=COLUMN&delimiter=%09",
+        ".tsv": "csv:{}?label=COLUMN",
         **dict.fromkeys((".jsonl", ".ndjson"), "jsonl:{}?label=COLUMN"),
         ".parquet": "parquet:{}?label=COLUMN",
         ".safetensors": "features:{}",
@@ -149,16 +155,19 @@ def name_with_target(source: str, target: str) -> str:
     template = f"{kind}:{{}}?label=COLUMN"
     if kind not in ("csv", "jsonl", "parquet") or not colon:
         path, template = source, _BY_SUFFIX.get(suffix, "")
-    if "COLUMN" not in template or "?" in path:
+    given = {part.partition("=")[0] for part in path.partition("?")[2].split("&") if part}
+    kind = template.partition(":")[0]
+    known = CsvOptions.NAMES if kind == "csv" else ()
+    if "COLUMN" not in template or given - set(known):
         raise ConfigError(
             f"target={target!r} was given together with the name {source!r}, which is no table's "
             "file alone. Give a file, such as train.csv, or write the target into the name: "
             "csv:PATH?label=COLUMN."
         )
-    path = at_home(path)
-    kind, delimiter = template.partition(":")[0], "\t" if "%09" in template else ","
-    query = query_of(open_table(source, path, kind, delimiter), target)
-    return template.format(path).replace("label=COLUMN", query)
+    path, asked = split_query(source, at_home(path), known)
+    query = query_of(open_table(path, kind, asked), target)
+    written = "".join(f"{name}={value}&" for name, value in asked.values.items())
+    return f"{kind}:{path}?{written}{query}"
 
 
 def _meant(source: str) -> str:
@@ -359,24 +368,33 @@ def _scaling_note(sizes: Tensor, inputs: ImageSpec, num_examples: int, *, in_mem
 
 @dataclass(frozen=True)
 class Decoded:
-    """Result of decoding all images of a source; `unusable` by ascending id."""
+    """Result of decoding all images of a source; `unusable` by ascending id.
+
+    `columns`: how each column of other examples is read.
+    """
 
     source: str
-    num_images: int
+    num_examples: int
     unusable: tuple[UnusableImage, ...]
     empty_folders: tuple[str, ...] = ()
     note: str = ""
+    columns: tuple[str, ...] = ()
 
 
 def decode_all(
     source: str, *, allowed_modules: Collection[str] = (), progress: Progress | None = None
 ) -> Decoded:
-    """Decode every image of a source; damage that the decoder repairs is not found."""
+    """Decode every image of a source; damage that the decoder repairs is not found.
+
+    Other examples are checked as whenever they are opened.
+    """
     rows = _source_rows(source, tuple(allowed_modules), progress)
+    if isinstance(rows, ColumnRows):
+        return Decoded(source, len(rows), (), tuple(load(rows).reading))
     if not isinstance(rows, EncodedRows):
         raise DataError(
-            f"{source} holds no image files; other examples are checked whenever they are opened. "
-            "Give image files: imagefolder:PATH, webdataset:PATH or parquet:PATH."
+            f"{source} holds no files; such examples are checked whenever they are opened. Give "
+            "image files or a table: imagefolder:PATH, webdataset:PATH, csv:PATH?label=COLUMN."
         )
 
     def decode(row: int) -> Header:

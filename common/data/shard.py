@@ -10,7 +10,7 @@
 
     labels       I64  n               with each of these, or, without a single class,
     targets      U8   n x C           1 for each label of an example, or
-                 F32  n x T           its numbers, in the data's own units
+                 F64  n x T           its numbers, in the data's own units
 
 Exactly these tensors, without metadata; equal examples give equal bytes. A shard's sender is not
 trusted: the header is checked against the task and the file's size before allocation.
@@ -105,8 +105,11 @@ class Shard:
 
 def pack_shard(dataset: Dataset, ids: Tensor) -> bytes:
     """Pack examples as a shard file, in the order of their ids."""
-    name = "labels" if dataset.rows.targets is None else "targets"
-    tensors = {name: dataset.targets_N[ids]}
+    name, targets_N = (
+        "labels" if dataset.rows.targets is None else "targets",
+        dataset.targets_N[ids],
+    )
+    tensors = {name: targets_N.double() if targets_N.is_floating_point() else targets_N}
     if dataset.encoded:
         # Sorted: neighbours may share a block of a file, which is then read once.
         files = {row: dataset.raw_bytes(row) for row in sorted(set(ids.tolist()))}
@@ -189,7 +192,7 @@ def _expected(
     if target.kind is TargetKind.CLASS:
         labels = {"labels": (TensorSpec((num_examples,), torch.int64), target.num_outputs)}
     else:
-        dtype = torch.uint8 if target.kind is TargetKind.CLASSES else torch.float32
+        dtype = torch.uint8 if target.kind is TargetKind.CLASSES else torch.float64
         labels = {"targets": (TensorSpec((num_examples, target.num_outputs), dtype), 2)}
     if isinstance(inputs, ColumnsFormat):
         columns = {

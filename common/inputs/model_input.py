@@ -14,11 +14,10 @@ from torch import Tensor
 
 from lipt.common.errors import DataError
 from lipt.common.inputs.specs import ColumnFormat, ImageFormat, InputFormat, Inputs
+from lipt.common.inputs.standardization import standardized
 
 Stored = Tensor | dict[str, Tensor]
 
-# One wrong value would else dominate a step of training.
-_MOST_DEVIATIONS = 10
 _REMEDY = "Give examples of the data set that the run was made with."
 
 
@@ -76,8 +75,8 @@ def to_model_input(stored: Stored, inputs: InputFormat, device: torch.device | s
     """Stored examples, on any device, as a model's inputs on `device`.
 
     Images become float32 B x C x H x W, contiguous, scaled to [0, 1] and normalized per channel. A
-    nameless column becomes one tensor, others tensors by name. Standardized ones are float32
-    (float64 stays float64), cut at 10 deviations; others are unchanged.
+    nameless column becomes one tensor, others tensors by name. Standardized ones are float32, cut
+    at 10 deviations; others are unchanged.
     """
     if isinstance(inputs, ImageFormat):
         if not isinstance(stored, Tensor):
@@ -108,7 +107,7 @@ def _normalized(images_BCHW: Tensor, image: ImageFormat, device: torch.device | 
             f"images of {images_BCHW.dtype} {list(images_BCHW.shape)} are not uint8 "
             f"[B, {', '.join(map(str, image.shape))}]. {_REMEDY}"
         )
-    mean_C, std_C = _figures(image.mean, image.std, torch.float32, device)
+    mean_C, std_C = (values.float() for values in _figures(image.mean, image.std, device))
     scaled_BCHW = _moved(images_BCHW, device).to(torch.float32).div_(255)
     return scaled_BCHW.sub_(mean_C[:, None, None]).div_(std_C[:, None, None]).contiguous()
 
@@ -123,19 +122,17 @@ def _of_column(values_B: Tensor, figures: ColumnFormat, device: torch.device | s
     there_B = _moved(values_B, device)
     if not column.standardized:
         return there_B
-    dtype = torch.float64 if there_B.dtype == torch.float64 else torch.float32
-    mean_P, std_P = _figures(figures.mean, figures.std, dtype, device)
     # A scalar column has one position, but no dimension for it.
     shape = column.shape[-1:]
-    standardized_B = there_B.to(dtype).sub(mean_P.view(shape)).div_(std_P.view(shape))
-    return standardized_B.clamp_(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)
+    mean_P, std_P = _figures(figures.mean, figures.std, device)
+    return standardized(there_B, mean_P.view(shape), std_P.view(shape))
 
 
 def _figures(
-    mean: tuple[float, ...], std: tuple[float, ...], dtype: torch.dtype, device: torch.device | str
+    mean: tuple[float, ...], std: tuple[float, ...], device: torch.device | str
 ) -> tuple[Tensor, Tensor]:
     # Asynchronous, to keep an accelerator's queue full.
-    on_cpu = torch.tensor(mean, dtype=dtype), torch.tensor(std, dtype=dtype)
+    on_cpu = (torch.tensor(figures, dtype=torch.float64) for figures in (mean, std))
     mean_P, std_P = (values.to(device, non_blocking=True) for values in on_cpu)
     return mean_P, std_P
 

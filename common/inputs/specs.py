@@ -78,12 +78,17 @@ class Column:
             raise ConfigError(f"the column's name {self.name!r:.80} is not UTF-8. Rename it.")
         if self.standardized and not self.type.dtype.is_floating_point:
             raise ConfigError(
-                f"column {self.name!r} of {self.type} cannot be standardized. Give it as float32."
+                f"column {self.name!r} of {self.type} cannot be standardized. Give it as floats."
             )
 
     @property
     def num_bytes(self) -> int:
         return math.prod(self.shape) * self.type.dtype.itemsize
+
+    @property
+    def input_dtype(self) -> torch.dtype:
+        """The type of a model's input."""
+        return torch.float32 if self.standardized else self.type.dtype
 
     def __str__(self) -> str:
         """For messages: `tokens int64[128]`."""
@@ -151,7 +156,7 @@ class ColumnsSpec:
 
     def zeros(self, size: int, device: torch.device | str = "cpu") -> Inputs:
         batch = {
-            column.name: torch.zeros(size, *column.shape, dtype=column.type.dtype, device=device)
+            column.name: torch.zeros(size, *column.shape, dtype=column.input_dtype, device=device)
             for column in self.columns
         }
         return batch.get("", batch)

@@ -247,7 +247,7 @@ def _num_values(column: Column) -> int:
     if not column.num_values:
         raise ConfigError(
             f"linear and mlp cannot take the column {str(column)!r}: its numbers have no known "
-            "range. Give them as float32, or take a model of your own."
+            "range. Give them as floats, or take a model of your own."
         )
     return column.num_values
 

@@ -18,12 +18,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
 from lipt.common.errors import ConfigError, DataError
+from lipt.common.inputs.standardization import stored
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.text import encodable
 
@@ -41,7 +43,7 @@ class Target(ABC):
     """A kind of target, a frozen value.
 
     A batch's targets are on the outputs' device: int64 B for classes, else B x T: uint8 of 0 and 1,
-    or float32 in the data's own units.
+    or floats in the data's own units.
     """
 
     kind: TargetKind
@@ -196,7 +198,7 @@ class MultiLabel(Target):
 
 @dataclass(frozen=True)
 class Regression(Target):
-    """Numbers; targets are float32 B x T in the data's own units.
+    """Numbers; targets are floats B x T in the data's own units.
 
     Models predict them standardized by the data set's mean and population deviation. The loss is
     half the squared error in these units, summed over the numbers. The score is R², averaged over
@@ -270,7 +272,7 @@ OtherTarget = Annotated[MultiLabel | Regression, Field(discriminator="kind")]
 
 @dataclass(frozen=True)
 class TargetValues:
-    """A data set's labels (uint8 N x C) or numbers (float32 N x T), and their int64 strata."""
+    """A data set's labels (uint8 N x C) or numbers (N x T, as `stored`), and their int64 strata."""
 
     target: OtherTarget
     values: Tensor
@@ -309,15 +311,16 @@ def label_values(values_NC: Tensor, names: Sequence[str] | None, source: str) ->
 def number_values(values_NT: Tensor, names: Sequence[str] | None, source: str) -> TargetValues:
     """Numbers of N examples, of any real type; without names they are numbered."""
     num_outputs = _require_matrix(values_NT, names, source, "numbers")
-    values = values_NT.to("cpu", torch.float32).contiguous()
-    bad_N = ~values.isfinite().all(dim=1)
+    given_NT = values_NT.to("cpu", torch.float64).contiguous()
+    bad_N = ~given_NT.isfinite().all(dim=1)
     if bool(bad_N.any()):
         row = int(bad_N.nonzero()[0])
         raise DataError(
             f"{source}: the target of row {row} is {values_NT[row].tolist()}, {int(bad_N.sum())} "
-            "of all are not finite in float32. Correct or remove these rows."
+            "of all are not finite. Correct or remove these rows."
         )
     numbers = readable_names(names or tuple(map(str, range(num_outputs))), source)
+    values = stored(given_NT)
     means, deviations = zip(*map(_mean_and_deviation, values.T), strict=True)
     for name, deviation in zip(numbers, deviations, strict=True):
         if not deviation:
@@ -342,12 +345,14 @@ def _require_matrix(values: Tensor, names: Sequence[str] | None, source: str, wh
 
 def _mean_and_deviation(column_N: Tensor) -> tuple[float, float]:
     """Population mean and deviation by exact sums, the same in any order and on any machine."""
-    numbers = column_N.double().tolist()
+    column_N = column_N.double()
+    # A power of two, so that squares and sums are finite and no bit changes.
+    _, exponent = math.frexp(float(column_N.abs().max()))
+    numbers = np.ldexp(column_N.numpy(), -exponent).tolist()
     mean = math.fsum(numbers) / len(numbers)
-    if min(numbers) == max(numbers):
-        return mean, 0.0
     variance = math.fsum((number - mean) ** 2 for number in numbers) / len(numbers)
-    return mean, math.sqrt(variance)
+    deviation = 0.0 if min(numbers) == max(numbers) else math.sqrt(variance)
+    return math.ldexp(mean, exponent), math.ldexp(deviation, exponent)
 
 
 def quantile_strata(values_N: Tensor, what: str = "") -> tuple[Tensor, tuple[str, ...]]:
@@ -365,7 +370,12 @@ def quantile_strata(values_N: Tensor, what: str = "") -> tuple[Tensor, tuple[str
     if not len(edges_Q):
         # Nearly all values are the largest: the others form one bin.
         edges_Q = sorted_N[sorted_N < sorted_N[-1]][-1:]
-    texts = [f"{edge:.5g}" for edge in edges_Q.tolist()]
+    # As many digits as tell the edges apart.
+    texts = next(
+        texts
+        for digits in range(5, 18)
+        if len(set(texts := [f"{edge:.{digits}g}" for edge in edges_Q.tolist()])) == len(edges_Q)
+    )
     between = (f"{low} to {high}" for low, high in itertools.pairwise(texts))
     names = (f"up to {texts[0]}", *between, f"above {texts[-1]}")
     named = tuple(f"{what} {name}".strip() for name in names)

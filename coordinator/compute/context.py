@@ -65,6 +65,7 @@ class DataDescription:
     inputs: InputSpec
     fingerprint: str
     note: str = ""
+    reading: tuple[str, ...] = ()
     labels: bytes = field(default=b"", repr=False, compare=False)
     quarantined: tuple[int, ...] = ()
     other_target: OtherTarget | None = None
@@ -82,6 +83,7 @@ class DataDescription:
             inputs=dataset.inputs,
             fingerprint=dataset.fingerprint,
             note=dataset.note,
+            reading=tuple(dataset.reading),
             labels=labels_N.astype("<i4").tobytes(),
             quarantined=dataset.quarantined,
             other_target=None if targets is None else targets.target,

@@ -391,8 +391,7 @@ def scaling_of(features_ND: Tensor, weights_N: Tensor) -> Scaling:
         variance_D += weights_N[rows] @ block_BD.sub_(mean_D).square_()
     variance_D /= total
     # Rounding to float32 leaves equal values a deviation of a millionth of the mean.
-    floor_D = 1e-12 * mean_D.square() + 1e-30
-    inverse_D = torch.where(variance_D > floor_D, variance_D.clamp(min=1e-30).rsqrt(), 0.0)
+    inverse_D = torch.where(variance_D > 1e-12 * mean_D.square(), variance_D.rsqrt(), 0.0)
     return Scaling(mean_D, inverse_D)
 
 

@@ -5,9 +5,10 @@ convolution with stride 2. Responses are divided by their deviation within the i
 above a threshold, and below its negative, is averaged over each quarter of the image, and if wanted
 over the image and its mirror image. The square root evens out rare and common patches.
 
-Columns: floating-point values are features as they are. Whole numbers from 0 are words or
-categories: features count each value, per position where there are few positions, else over all.
-Too many features of one column are randomly projected.
+Columns: floating-point values are features as they are, or standardized where float16 or float32
+does not hold them. Whole numbers from 0 are words or categories: features count each value, per
+position where there are few positions, else over all. Too many features of one column are randomly
+projected.
 
 Shapes: N images, B of a batch, C channels, R sampled patches, P pixels of a patch, F filters, D = 8
 F features; V values of a column, S distinct values, W its features.
@@ -27,6 +28,7 @@ from torch.nn import functional
 
 from lipt.common.determinism import derive_generator
 from lipt.common.inputs.specs import Column
+from lipt.common.inputs.standardization import figures_of, standardized
 
 PATCH_SIDE = 6
 STRIDE = 2
@@ -171,8 +173,10 @@ _MAX_WIDTH, _PROJECTED = 1024, 512
 _MAX_PLACES = 32
 # Distinct values with a random vector each; larger numbers share theirs.
 _MAX_KINDS = 2**17
-# Fewer values are a number: a mask, a flag.
-_MIN_KINDS = 3
+# Fewer values are a number: a mask, a flag. So are more than any vocabulary has: a time, a size.
+_MIN_KINDS, _MOST_UNNAMED_KINDS = 3, 2**24
+# Features of large data are kept in float16, which ends at 65,504.
+_LARGEST = 2.0**15
 
 
 def column_values(
@@ -195,8 +199,12 @@ def _values_of(column: Column, values_N: Tensor, seed: int) -> Callable[[Tensor]
         generator = derive_generator(seed, f"column {column.name}")
         projection = torch.randn(width, _PROJECTED, generator=generator) / _PROJECTED**0.5
 
+    flat_NV = values_N.reshape(len(values_N), -1)
+    figures = None if kinds or _is_usual(flat_NV) else figures_of(flat_NV)
+
     def numbers(values_B: Tensor) -> Tensor:
-        numbers_BV = values_B.reshape(len(values_B), -1).float()
+        numbers_BV = values_B.reshape(len(values_B), -1)
+        numbers_BV = numbers_BV.float() if figures is None else standardized(numbers_BV, *figures)
         return numbers_BV if projection is None else numbers_BV @ projection
 
     def counts(values_B: Tensor) -> Tensor:
@@ -209,6 +217,14 @@ def _values_of(column: Column, values_N: Tensor, seed: int) -> Callable[[Tensor]
         return torch.zeros(len(kinds_BV), width).scatter_add_(1, kinds_BV, ones_BV)
 
     return counts if kinds else numbers
+
+
+def _is_usual(values_NV: Tensor) -> bool:
+    """Whether float16 and float32 hold the numbers as they are."""
+    if values_NV.dtype in {torch.bool, torch.uint8}:
+        return True
+    largest = max(abs(float(bound)) for bound in values_NV.aminmax())
+    return values_NV.dtype != torch.float64 and 1 / _LARGEST <= largest <= _LARGEST
 
 
 def is_projected(column: Column, values_N: Tensor) -> bool:
@@ -229,4 +245,5 @@ def _num_kinds(column: Column, values_N: Tensor) -> int:
     kinds = column.num_values
     if not kinds and int(values_N.min()) >= 0:
         kinds = int(values_N.max()) + 1
+        kinds = 0 if kinds > _MOST_UNNAMED_KINDS else kinds
     return min(kinds, _MAX_KINDS) if kinds >= _MIN_KINDS else 0

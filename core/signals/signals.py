@@ -26,6 +26,7 @@ from torch import Tensor
 from lipt.common.data.dataset import Dataset
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.errors import BlobTooLargeError, FeaturesError, SignalsError, WeightsError
+from lipt.common.inputs.standardization import feature_scale, sample_size, scaled_features
 from lipt.common.signals import row_blocks
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.text import listed
@@ -229,7 +230,10 @@ def features_of_pairs(dataset: Dataset) -> UserFeatures | None:
     rows = dataset.rows
     if not isinstance(rows, ColumnRows) or rows.paired_NP is None:
         return None
-    return UserFeatures(rows.tensors[""].flatten(1), rows.paired_NP)
+    values_ND = rows.tensors[""].flatten(1)
+    return UserFeatures(
+        scaled_features(values_ND, feature_scale(values_ND)).to(torch.float32), rows.paired_NP
+    )
 
 
 def _require_shape(name: str, spec: TensorSpec, num_examples: int) -> None:
@@ -253,18 +257,29 @@ def _read(container: Container, name: str) -> Tensor:
     read_NF = torch.empty(spec.shape, dtype=STORAGE_LIMITS.feature_dtype(spec.num_elements))
     finite_N = torch.empty(num_rows, dtype=torch.bool)
     row_bytes = width * spec.dtype.itemsize
-    for rows in row_blocks(num_rows, row_bytes):
+
+    def block_of(start: int, stop: int) -> Tensor:
         # Copied: a mapped file is read-only, and its values may be unaligned.
-        block = torch.from_numpy(values[rows.start * row_bytes : rows.stop * row_bytes].copy())
-        read_NF[rows] = block.view(spec.dtype).view(-1, width).to(read_NF.dtype)
+        block = torch.from_numpy(values[start * row_bytes : stop * row_bytes].copy())
+        return block.view(spec.dtype).view(-1, width)
+
+    step = max(1, num_rows // sample_size(width))
+    sample = torch.cat([block_of(row, row + 1) for row in range(0, num_rows, step)])
+    scale = feature_scale(sample.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0))
+    for rows in row_blocks(num_rows, row_bytes):
+        block = scaled_features(block_of(rows.start, rows.stop), scale)
+        read_NF[rows] = block.to(read_NF.dtype)
         # Squares of larger values, and their sums, overflow. NaN fails the comparison, too.
         finite_N[rows] = (read_NF[rows].float().abs() <= _MOST).all(dim=-1)
-    bad = list(map(str, torch.nonzero(~finite_N).flatten().tolist()))
+    bad = torch.nonzero(~finite_N).flatten().tolist()
     if bad:
-        kept = str(read_NF.dtype).removeprefix("torch.")
+        row_1F = block_of(bad[0], bad[0] + 1)
+        sizes_F = scaled_features(row_1F, scale)[0].double().abs().nan_to_num(nan=torch.inf)
+        column, kept = int(sizes_F.argmax()), str(read_NF.dtype).removeprefix("torch.")
         raise FeaturesError(
             f"the tensor {quoted(name)} has values that are too large or not finite in {kept}, for "
-            f"{len(bad)} of {num_rows} examples, with ids {listed(bad, 5)}. Give finite numbers, "
+            f"{len(bad)} of {num_rows} examples, with ids {listed(list(map(str, bad)), 5)}: "
+            f"{float(row_1F[0, column]):g} in column {column} of the first. Give finite numbers, "
             f"scaled to below {min(_MOST, torch.finfo(read_NF.dtype).max):.3g}."
         )
     return read_NF

@@ -105,25 +105,25 @@ TAKEN: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: (FRAME[["age", "city"]].to_numpy().tolist(), NAMES),
         "numbers float32[1], categories int64[1]",
     ),
-    "DataFrame": (lambda: FRAME, "numbers float32[4], categories int64[4]"),
+    "DataFrame": (lambda: FRAME, "numbers float32[6], categories int64[3]"),
     "shuffled DataFrame": (
         lambda: FRAME.sample(frac=1, random_state=0),
-        "numbers float32[4], categories int64[4]",
+        "numbers float32[6], categories int64[3]",
     ),
     "X frame and series": (
         lambda: (FEATURES, FRAME["label"]),
-        "numbers float32[4], categories int64[4]",
+        "numbers float32[6], categories int64[3]",
     ),
-    "X frame and array": (lambda: (FEATURES, CLASSES), "numbers float32[4], categories int64[4]"),
+    "X frame and array": (lambda: (FEATURES, CLASSES), "numbers float32[6], categories int64[3]"),
     "pyarrow table": (
         lambda: pa.Table.from_pandas(FRAME),
-        "numbers float32[4], categories int64[4]",
+        "numbers float32[6], categories int64[3]",
     ),
     "columns": (
         lambda: {"age": list(range(N)), "city": NAMES, "label": NAMES},
         "numbers float32[1], categories int64[1]",
     ),
-    "records": (lambda: FRAME.to_dict("records"), "numbers float32[4], categories int64[4]"),
+    "records": (lambda: FRAME.to_dict("records"), "numbers float32[6], categories int64[3]"),
     "table of values": (lambda: hugging_face(a=range(N), b=range(N)), "float32[2]"),
     "table of vectors": (lambda: hugging_face(a=NUMBERS.tolist()), "float32[4]"),
     "text pairs": (lambda: list(zip(TEXTS, NAMES, strict=True)), "int64[128]"),
@@ -134,7 +134,7 @@ TAKEN: dict[str, tuple[Callable[[], Any], str]] = {
     "text data set": (Rows, "int64[128]"),
     "labels as names": (lambda: (BYTES, NAMES), "3x8x8 images"),
     "several labels": (lambda: (TEXTS, [["a"], ["a", "b"]] * (N // 2)), "int64[128]"),
-    "numbers to predict": (lambda: (FEATURES, NUMBERS[:, 0]), "numbers float32[4], categories"),
+    "numbers to predict": (lambda: (FEATURES, NUMBERS[:, 0]), "numbers float32[6], categories"),
 }
 
 # What is given, and a part of the refusal with its remedy.
@@ -190,7 +190,7 @@ def test_the_target_is_kept_and_the_manifest_says_what_was_standardized() -> Non
     frame = FRAME.rename(columns={"label": "outcome"})
     subset = lipt.select(frame, target="outcome", strategy="uniform", run=QUICK, progress=False)
     data = subset.manifest["data"]
-    assert (data["target"], data["standardized"]) == ("outcome", ["numbers float32[4]"])
+    assert (data["target"], data["standardized"]) == ("outcome", ["numbers float32[6]"])
     assert data["note"].startswith("1 missing numbers in 1 columns")
     assert len(subset.apply(frame)) == 4
     trained = lipt.fit(

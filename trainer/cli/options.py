@@ -65,6 +65,19 @@ AllowModule = Annotated[
 ]
 
 
+@dataclass(frozen=True)
+class CsvFile:
+    delimiter: str = Option("", help="Between a CSV file's cells; else it is recognized.")
+    encoding: str = Option("", help="Of a CSV file, such as latin-1; else UTF-8.")
+    decimal: str = Option("", help="A CSV file's decimal mark, . or ,; else recognized.")
+
+    def name(self, data: str) -> str:
+        """The name of the data with these options."""
+        from lipt.common.data.sources.table_files import CsvOptions, with_csv_options
+
+        return with_csv_options(data, CsvOptions(self.delimiter, self.encoding, self.decimal))
+
+
 def modules_of(allowed: Sequence[str] | None, *specs: str | None) -> tuple[str, ...]:
     """The modules that a command may import: those allowed, and those that its own flags name."""
     from lipt.common.imports import modules_of as named_by

@@ -22,7 +22,7 @@ from lipt.common.errors import ConfigError, DataError, SubsetError
 from lipt.common.images.formats import crop_flip
 from lipt.common.imports import call_factory
 from lipt.common.inputs.model_input import Stored, pinned, rows_of, stored_on
-from lipt.common.inputs.specs import ColumnsSpec
+from lipt.common.inputs.specs import Column, ColumnsSpec
 from lipt.common.models import build_model, lay_out, memory_format
 from lipt.common.models.head import evaluation_mode
 from lipt.common.models.own import (
@@ -147,13 +147,13 @@ def require_fingerprint(what: str, fingerprint: object, dataset: Dataset) -> Non
 
 
 def comparable(test: Dataset, train: Dataset) -> Dataset:
-    """Return the test set with the training set's flags of missing numbers, or without any.
+    """Return the test set with the training set's flags of missing numbers and types of numbers.
 
     Raises DataError for other inputs or targets.
     """
     theirs, ours = test.rows, train.rows
     if isinstance(theirs, ColumnRows) and isinstance(ours, ColumnRows):
-        test = _flagged_like(test, theirs, flagged=ours.flagged)
+        test = _typed_like(_flagged_like(test, theirs, flagged=ours.flagged), ours.columns)
     _require_comparable(test, train)
     return test
 
@@ -170,6 +170,21 @@ def _flagged_like(test: Dataset, rows: ColumnRows, *, flagged: bool) -> Dataset:
     columns = (replace(first, shape=(values_ND.shape[1],)), *others)
     tensors = {**rows.tensors, first.name: values_ND}
     rows = replace(rows, columns=columns, tensors=tensors, flagged=flagged)
+    return replace(test, rows=rows, inputs=ColumnsSpec(columns))
+
+
+def _typed_like(test: Dataset, wanted: Sequence[Column]) -> Dataset:
+    """Standardized numbers in the training set's type: float64 where its differences need it."""
+    rows = test.rows
+    if not isinstance(rows, ColumnRows):
+        return test
+    types = {column.name: column.type for column in wanted if column.standardized}
+    columns = tuple(
+        replace(column, type=types.get(column.name, column.type)) if column.standardized else column
+        for column in rows.columns
+    )
+    tensors = {one.name: rows.tensors[one.name].to(one.type.dtype) for one in columns}
+    rows = replace(rows, columns=columns, tensors=tensors)
     return replace(test, rows=rows, inputs=ColumnsSpec(columns))
 
 

@@ -39,11 +39,12 @@ from torch import Tensor
 
 from lipt.common.data.sources.rows import ArrayRows, ColumnRows, is_texts, require_labels
 from lipt.common.data.sources.storage import Stamp, split_query
-from lipt.common.data.sources.tables import hashing_tokenizer, text_columns
+from lipt.common.data.sources.tables import hashing_tokenizer, standardized_column, text_columns
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import BlobTooLargeError, DataError, WeightsError
 from lipt.common.imports import missing_extra
 from lipt.common.inputs.specs import MAX_DIMENSIONS, Column, ColumnType
+from lipt.common.inputs.standardization import feature_scale, scaled_features, stored
 from lipt.common.targets.values import TargetValues, label_values, number_values
 from lipt.common.weights.files import Container, read_container
 
@@ -139,7 +140,7 @@ def _table(source: str) -> ColumnRows:
         (_, num_columns, *names), *lines = csv.reader(opened)
     values_NL = np.array(lines, dtype=np.float64)
     labels_N = torch.from_numpy(values_NL[:, -1].astype(np.int64))
-    numbers_ND = torch.from_numpy(values_NL[:, : int(num_columns)].astype(np.float32))
+    numbers_ND = torch.from_numpy(values_NL[:, : int(num_columns)]).float()
     column = Column("", ColumnType.FLOAT32, (int(num_columns),), standardized=True)
     return ColumnRows(source, tuple(names), labels_N, (column,), {"": numbers_ND}, stamp=stamp)
 
@@ -238,7 +239,7 @@ def read_tensors(path: Path, remedy: str) -> Container:
 
 
 def features_rows(source: str, path: str) -> ColumnRows:
-    """A file's examples, float32, standardized unless `?standardize=no` follows its name."""
+    """A file's examples, as `stored`; standardized unless `?standardize=no` follows its name."""
     name, query = split_query(source, path, ("standardize",))
     file = Path(name)
     standardized = query.one_of("standardize", ("yes", "no")) == "yes"
@@ -260,7 +261,10 @@ def features_rows(source: str, path: str) -> ColumnRows:
                 f"{file}: {_PAIRED} has {paired_NP.ndim} dimensions, or values that are not "
                 "finite. Give finite numbers, N x p."
             )
-    column = Column("", ColumnType.FLOAT32, tuple(examples.shape[1:]), standardized=standardized)
+        paired_NP = scaled_features(paired_NP, feature_scale(paired_NP)).to(torch.float32)
+    if not standardized:
+        examples = examples.to(torch.float32)
+    column = replace(standardized_column("", examples), standardized=standardized)
     return ColumnRows(
         *(source, names or None, labels_N, (column,), {"": examples}, paired_NP),
         stamp=stamp,
@@ -303,7 +307,7 @@ def _floats(path: Path, name: str, values: Tensor, num_examples: int) -> Tensor:
             f"{path}: {name} has the shape {list(shape)}, but {_LABELS} has {num_examples} labels. "
             f"Give a row of numbers for each: [{num_examples}, d]."
         )
-    return values.to(torch.float32).contiguous()
+    return stored(values).contiguous()
 
 
 @dataclass(frozen=True)

@@ -33,17 +33,20 @@ from typing import Any, BinaryIO
 from urllib.parse import quote
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from lipt.common.data.parallel import Progress
+from lipt.common.data.sources.cells import Cell, cell_of
 from lipt.common.data.sources.rows import ColumnRows, EncodedRows
 from lipt.common.data.sources.storage import Query, open_regular
-from lipt.common.data.sources.table_files import Cell, Table, cell_of, require_columns
+from lipt.common.data.sources.table_files import Table, require_columns, require_names
 from lipt.common.data.sources.tables import are_too_many, read_numbers, rows_of_table
 from lipt.common.data.sources.user_data import NUMBER, FactoryRows, labels_of_rows, rows_of_data
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.images.formats import SUFFIXES
+from lipt.common.inputs.standardization import stored
 from lipt.common.text import did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -74,10 +77,7 @@ class FrameTable(Table):
         self.columns = tuple(self._cells)
         self.class_names = class_names or {}
         names = [name for name, _ in columns]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise DataError(
-                f"the table has the column {twice[0]!r} more than once. Give each its own name."
-            )
+        require_names(names, "the table")
         for name, cells in columns:
             if len(cells) != len(self):
                 raise DataError(
@@ -194,7 +194,7 @@ class Pairs:
         # Whole numbers of an array are measurements, those of a tensor or list may be tokens.
         plain = self._examples.get("") if not self._named else None
         if isinstance(plain, np.ndarray) and plain.ndim == 2 and plain.dtype.kind in "biu":
-            self._examples[""] = plain.astype(np.float32)
+            self._examples[""] = stored(torch.from_numpy(plain.astype(np.float64))).numpy()
         if isinstance(next(iter(values), None), str):
             names, numbers = np.unique(np.asarray(values).astype(str), return_inverse=True)
             classes, values = tuple(names.tolist()), numbers.reshape(-1)
@@ -343,7 +343,9 @@ def _columns(data: Any) -> list[tuple[str, Sequence[Any]]]:
         names = dict.fromkeys(name for row in data for name in row)
         return [(str(name), [row.get(name) for row in data]) for name in names]
     found = data.with_format("arrow")[:] if hasattr(data, "with_format") else data
-    return [(name, _listed(found[name])) for name in getattr(found, "column_names", found.columns)]
+    columns = list(getattr(found, "column_names", found.columns))
+    require_names(columns, "the table")
+    return [(name, _listed(found[name])) for name in columns]
 
 
 def _table_rows(source: str, data: Any, target: str | None) -> ColumnRows:
@@ -453,8 +455,8 @@ def _options(table: Table, target: str | None) -> dict[str, str]:
 def _options_of(table: Table, column: str, *, as_numbers: bool) -> dict[str, str]:
     require_columns(table, (column,), "target")
     named = column in table.class_names
-    values_N = None if named else read_numbers(table, [column], required=()).get(column)
-    numbers = values_N is not None and (as_numbers or _are_numbers(values_N))
+    read = None if named else read_numbers(table, [column], required=()).get(column)
+    numbers = read is not None and (as_numbers or _are_numbers(read.values_N))
     own = {"target" if numbers else "label": _quoted([column])}
     return {**own, **_text_options(table, column)}
 
@@ -464,7 +466,7 @@ def _text_options(table: Table, column: str) -> dict[str, str]:
     return {"text": _quoted(texts)} if texts else {}
 
 
-def _are_numbers(values_N: NDArray[np.float32]) -> bool:
+def _are_numbers(values_N: NDArray[np.float64]) -> bool:
     whole = bool((values_N == np.floor(values_N)).all())
     missing = bool(np.isnan(values_N).any())  # refused with the rows' numbers
     return not missing and (not whole or are_too_many(len(np.unique(values_N)), len(values_N)))

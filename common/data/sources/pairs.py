@@ -54,14 +54,8 @@ from lipt.common.inputs.specs import Column, ColumnType
 from lipt.common.text import listed
 
 _OPTIONS = (*TOWERS, "image", "caption", "classes", "clusters", "size", "batch", "weights")
-# A table's format and delimiter by its suffix.
-_KINDS = {
-    "csv": ("csv", ","),
-    "tsv": ("csv", "\t"),
-    "jsonl": ("jsonl",),
-    "ndjson": ("jsonl",),
-    "parquet": ("parquet",),
-}
+# A table's format by its suffix.
+_KINDS = {"csv": "csv", "tsv": "csv", "jsonl": "jsonl", "ndjson": "jsonl", "parquet": "parquet"}
 _HOW = "Put name.txt beside each name.jpg, or name a table with a column of files and of captions."
 
 # Version of the cached tensors; raise it whenever the same pairs would give others.
@@ -152,7 +146,7 @@ def _pairs_of_table(query: Query, path: Path) -> FoundPairs:
             f"{query.source}: {path} is no table of pairs. Name a .csv, .tsv, .jsonl or .parquet "
             "file, or a folder."
         )
-    table = open_table(query.source, str(path), *_KINDS[suffix])
+    table = open_table(str(path), _KINDS[suffix], Query(query.source, {}))
     image, caption = query.text("image", "file_name"), query.text("caption", "caption")
     require_columns(table, (image,), "image")
     require_columns(table, (caption,), "caption")

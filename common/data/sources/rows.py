@@ -7,7 +7,8 @@ the lower-case hexadecimal SHA-256 of these bytes:
     N and C                       number of rows and of classes, uint64 little-endian each
     the N labels, in row order    int64 little-endian each; where examples have no single class
                                   their strata, then b"labels" or b"numbers", their number T as
-                                  uint64 little-endian, and N x T uint8 or float32 little-endian
+                                  uint64 little-endian, and N x T uint8, or float32 or float64 as
+                                  they are stored, little-endian
     for each sampled row r        r and its raw bytes' length, uint64 little-endian each,
                                   then the raw bytes
 
@@ -35,6 +36,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lipt.common.data.parallel import map_rows
+from lipt.common.data.sources.cells import ColumnReading
 from lipt.common.data.sources.storage import Stamp
 from lipt.common.errors import DataError
 from lipt.common.images.formats import Header, check_file, decode_file, fit_pixels
@@ -63,7 +65,7 @@ def fingerprint(
         labels = targets.target.kind is TargetKind.CLASSES
         digest.update(b"labels" if labels else b"numbers")
         digest.update(struct.pack("<Q", targets.values.shape[1]))
-        digest.update(targets.values.numpy().astype("|u1" if labels else "<f4").tobytes())
+        digest.update(targets.values.numpy().tobytes())
     for row in sampled_rows(num_rows):
         data = raw(row)
         digest.update(struct.pack("<QQ", row, len(data)))
@@ -246,12 +248,14 @@ class ColumnRows(Rows):
 
     `paired_NP` are the other halves of pairs, float32, which are no model's input. `flagged` is
     whether the second half of the numbers, the first column, flags missing ones of the first half.
+    `reading` says how a table's columns were read.
     """
 
     columns: tuple[Column, ...]
     tensors: Mapping[str, Tensor]
     paired_NP: Tensor | None = None
     flagged: bool = False
+    reading: tuple[ColumnReading, ...] = ()
 
     def raw(self, row: int) -> bytes:
         """The bytes of the row's values, column by column, little-endian; then its other half."""

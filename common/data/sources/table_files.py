@@ -7,41 +7,40 @@ The schema's "huggingface" metadata has the class names.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
 import json
-import math
 import re
 import threading
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from datetime import date, time, timedelta
-from decimal import Decimal
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TextIO
+from typing import Any, ClassVar, Self, TextIO
+from urllib.parse import quote
 
 import numpy as np
 import torch
 
+from lipt.common.data.sources.cells import Cell, Decimals, cell_of, number_in, require_text
 from lipt.common.data.sources.rows import EncodedRows, is_texts
-from lipt.common.data.sources.storage import Stamp, is_url, open_regular, storage_of
+from lipt.common.data.sources.storage import Query, Stamp, is_url, open_regular, storage_of
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.imports import import_extra
 from lipt.common.text import did_you_mean, listed
 
-# None for a null, NaN or absent value.
-Cell = str | int | float | None
-
 CHUNK_ROWS = 8192
 # A spreadsheet's.
 MOST_COLUMNS = 16_384
+_LONGEST_NAME = 1000
 # In characters. A quote that is never closed would take the rest of the file.
 _LONGEST_CELL = 2**24
 
@@ -50,11 +49,10 @@ _LABEL_COLUMNS = ("label", "labels", "fine_label", "fine_labels")
 _CACHE_BYTES = 2**30
 _LARGEST = np.iinfo(np.int64).max
 
-# Types of pandas, which need not be installed.
-_NO_VALUES = frozenset({"NAType", "NaTType"})
-_INTERVALS = frozenset({"Interval", "Period"})
-# Matched in any case, ignoring spaces around them.
-_MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
+# Between a CSV file's cells, the likeliest first.
+_DELIMITERS = (",", ";", "\t", "|")
+_SNIFFED_LINES = 100
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 class Table(ABC):
@@ -64,6 +62,11 @@ class Table(ABC):
     files: Sequence[Path | str]
     columns: tuple[str, ...]
     class_names: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    # Columns that the file itself declares as dates; they are seconds.
+    dates: Collection[str] = ()
+    decimals = Decimals()
+    # What was recognized in the file, a clause.
+    note = ""
 
     def chunks(self, names: Sequence[str]) -> Iterator[list[list[Cell]]]:
         """Chunks of rows, with a list of cells for each of `names`."""
@@ -75,15 +78,6 @@ class Table(ABC):
     def _rows(self, names: Sequence[str]) -> Iterator[Sequence[Cell]]: ...
 
 
-def is_missing(cell: Cell) -> bool:
-    """Whether a cell is empty, or one of NA, N/A, NaN, null, None and ?."""
-    if cell is None:
-        return True
-    if isinstance(cell, str):
-        return cell.strip().lower() in _MISSING
-    return math.isnan(cell)
-
-
 def require_columns(table: Table, names: Sequence[str], option: str) -> None:
     for name in names:
         if name not in table.columns:
@@ -93,29 +87,85 @@ def require_columns(table: Table, names: Sequence[str], option: str) -> None:
             )
 
 
-class CsvTable(Table):
-    """CSV with a header line, UTF-8, also gzipped; ignores nameless columns, such as pandas's."""
+@dataclass(frozen=True)
+class CsvOptions:
+    """How a CSV file is written; an empty delimiter is recognized, as are decimal commas."""
 
-    def __init__(self, path: Path, delimiter: str = ",") -> None:
-        if len(delimiter) != 1 or delimiter in '"\r\n':
+    delimiter: str = ""
+    encoding: str = ""
+    decimal: str = ""
+
+    NAMES: ClassVar = ("delimiter", "encoding", "decimal")
+
+    @classmethod
+    def of(cls, query: Query) -> Self:
+        found = cls(*(query.text(name) for name in cls.NAMES))
+        if found.delimiter and (len(found.delimiter) != 1 or found.delimiter in '"\r\n'):
             raise ConfigError(
-                f"{path}: the delimiter {delimiter!r} is not one character. Write delimiter=; or "
-                "delimiter=%09 for a tab."
+                f"{query.source}: the delimiter {found.delimiter!r} is not one character. Write "
+                "delimiter=; or delimiter=%09 for a tab."
             )
+        if found.decimal not in ("", ".", ","):
+            raise ConfigError(
+                f"{query.source}: decimal={found.decimal} is neither a point nor a comma. Write "
+                "decimal=. or decimal=%2C."
+            )
+        with suppress(LookupError, ValueError):
+            "".encode(found.encoding or "utf-8")
+            named = codecs.lookup(found.encoding).name if found.encoding else ""
+            # A byte order mark is no part of the first name.
+            return replace(found, encoding="" if named == "utf-8" else named)
+        raise ConfigError(
+            f"{query.source}: there is no encoding {found.encoding!r}. Write encoding=latin-1, "
+            "encoding=cp1252 or encoding=utf-16."
+        )
+
+
+def with_csv_options(source: str, options: CsvOptions) -> str:
+    """The name of a CSV file, `train.csv` or `csv:train.csv?label=COLUMN`, with options added."""
+    given = [(name, value) for name, value in vars(options).items() if value]
+    if not given:
+        return source
+    path, _, query = source.removeprefix("csv:").partition("?")
+    if path == source and not path.lower().removesuffix(".gz").endswith((".csv", ".tsv", ".txt")):
+        raise ConfigError(
+            f"{given[0][0]}={given[0][1]} is an option of CSV files, and {source!r:.80} names "
+            "other data. Leave it out, or write csv:PATH."
+        )
+    written = (f"{name}={quote(value, safe='')}" for name, value in given)
+    return f"csv:{path}?{'&'.join([*filter(None, [query]), *written])}"
+
+
+class CsvTable(Table):
+    """CSV with a header line, also gzipped; ignores nameless columns, such as pandas's."""
+
+    def __init__(self, path: Path, options: CsvOptions = CsvOptions()) -> None:
         self.name, self.files = str(path), (path,)
-        self._path, self._delimiter = path, delimiter
+        self._path, self._encoding = path, options.encoding
+        self._delimiter = options.delimiter or self._recognized()
+        self.decimals = Decimals(options.decimal, groups=self._delimiter != ";")
+        if not options.delimiter and self._delimiter != ",":
+            self.note = f"its cells are separated by {self._delimiter!r}"
         with self._opened() as reader:
             self._header: list[str] = next(reader, [])
         self.columns = tuple(name for name in self._header if name)
-        _require_few(self.columns, self.name)
-        counts = Counter(self.columns)
-        twice = sorted(name for name, number in counts.items() if number > 1)
-        if not self.columns or twice or None not in map(number_in, self.columns):
-            found = f"names {', '.join(twice)} twice" if twice else f"is {self._header!r:.200}"
+        if not self.columns or None not in map(number_in, self.columns):
             raise DataError(
-                f"{path}: the first line {found}, but it has to name the columns. Put a line with "
-                "a name for each column at the top of the file."
+                f"{path}: the first line is {self._header!r:.200}, but it has to name the columns. "
+                "Put a line with a name for each column at the top of the file."
             )
+        require_names(self.columns, self.name)
+
+    def _recognized(self) -> str:
+        """The first delimiter with as many cells in all lines, else with the most in the header."""
+        with _text_file(self._path, self._encoding) as file:
+            lines = list(islice(file, _SNIFFED_LINES))
+        widths = {delimiter: _widths(lines, delimiter) for delimiter in _DELIMITERS}
+        for delimiter, counts in widths.items():
+            # The last line may be a part of a cell with line ends.
+            if counts and counts[0] > 1 and set(counts[:-1]) <= {counts[0]}:
+                return delimiter
+        return max(widths, key=lambda delimiter: widths[delimiter][:1])
 
     def _rows(self, names: Sequence[str]) -> Iterator[Sequence[Cell]]:
         places = [self._header.index(name) for name in names]
@@ -137,7 +187,7 @@ class CsvTable(Table):
     @contextmanager
     def _opened(self) -> Iterator[Any]:
         csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_CELL))
-        with _text_file(self._path) as file:
+        with _text_file(self._path, self._encoding) as file:
             try:
                 yield csv.reader(file, delimiter=self._delimiter, strict=True)
             except csv.Error as error:
@@ -147,57 +197,51 @@ class CsvTable(Table):
                 ) from error
 
 
-def _require_few(columns: Collection[str], name: str) -> None:
+def _widths(lines: Sequence[str], delimiter: str) -> list[int]:
+    csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_CELL))
+    with suppress(csv.Error):
+        return [len(row) for row in csv.reader(lines, delimiter=delimiter) if row]
+    return []
+
+
+def require_names(columns: Collection[str], name: str) -> None:
+    """Refuse too many columns, two of one name, and names that are no texts."""
     if len(columns) > MOST_COLUMNS:
         raise DataError(
             f"{name} has more than {MOST_COLUMNS} columns, {next(iter(columns))!r:.80} is the "
             "first. Give a row to each example, and many numbers as one tensor (features:PATH)."
         )
+    twice = sorted(column for column, number in Counter(iter(columns)).items() if number > 1)
+    if twice:
+        raise DataError(
+            f"{name} has the column {twice[0]!r:.80} more than once. Give each column its own name."
+        )
+    for column in columns:
+        require_text(column, f"{name}: the name of a column")
+        if len(column) > _LONGEST_NAME:
+            raise DataError(
+                f"{name} has a column whose name has {len(column)} characters, {column!r:.40}. "
+                f"Give names of at most {_LONGEST_NAME}."
+            )
 
 
 @contextmanager
-def _text_file(path: Path) -> Iterator[TextIO]:
+def _text_file(path: Path, encoding: str = "") -> Iterator[TextIO]:
     try:
         with open_regular(path) as raw:
             unpacked = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
-            with io.TextIOWrapper(unpacked, encoding="utf-8-sig", newline="") as file:
+            with io.TextIOWrapper(unpacked, encoding or "utf-8-sig", newline="") as file:
                 yield file
-    except UnicodeDecodeError as error:
+    except UnicodeError as error:
+        likely = "latin-1"
+        if isinstance(error, UnicodeDecodeError) and error.object[:2] in _UTF16:
+            likely = "utf-16"
         raise DataError(
-            f"{path} is not UTF-8: byte 0x{error.object[error.start]:02x} stands for nothing "
-            f"({error.reason}). Convert it: iconv -f latin1 -t utf-8 {path.name} > new.csv"
+            f"{path} is not {encoding or 'UTF-8'}: {error}. For a CSV file write encoding={likely} "
+            f"(--encoding {likely}), or convert it to UTF-8."
         ) from error
     except (OSError, EOFError) as error:
         raise DataError(f"{path} cannot be read: {error}. Name a file of text.") from error
-
-
-def number_in(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def cell_of(value: Any, where: str, name: str) -> Cell:
-    """A value of a file or of a program; dates become text, as they are in a CSV file."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float) and math.isnan(value):
-        return None
-    if value is None or isinstance(value, str | int | float):
-        return value
-    if type(value).__name__ in _NO_VALUES:
-        return None
-    if isinstance(value, Decimal):
-        return float(value)
-    if isinstance(value, date | time | timedelta) or type(value).__name__ in _INTERVALS:
-        return str(value).removesuffix(" 00:00:00")
-    raise DataError(
-        f"{where}: the column {name} holds a {type(value).__name__}. Give a text or a number, or "
-        f"leave the column out, as drop={name} does for a file."
-    )
 
 
 class JsonlTable(Table):
@@ -209,7 +253,7 @@ class JsonlTable(Table):
         columns: dict[str, None] = {}
         for line in self._objects():
             columns.update(dict.fromkeys(line))
-            _require_few(columns, self.name)
+            require_names(columns, self.name)
         self.columns = tuple(columns)
 
     def _rows(self, names: Sequence[str]) -> Iterator[Sequence[Cell]]:
@@ -300,6 +344,7 @@ class ParquetTable(Table):
             columns = tuple(self.readers[file].schema_arrow.names)
             if file == self.files[0]:
                 self.columns = columns
+                require_names(columns, file)
             elif columns != self.columns:
                 raise DataError(
                     f"{file} has the columns {', '.join(columns)}, not those of the first file: "
@@ -307,21 +352,37 @@ class ParquetTable(Table):
                 )
         self.schema = self.readers[self.files[0]].schema_arrow
         self.class_names = {name: _class_names(self.schema, name) for name in self.columns}
+        self.dates = {field.name for field in self.schema if _seconds_in(field.type)}
 
     def _rows(self, names: Sequence[str]) -> Iterator[Sequence[Cell]]:
         for file, reader in self.readers.items():
             try:
                 for batch in reader.iter_batches(batch_size=CHUNK_ROWS, columns=list(names)):
-                    columns = (
-                        [cell_of(value, file, name) for value in batch.column(name).to_pylist()]
-                        for name in names
-                    )
+                    columns = (_cells(batch.column(name), file, name) for name in names)
                     yield from zip(*columns, strict=True)
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, ArithmeticError) as error:
                 raise DataError(
                     f"the columns {', '.join(names)} of {file} cannot be read: {error}. Fetch the "
                     "file again."
                 ) from error
+
+
+def _seconds_in(kind: Any) -> float:
+    """The seconds of a unit of Arrow's dates, times and durations; 0 of other types."""
+    text = str(kind)
+    if text.startswith("date"):
+        return 86_400 if text.startswith("date32") else 1e-3
+    unit = re.match(r"(?:timestamp|time32|time64|duration)\[(s|ms|us|ns)\b", text)
+    return {"s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}[unit[1]] if unit else 0
+
+
+def _cells(column: Any, file: str, name: str) -> list[Cell]:
+    if seconds := _seconds_in(column.type):
+        # As numbers: Python's dates end with the year 9999.
+        wide = int(re.sub(r"\D", "", str(column.type).partition("[")[0]) or 64)
+        numbers = column.view(f"int{wide}").to_pylist()
+        return [None if number is None else number * seconds for number in numbers]
+    return [cell_of(value, file, name) for value in column.to_pylist()]
 
 
 def parquet_rows(source: str, path: str) -> EncodedRows:
@@ -401,8 +462,8 @@ def _class_names(schema: Any, label_column: str) -> tuple[str, ...]:
     return tuple(names) if is_texts(names) else ()
 
 
-def open_table(source: str, path: str, kind: str, delimiter: str = ",") -> Table:
+def open_table(path: str, kind: str, query: Query) -> Table:
     """A table of `kind` csv, jsonl or parquet; only the last may be a URL."""
     if kind == "csv":
-        return CsvTable(Path(path), delimiter)
-    return JsonlTable(Path(path)) if kind == "jsonl" else ParquetTable(source, path)
+        return CsvTable(Path(path), CsvOptions.of(query))
+    return JsonlTable(Path(path)) if kind == "jsonl" else ParquetTable(query.source, path)

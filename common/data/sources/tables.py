@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -32,19 +33,24 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor
 
-from lipt.common.data.sources.rows import ColumnRows, Labels, impute, labels_of_names
-from lipt.common.data.sources.storage import Query, Stamp, allocate_in_cache, at_home, split_query
-from lipt.common.data.sources.table_files import (
+from lipt.common.data.sources.cells import (
     Cell,
-    Table,
+    ColumnReading,
+    Decimals,
+    Notation,
+    common_notation,
     is_missing,
     number_in,
-    open_table,
-    require_columns,
+    read_cells,
+    unread_in,
 )
+from lipt.common.data.sources.rows import ColumnRows, Labels, impute, labels_of_names
+from lipt.common.data.sources.storage import Query, Stamp, allocate_in_cache, at_home, split_query
+from lipt.common.data.sources.table_files import CsvOptions, Table, open_table, require_columns
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.imports import import_extra
 from lipt.common.inputs.specs import Column, ColumnType
+from lipt.common.inputs.standardization import stored
 from lipt.common.targets.values import label_values, number_values
 from lipt.common.text import listed
 
@@ -65,13 +71,14 @@ _PADDING_TOKENS = ("[PAD]", "<pad>", "<PAD>", "<|pad|>", "<|padding|>", "PAD")
 _MOST_FRACTIONS = 100
 # As pandas writes them, and as other files and frames have them.
 _TRUTH = {"True": "true", "False": "false"}
-_LARGEST = float(np.finfo(np.float32).max)
 
 
 def table_rows(source: str, path: str) -> ColumnRows:
     """The rows of a table, whose format `source` begins with; Parquet also by a URL."""
     kind = source.partition(":")[0]
-    path, query = split_query(source, path, (*_OPTIONS, *(("delimiter",) if kind == "csv" else ())))
+    path, query = split_query(
+        source, path, (*_OPTIONS, *(CsvOptions.NAMES if kind == "csv" else ()))
+    )
     with_text = "text" in query
     for name in _OF_FEATURES if with_text else _OF_TEXT:
         if name in query:
@@ -85,7 +92,7 @@ def table_rows(source: str, path: str) -> ColumnRows:
             f"{source}: {' and '.join(given)} were given together. Name a class (label=), "
             "numbers (target=), or labels of which a row may have several (labels=)."
         )
-    return rows_of_table(query, open_table(source, path, kind, query.text("delimiter", ",")))
+    return rows_of_table(query, open_table(path, kind, query))
 
 
 def rows_of_table(query: Query, table: Table, given: Labels | None = None) -> ColumnRows:
@@ -94,21 +101,29 @@ def rows_of_table(query: Query, table: Table, given: Labels | None = None) -> Co
     wanted = next((name for name in _TARGETS if name in query), "label")
     target_columns = (query.text("label", "label"),) if wanted == "label" else query.names(wanted)
     labels = _labels(query, table, wanted, target_columns) if given is None else given
-    note, flagged, texts = "", False, query.names("text")
+    notes, flagged, texts = [table.note], False, query.names("text")
     if texts:
         columns, tensors = token_columns(query, table, len(labels.labels_N))
-        others = sorted(set(table.columns) - {*target_columns, *texts})
-        if others and not table.files:
-            note = f"only the texts of {', '.join(texts)} are used, not {', '.join(others)}"
+        read = {name: ColumnReading(name, "text") for name in texts}
+        unused = sorted(set(table.columns) - {*target_columns, *texts})
+        if unused and not table.files:
+            notes.append(f"only the texts of {', '.join(texts)} are used, not {', '.join(unused)}")
     else:
-        columns, tensors, note = feature_columns(query, table, target_columns)
-        flagged = bool(note)
+        columns, tensors, read, missing = feature_columns(query, table, target_columns)
+        flagged = bool(missing)
+        notes.append(missing)
+    names = labels.names if wanted == "label" and given is None else ()
+    read |= {
+        name: ColumnReading(name, wanted, num_different=len(names or ()), names=names or ())
+        for name in target_columns
+    }
     return ColumnRows(
         *(query.source, labels.names, labels.labels_N, columns, tensors),
         stamp=stamp,
         targets=labels.targets,
-        note=note,
+        note="; ".join(filter(None, notes)),
         flagged=flagged,
+        reading=tuple(read.get(name, ColumnReading(name, "not used")) for name in table.columns),
     )
 
 
@@ -117,7 +132,7 @@ def _labels(query: Query, table: Table, wanted: str, columns: tuple[str, ...]) -
     if wanted == "label":
         return Labels(*read_labels(table, columns[0], query.names("classes")))
     numbers = read_numbers(table, columns, required=columns)
-    values_NT = torch.from_numpy(np.stack([numbers[name] for name in columns], axis=1))
+    values_NT = torch.from_numpy(np.stack([numbers[name][0] for name in columns], axis=1))
     values_of = number_values if wanted == "target" else label_values
     targets = values_of(values_NT, columns, table.name)
     return Labels(targets.strata_N, targets.strata_names, targets)
@@ -172,8 +187,8 @@ def _order(name: str) -> tuple[bool, float, str]:
 
 def feature_columns(
     query: Query, table: Table, target_columns: tuple[str, ...]
-) -> tuple[tuple[Column, ...], dict[str, Tensor], str]:
-    """Numbers and categories, and a note on the missing numbers."""
+) -> tuple[tuple[Column, ...], dict[str, Tensor], dict[str, ColumnReading], str]:
+    """Numbers and categories, how each was read, and a note on the missing numbers."""
     for option in ("drop", "numbers", "categories"):
         require_columns(table, query.names(option), option)
     excluded = {*target_columns, *query.names("drop")}
@@ -189,86 +204,142 @@ def feature_columns(
     categories = [name for name in used if name not in numbers]
     columns: list[Column] = []
     tensors: dict[str, Tensor] = {}
+    readings: dict[str, ColumnReading] = {}
     note = ""
     if numbers:
-        values_ND = torch.from_numpy(np.stack([numbers[name] for name in sorted(numbers)], axis=1))
-        values_ND, note = impute(values_ND)
+        values = np.stack([numbers[name].values_N for name in sorted(numbers)], axis=1)
+        values_ND, note = impute(stored(torch.from_numpy(values)))
         name = "numbers" if categories else ""
-        shape = (values_ND.shape[1],)
-        columns.append(Column(name, ColumnType.FLOAT32, shape, standardized=True))
+        columns.append(standardized_column(name, values_ND))
         tensors[name] = values_ND
+        readings = {name: numbers[name].reading(name, table) for name in numbers}
     if categories:
         buckets = query.number("buckets", _DEFAULT_BUCKETS, minimum=2, maximum=2**24)
         name = "categories" if numbers else ""
         columns.append(Column(name, ColumnType.INT64, (len(categories),), num_values=buckets))
-        tensors[name] = categories_tensor(table, categories, buckets)
-    logger.info(
-        "%s: %d columns of numbers (%s) and %d of categories (%s)",
-        *(table.name, len(numbers), ", ".join(sorted(numbers))),
-        *(len(categories), ", ".join(categories)),
-    )
-    return tuple(columns), tensors, note
+        tensors[name], read = read_categories(table, categories, buckets)
+        readings |= {one.name: one for one in read}
+    logger.info("%s", table.name)
+    for one in readings.values():
+        logger.info("  %s", one)
+    return tuple(columns), tensors, readings, note
+
+
+def standardized_column(name: str, values_NP: Tensor) -> Column:
+    kind = ColumnType(str(values_NP.dtype).removeprefix("torch."))
+    return Column(name, kind, tuple(values_NP.shape[1:]), standardized=True)
+
+
+class NumberColumn(NamedTuple):
+    """A numeric column, NaN where a cell is missing, and how its cells are written."""
+
+    values_N: NDArray[np.float64]
+    notation: Notation
+
+    def reading(self, name: str, table: Table) -> ColumnReading:
+        known_N = self.values_N[~np.isnan(self.values_N)]
+        whole = bool((known_N == np.floor(known_N)).all())
+        notation = Notation.DATE if name in table.dates else self.notation
+        if notation in (Notation.WHOLE, Notation.POINT):
+            notation = Notation.WHOLE if whole else Notation.POINT
+        return ColumnReading(
+            name,
+            notation.value,
+            num_rows=len(self.values_N),
+            num_missing=len(self.values_N) - len(known_N),
+            num_different=len(np.unique(known_N)) if notation is Notation.WHOLE else 0,
+            bounds=(float(known_N.min()), float(known_N.max())) if len(known_N) else None,
+        )
 
 
 def read_numbers(
     table: Table, columns: Sequence[str], *, required: Sequence[str]
-) -> dict[str, NDArray[np.float32]]:
-    """The numeric columns among some, N values each, NaN where a cell is missing."""
-    parts: dict[str, list[NDArray[np.float32]]] = {name: [] for name in columns}
+) -> dict[str, NumberColumn]:
+    """The numeric columns among some."""
+    parts: dict[str, list[NDArray[np.float64]]] = {name: [] for name in columns}
+    notations: dict[str, set[Notation]] = {name: set() for name in columns}
     begin = 0
     for chunk in table.chunks(columns):
         for name, cells in zip(columns, chunk, strict=True):
             if name not in parts:
                 continue
-            values = _numbers(cells)
-            if values is None and name in required:
-                row = next(row for row, cell in enumerate(cells) if _numbers([cell]) is None)
-                raise DataError(
-                    f"{table.name}: the column {name} is to be of numbers, but holds "
-                    f"{cells[row]!r:.80} in row {begin + row}. Correct the row, or do not name the "
-                    "column in numbers="
-                )
-            if values is None:
-                del parts[name]
-            else:
-                values_N = np.array(values)
-                if bool((np.abs(values_N) > _LARGEST).any()):
+            read, seen = read_cells(cells, table.decimals), notations[name]
+            if read is None or common_notation(seen | _known(read)) is None:
+                if name in required:
+                    row = _first_unread(cells, table.decimals, seen)
                     raise DataError(
-                        f"{table.name}: the column {name} has numbers that are not finite in "
-                        f"float32. Correct them, or take it as categories: categories={name}"
+                        f"{table.name}: the column {name} is to be of numbers, but holds "
+                        f"{cells[row]!r:.80} in row {begin + row}. Correct the row, or do not name "
+                        "the column in numbers="
                     )
-                parts[name].append(values_N.astype(np.float32))
+                del parts[name]
+                continue
+            infinite_N = np.isinf(read[0])
+            if infinite_N.any():
+                row = int(infinite_N.argmax())
+                raise DataError(
+                    f"{table.name}: the column {name} holds {cells[row]!r:.40} in row "
+                    f"{begin + row}, no finite number. Correct it, or take the column as "
+                    f"categories: categories={name}"
+                )
+            parts[name].append(read[0])
+            notations[name] = seen | _known(read)
         begin += len(chunk[0]) if chunk else 0
-    found = {name: np.concatenate(values) for name, values in parts.items() if values}
     # A column with only missing cells is categorical.
     return {
-        name: values_N
-        for name, values_N in found.items()
-        if name in required or not np.isnan(values_N).all()
+        name: NumberColumn(
+            np.concatenate(values), common_notation(notations[name]) or Notation.POINT
+        )
+        for name, values in parts.items()
+        if values and (name in required or not all(np.isnan(part).all() for part in values))
     }
 
 
-def _numbers(cells: Sequence[Cell]) -> list[float] | None:
-    try:
-        return [float(cell) for cell in cells]  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        pass
-    try:
-        return [float("nan") if is_missing(cell) else float(cell) for cell in cells]  # type: ignore[arg-type]
-    except (ValueError, OverflowError):
-        return None
+def _known(read: tuple[object, Notation | None]) -> set[Notation]:
+    return set() if read[1] is None else {read[1]}
 
 
-def categories_tensor(table: Table, columns: Sequence[str], buckets: int) -> Tensor:
-    """Categorical columns side by side, N x C, int64 in 0..buckets-1."""
-    bucket, parts = cache(bucket_of), list[NDArray[np.int64]]()
+def _first_unread(cells: Sequence[Cell], decimals: Decimals, seen: set[Notation]) -> int:
+    for row, cell in enumerate(cells):
+        read = read_cells([cell], decimals)
+        seen = seen if read is None else seen | _known(read)
+        if read is None or common_notation(seen) is None:
+            return row
+    return 0
+
+
+def read_categories(
+    table: Table, columns: Sequence[str], buckets: int
+) -> tuple[Tensor, list[ColumnReading]]:
+    """Categorical columns side by side, N x C, int64 in 0..buckets-1, and how each was read."""
+    parts = list[NDArray[np.int64]]()
+    codes = [dict[str, int]() for _ in columns]
+    missing, unread = [0] * len(columns), [""] * len(columns)
     for chunk in table.chunks(columns):
         codes_NC = np.empty((len(chunk[0]), len(columns)), np.int64)
         for place, (name, cells) in enumerate(zip(columns, chunk, strict=True)):
-            texts = ("" if is_missing(cell) else str(cell).strip() for cell in cells)
-            codes_NC[:, place] = [bucket(name, _TRUTH.get(text, text), buckets) for text in texts]
+            texts = ["" if is_missing(cell) else str(cell).strip() for cell in cells]
+            known = codes[place]
+            for text in texts:
+                if text not in known:
+                    known[text] = bucket_of(name, _TRUTH.get(text, text), buckets)
+            codes_NC[:, place] = [known[text] for text in texts]
+            missing[place] += texts.count("")
+            if not parts:
+                unread[place] = unread_in(cells, table.decimals)
         parts.append(codes_NC)
-    return torch.from_numpy(np.concatenate(parts))
+    codes_NC = np.concatenate(parts)
+    return torch.from_numpy(codes_NC), [
+        ColumnReading(
+            name,
+            "categories",
+            num_rows=len(codes_NC),
+            num_missing=missing[place],
+            num_different=len(codes[place].keys() - {""}),
+            unread=unread[place],
+        )
+        for place, name in enumerate(columns)
+    ]
 
 
 def token_columns(

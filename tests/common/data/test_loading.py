@@ -127,10 +127,10 @@ def test_all_unusable_images_are_listed_by_their_ids(tmp_path: Path, encode: Enc
     write_folder(tmp_path, {f"{at > 2}/{at}.png": image for at, image in enumerate(images)})
     told: list[tuple[int, int]] = []
     found = decode_all(f"imagefolder:{tmp_path}", progress=lambda *call: told.append(call))
-    assert (found.num_images, told[-1]) == (5, (5, 5))
+    assert (found.num_examples, told[-1]) == (5, (5, 5))
     assert [image.id for image in found.unusable] == [1, 2, 3]
     assert str(found.unusable[0]).startswith(f"image 1 ({tmp_path}/False/1.png): it is not a")
-    with pytest.raises(DataError, match="holds no image files"):
+    with pytest.raises(DataError, match="holds no files"):
         decode_all("digits")
 
 

@@ -293,7 +293,7 @@ def test_the_fingerprint_depends_on_every_target() -> None:
 @pytest.mark.parametrize(
     ("targets", "dtype"),
     [
-        (list(NUMBERS), torch.float32),
+        (list(NUMBERS), torch.float64),
         ([[0, 1], [1, 1], [0, 0], [1, 0], [0, 1], [1, 1]], torch.uint8),
     ],
 )

@@ -21,18 +21,22 @@ if TYPE_CHECKING:
     from lipt.trainer.diagnosis.diagnosis import Diagnosis
 
 
+@shared.grouped
 def check(
     *,
-    data: str = Option(..., help="Image files: imagefolder:PATH, webdataset:PATH, parquet:PATH."),
+    data: str = Option(..., help="Image files or a table: imagefolder:PATH, csv:PATH?label=NAME."),
+    csv: shared.CsvFile,
     allow_module: shared.AllowModule = None,
     json: shared.Json = False,
 ) -> None:
     """Decode every image of a data set, and list all that cannot be used.
 
-    The status is 1 where there are some. A coordinator is not needed.
+    Of a table it tells how each column is read. The status is 1 where images cannot be used. A
+    coordinator is not needed.
     """
     from lipt.common.data.loading import decode_all
 
+    data = csv.name(data)
     decoded = run_with_progress(
         lambda report: decode_all(
             data,
@@ -42,12 +46,13 @@ def check(
         activity=f"reading {data}",
     )
     unusable, empty = decoded.unusable, decoded.empty_folders
-    lines = [*(f"no image in {folder}" for folder in empty), *map(str, unusable)]
+    lines = [*decoded.columns, *(f"no image in {folder}" for folder in empty), *map(str, unusable)]
     lines += [f"{decoded.source}: {decoded.note}"] if decoded.note else []
     if empty:
         lines.append(f"{len(empty)} directories of classes are empty: fill or remove them")
+    what = "examples" if decoded.columns else "images"
     lines.append(
-        f"{len(unusable)} of {decoded.num_images} images of {decoded.source} cannot be used"
+        f"{len(unusable)} of {decoded.num_examples} {what} of {decoded.source} cannot be used"
     )
     print_result(decoded, lines, as_json=json)
     if unusable or empty:

@@ -60,7 +60,10 @@ def test_paired_features_are_not_a_model_input(tmp_path: Path) -> None:
     [
         ({"X": torch.ones(2, 2)}, r"X has the shape \[2, 2\], but y has 3 labels"),
         ({"X": torch.ones(3, 0)}, r"X has the shape \[3, 0\]"),
-        ({"X": torch.full((3, 2), 1e39, dtype=torch.float64)}, "row 0 has a value .* not finite"),
+        (
+            {"X": torch.full((3, 2), torch.inf, dtype=torch.float64)},
+            "row 0 has a value .* not finite",
+        ),
         ({"y": torch.ones(3, 2, 2)}, r"y is torch.float32 of the shape \[3, 2, 2\]\. Give a class"),
         ({"y": torch.tensor([0, -1, 1])}, "row 1 has the label -1, which is not the number of a"),
         ({"paired_features": torch.ones(3, 1, 1)}, "paired_features has 3 dimensions"),

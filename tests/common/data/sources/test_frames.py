@@ -46,7 +46,7 @@ def test_a_data_frame_equals_its_csv_file(tmp_path: Path) -> None:
     assert found.fingerprint == file.fingerprint
     assert (found.inputs, found.class_names, found.note) == (
         *(file.inputs, file.class_names),
-        "1 missing numbers in 1 columns are flagged and replaced by their column's mean",
+        "2 missing numbers in 2 columns are flagged and replaced by their column's mean",
     )
     # An index that is not in order, as after a random split.
     mixed = FRAME.iloc[[2, 0, 3, 1]]
