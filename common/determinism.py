@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 
 from lipt.common.computation import computation
@@ -39,3 +41,18 @@ def derive_seed(run_seed: int, purpose: str, index: int = 0) -> int:
 def derive_generator(run_seed: int, purpose: str, index: int = 0) -> torch.Generator:
     """A CPU generator seeded by `derive_seed`: draws are the same on every device."""
     return torch.Generator().manual_seed(derive_seed(run_seed, purpose, index))
+
+
+@contextmanager
+def restored_generators() -> Iterator[None]:
+    """Restore the global generators of torch, NumPy and `random`, which a user's code may use."""
+    used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    devices = range(torch.cuda.device_count()) if used else ()
+    of_python = random.getstate()
+    of_numpy = np.random.get_state()  # noqa: NPY002 - of the user's code
+    with torch.random.fork_rng(devices=devices):
+        try:
+            yield
+        finally:
+            random.setstate(of_python)
+            np.random.set_state(of_numpy)  # noqa: NPY002

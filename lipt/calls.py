@@ -191,20 +191,22 @@ def compare(
     Raises:
         MissingExtraError: scipy, of the extra `report`, is not installed.
     """
+    from lipt.common.data.loading import open_set
     from lipt.common.imports import import_extra, modules_of
 
     # Fail now, not after hours of training.
     import_extra("scipy", package="scipy", extra="report", needed_for="lipt.compare")
     from lipt.coordinator.rpc.strategies import describe_strategies
-    from lipt.pretraining import MODULE, Pretrained, open_dataset
+    from lipt.pretraining import MODULE, Pretrained
     from lipt.trainer.comparison.compare import compare as run_comparison
     from lipt.trainer.comparison.outcomes import outcomes, verdict
     from lipt.trainer.comparison.trial import BASELINES, Plan
     from lipt.trainer.main_training import Recipe
+    from lipt.trainer.main_training.held_out import TEST_DATA
     from lipt.trainer.progress import progress_display
 
-    opened = functools.partial(open_dataset, target=target, image_size=image_size)
-    train, held_out = opened(data), opened(test)
+    opened = functools.partial(open_set, target=target, image_size=image_size)
+    train, held_out = opened("data", data), opened(TEST_DATA, test)
     of_seed = functools.partial(Pretrained, train, model, head=head, run=run, device=device)
     pretrain = functools.cache(lambda seed: of_seed(seed=seed, progress=False))
     with tempfile.TemporaryDirectory() as folder, progress_display(wanted=progress) as show:

@@ -40,7 +40,8 @@ from lipt.common.data.sources.files import (
     features_rows,
 )
 from lipt.common.data.sources.folders import imagefolder_rows
-from lipt.common.data.sources.frames import query_of, rows_in_memory, without_transforms
+from lipt.common.data.sources.frames import query_of, rows_in_memory
+from lipt.common.data.sources.map_style import without_transforms
 from lipt.common.data.sources.pairs import pairs_rows
 from lipt.common.data.sources.rows import (
     ArrayRows,
@@ -60,6 +61,7 @@ from lipt.common.data.sources.storage import (
 from lipt.common.data.sources.table_files import CsvOptions, open_table, parquet_rows
 from lipt.common.data.sources.tables import table_rows
 from lipt.common.data.sources.webdataset import webdataset_rows
+from lipt.common.determinism import restored_generators
 from lipt.common.errors import ConfigError, DataError, UnknownNameError
 from lipt.common.images.formats import Header
 from lipt.common.imports import call_factory, load_factory, module_of, modules_of
@@ -182,6 +184,7 @@ def _meant(source: str) -> str:
     return did_you_mean(source, BUNDLED)
 
 
+@restored_generators()
 def open_dataset(
     source: str,
     *,
@@ -227,7 +230,7 @@ def open_data(
     image_size: int | None = None,
     allow_modules: Sequence[str] = (),
 ) -> Dataset:
-    """Open labelled data and check every example.
+    """Open labelled data and check every example; the global generators are not used.
 
     Args:
         data: a map-style data set of (example, label), `(X, y)` arrays or tensors, a data frame of
@@ -235,8 +238,8 @@ def open_data(
             name: `csv:train.csv?label=COLUMN`, `imagefolder:/data`, `package.module:factory`. A
             `Dataset` is returned unchanged.
         target: a table's column of labels, or of numbers to predict, also of a file: `train.csv`;
-            None for one called label. "number" for regression on whole numbers, which are classes
-            otherwise.
+            None for one called label. "number" for regression on whole numbers, "multi-label" where
+            each row has one of several labels: both are classes otherwise.
         image_size: pixels a side to scale images to; None keeps small images.
         allow_modules: more modules that a name may import.
 
@@ -245,6 +248,18 @@ def open_data(
         ConfigError: unknown form of data, or an unusable `image_size`.
         DataError: the data is empty, or an example or a label is unusable.
     """
+    return open_set("data", data, target, image_size, allow_modules)
+
+
+@restored_generators()
+def open_set(
+    source: str,
+    data: Any,
+    target: str | None = None,
+    image_size: int | None = None,
+    allow_modules: Sequence[str] = (),
+) -> Dataset:
+    """As `open_data`; messages call data in memory `source`."""
     if isinstance(data, str | Path):
         name = str(data) if target is None else name_with_target(str(data), target)
         modules = (*allow_modules, *modules_of(name))
@@ -259,7 +274,7 @@ def open_data(
                 "Give it where the data is opened."
             )
         return data
-    again = partial(rows_in_memory, "data", without_transforms(data), target=target)
+    again = partial(rows_in_memory, source, without_transforms(data), target=target)
     return load(again(), image_size=image_size, again=again)
 
 
@@ -312,6 +327,7 @@ def load(
     if own_size and not torch.equal(*look["sizes"]):
         size = (DEFAULT_SIZE, DEFAULT_SIZE)
         pixels_NCHW, look = scan(size)
+    rows.complete()
     ids = look["quarantined"].tolist()
     if ids:
         logger.warning(

@@ -207,8 +207,8 @@ def test_a_name_may_import_its_own_module(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("data", "error", "words"),
     [
-        ([], DataError, "holds no"),
-        (5, ConfigError, "'data' returned a int, which is not a map-style data set"),
+        ([], DataError, "data is empty"),
+        (5, ConfigError, "data is a int, which is no map-style data set"),
         (([[0.0]], [1, 2]), DataError, "1 examples"),
     ],
 )

@@ -139,7 +139,7 @@ TAKEN: dict[str, tuple[Callable[[], Any], str]] = {
 
 # What is given, and a part of the refusal with its remedy.
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
-    "number": (lambda: 5, r"Return one with len\(\)"),
+    "number": (lambda: 5, r"a data set with len\(\)"),
     "generator": (lambda: (row for row in pairs(NUMBERS)), r"Materialize it: list\(data\)"),
     "stream": (Stream, r"Materialize it: list\(data\)"),
     "streamed table": (
@@ -149,7 +149,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "lazy frame": (lambda: SimpleNamespace(collect=list), r"Give what its collect\(\) returns"),
     "loader": (lambda: DataLoader(pairs(NUMBERS), 4), r"loader\.dataset"),  # type: ignore[arg-type]
     "file names": (lambda: [("cat.jpg", 0), ("dog.jpg", 1)], "imagefolder:PATH"),
-    "nothing": (list, "holds no"),
+    "nothing": (list, "data is empty"),
     "no labels": (lambda: NUMBERS, r"Return \(image, label\)"),
     "no named target": (lambda: FEATURES, "Name the one with the labels: target='kind'"),
     "missing labels": (lambda: (FEATURES, [None, *NAMES[1:]]), "Label or remove them"),

@@ -29,8 +29,8 @@ from lipt.trainer.comparison.trial import (
     label,
 )
 from lipt.trainer.main_training import Recipe, Schedule, Trained, fit
+from lipt.trainer.main_training.held_out import comparable
 from lipt.trainer.main_training.records import OnStep
-from lipt.trainer.main_training.steps import comparable
 from lipt.trainer.resampling.samplers import RepeatedRandom
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import CostsView, RunView, StrategyView

@@ -7,7 +7,7 @@ training is bit-identical. Shapes: N examples of the subset, B of a batch, C cla
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,13 +16,11 @@ from torch import Tensor, nn
 from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod, Precision
 from lipt.common.data import Dataset, input_format
 from lipt.common.data.parallel import prefetched
-from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.determinism import derive_generator, derive_seed, seeded_generators
-from lipt.common.errors import ConfigError, DataError, SubsetError
+from lipt.common.errors import ConfigError, SubsetError
 from lipt.common.images.formats import crop_flip
 from lipt.common.imports import call_factory
 from lipt.common.inputs.model_input import Stored, pinned, rows_of, stored_on
-from lipt.common.inputs.specs import Column, ColumnsSpec
 from lipt.common.models import build_model, lay_out, memory_format
 from lipt.common.models.head import evaluation_mode
 from lipt.common.models.own import (
@@ -144,75 +142,6 @@ def require_fingerprint(what: str, fingerprint: object, dataset: Dataset) -> Non
             f"the data of {what} has the fingerprint {fingerprint}, but {dataset.source} has "
             f"{dataset.fingerprint}. Give the same data, whole and in its order."
         )
-
-
-def comparable(test: Dataset, train: Dataset) -> Dataset:
-    """Return the test set with the training set's flags of missing numbers and types of numbers.
-
-    Raises DataError for other inputs or targets.
-    """
-    theirs, ours = test.rows, train.rows
-    if isinstance(theirs, ColumnRows) and isinstance(ours, ColumnRows):
-        test = _typed_like(_flagged_like(test, theirs, flagged=ours.flagged), ours.columns)
-    _require_comparable(test, train)
-    return test
-
-
-def _flagged_like(test: Dataset, rows: ColumnRows, *, flagged: bool) -> Dataset:
-    if rows.flagged == flagged:
-        return test
-    first, *others = rows.columns
-    values_ND = rows.tensors[first.name]
-    if flagged:
-        values_ND = torch.cat([values_ND, torch.zeros_like(values_ND)], dim=1)
-    else:
-        values_ND = values_ND[:, : values_ND.shape[1] // 2]
-    columns = (replace(first, shape=(values_ND.shape[1],)), *others)
-    tensors = {**rows.tensors, first.name: values_ND}
-    rows = replace(rows, columns=columns, tensors=tensors, flagged=flagged)
-    return replace(test, rows=rows, inputs=ColumnsSpec(columns))
-
-
-def _typed_like(test: Dataset, wanted: Sequence[Column]) -> Dataset:
-    """Standardized numbers in the training set's type: float64 where its differences need it."""
-    rows = test.rows
-    if not isinstance(rows, ColumnRows):
-        return test
-    types = {column.name: column.type for column in wanted if column.standardized}
-    columns = tuple(
-        replace(column, type=types.get(column.name, column.type)) if column.standardized else column
-        for column in rows.columns
-    )
-    tensors = {one.name: rows.tensors[one.name].to(one.type.dtype) for one in columns}
-    rows = replace(rows, columns=columns, tensors=tensors)
-    return replace(test, rows=rows, inputs=ColumnsSpec(columns))
-
-
-def _require_comparable(test: Dataset, train: Dataset) -> None:
-    pairs: list[tuple[object, object]] = [(test.inputs, train.inputs)]
-    if train.rows.targets is not None or test.rows.targets is not None:
-        # Classes may differ: each data set has its own strata.
-        pairs.append((_targets(test), _targets(train)))
-    else:
-        theirs, ours = test.class_names, train.class_names
-        # A test set without names may lack the last classes.
-        if theirs != ours[: len(theirs)] and len(theirs) != len(ours):
-            pairs.append((f"{len(theirs)} classes", f"{len(ours)} classes"))
-        for label, name in enumerate(theirs[: len(ours)]):
-            if name in ours and ours[label] != name:
-                pairs.append((f"label {label} for class {name!r}", f"label {ours.index(name)}"))
-    for found, wanted in pairs:
-        if found != wanted:
-            raise DataError(
-                f"{test.source} has {found}, but {train.source}, which is trained on, has "
-                f"{wanted}. Give a test set with the same inputs, targets and labels."
-            )
-
-
-def _targets(dataset: Dataset) -> str:
-    names = () if dataset.rows.targets is None else dataset.rows.targets.names
-    named = f" ({', '.join(names)})" if names else ""
-    return f"{dataset.target.kind.words} targets{named}"
 
 
 # Larger batches fall out of a CPU's caches, and keep a GPU busy.

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.computation import computed, fastest_kernels
-from lipt.common.data import Dataset, open_data
+from lipt.common.data import Dataset
+from lipt.common.data.loading import open_set
 from lipt.common.determinism import derive_generator, derive_seed, seeded_generators
 from lipt.common.errors import ConfigError, DivergedError
 from lipt.common.models.own import load_plain_state, plain_state
@@ -27,6 +28,7 @@ from lipt.common.process.devices import resolve_device
 from lipt.common.weights.files import Weights, check_specs, copy_to_cpu, specs_of
 from lipt.core.training import ForwardPass, require_finite_outputs
 from lipt.trainer.arguments import checked
+from lipt.trainer.main_training.held_out import TEST_DATA, comparable
 from lipt.trainer.main_training.recipe import Recipe, Schedule, marks
 from lipt.trainer.main_training.records import (
     Checkpoint,
@@ -41,7 +43,7 @@ from lipt.trainer.main_training.records import (
     require_same,
     restore_generators,
 )
-from lipt.trainer.main_training.steps import Examples, Steps, accuracy, comparable, place_model
+from lipt.trainer.main_training.steps import Examples, Steps, accuracy, place_model
 from lipt.trainer.resampling.reselection import Reselection
 from lipt.trainer.resampling.samplers import RepeatedRandom
 from lipt.trainer.subsets.subset import Subset
@@ -265,9 +267,9 @@ def fit(
         raise ConfigError(
             f"training may take {max_seconds:g} s and has no checkpoint. Name a file for one."
         )
-    opened = partial(open_data, target=target, allow_modules=tuple(allowed_modules))
-    train = opened(train)
-    test = None if test is None else comparable(opened(test), train)
+    opened = partial(open_set, target=target, allow_modules=tuple(allowed_modules))
+    train = opened("data", train)
+    test = None if test is None else comparable(opened(TEST_DATA, test), train)
     recipe, schedule = Recipe.of(recipe).fitted_to(train.inputs), schedule or Schedule()
     place = resolve_device(device)
     built, forward_pass = place_model(model, train, recipe, place, allowed_modules)

@@ -40,9 +40,11 @@ from lipt.common.data import Dataset
 from lipt.common.data.loading import MEMORY_BUDGET_BYTES, open_data
 from lipt.common.data.parallel import Progress, map_rows
 from lipt.common.data.sources import frames
+from lipt.common.data.sources.map_style import Pairs, has_rows, without_transforms
 from lipt.common.data.sources.rows import EncodedRows, PixelRows, fingerprint, numbered_classes
-from lipt.common.data.sources.user_data import NUMBER, bytes_of_first
+from lipt.common.data.sources.user_data import KINDS, FactoryRows, bytes_of_first
 from lipt.common.data.sources.webdataset import CLASSES
+from lipt.common.determinism import restored_generators
 from lipt.common.errors import ConfigError, DataError, LiptError, SubsetError
 from lipt.common.images.formats import format_of, to_image
 from lipt.trainer.files import new_folder
@@ -80,7 +82,7 @@ def rows_for(subset: Any, data: Any, *, check: bool) -> Any:
     """Return a subset's data as rows, checked: a table is opened, (X, y) becomes pairs."""
     rows, by_row = data, isinstance(data, list) or frames.is_hugging_face(data)
     if frames.is_pair(data) and (frames.are_texts(data[0]) or not frames.is_table(data)):
-        rows = frames.Pairs(*data)
+        rows = Pairs(*data)
     elif frames.is_pair(data) or (frames.is_frame(data) and not by_row):
         rows = open_data(data, target=_target_of(subset))
     require_same_data(rows, subset, check=check)
@@ -99,7 +101,7 @@ def require_same_data(dataset: Any, subset: Any, *, check: bool) -> None:
 
     Compares lengths, and with `check` fingerprints, of 64 rows or all; see `Subset.apply`.
     """
-    if not frames.has_rows(dataset):
+    if not has_rows(dataset):
         raise SubsetError(
             f"a {type(dataset).__name__} has no rows. Give the data that the subset was chosen "
             "from."
@@ -145,23 +147,26 @@ def _candidates(dataset: Any, target: str | None) -> Iterator[Callable[[], str]]
     first = samples[0] if isinstance(samples, list) and samples else None
     if isinstance(first, tuple) and len(first) == 2 and isinstance(first[0], str):
         yield partial(_of_files, dataset)
-    plain = frames.without_transforms(dataset)
+    plain = without_transforms(dataset)
+    if getattr(plain, "targets", None) is not None:
+        yield partial(_of_rows, plain, target, quick=True)
     yield partial(_of_rows, plain, target)
-    if isinstance(plain, frames.Pairs):
-        yield partial(_of_rows, plain, NUMBER)
-    if plain is not dataset:
-        # The user's data set may not work without its transform.
-        yield partial(_of_rows, dataset, target)
+    if isinstance(plain, Pairs):
+        for kind in KINDS:
+            yield partial(_of_rows, plain, kind)
 
 
-def _of_rows(dataset: Any, target: str | None) -> str:
+@restored_generators()
+def _of_rows(dataset: Any, target: str | None, *, quick: bool = False) -> str:
+    """The fingerprint; `quick` takes the labels of images from `targets`, if rows agree."""
     # Images are read one by one, tensors all at once.
     if not frames.is_table(dataset):
         size_of_row = bytes_of_first("reading it", frames.map_style(dataset, target))
         if len(dataset) * size_of_row > MEMORY_BUDGET_BYTES:
             raise SubsetError("its tensors are too large to be looked through")
     rows = frames.rows_in_memory("reading it", dataset, target=target)
-    rows.complete_labels()
+    if not (quick and isinstance(rows, FactoryRows) and rows.take_targets()):
+        rows.complete()
     return rows.fingerprint()
 
 

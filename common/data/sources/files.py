@@ -37,7 +37,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipt.common.data.sources.rows import ArrayRows, ColumnRows, is_texts, require_labels
+from lipt.common.data.sources.rows import (
+    ArrayRows,
+    ColumnRows,
+    Labels,
+    is_texts,
+    labels_of_targets,
+    require_labels,
+    require_no_probabilities,
+)
 from lipt.common.data.sources.storage import Stamp, split_query
 from lipt.common.data.sources.tables import hashing_tokenizer, standardized_column, text_columns
 from lipt.common.determinism import derive_generator
@@ -45,7 +53,7 @@ from lipt.common.errors import BlobTooLargeError, DataError, WeightsError
 from lipt.common.imports import missing_extra
 from lipt.common.inputs.specs import MAX_DIMENSIONS, Column, ColumnType
 from lipt.common.inputs.standardization import feature_scale, scaled_features, stored
-from lipt.common.targets.values import TargetValues, label_values, number_values
+from lipt.common.targets.values import label_values, number_values
 from lipt.common.weights.files import Container, read_container
 
 _TABLES = {"breast_cancer": "breast_cancer.csv", "wine": "wine_data.csv"}
@@ -249,13 +257,11 @@ def features_rows(source: str, path: str) -> ColumnRows:
         found = ", ".join(map(repr, sorted(container.specs))) or "nothing"
         raise DataError(f"{file} holds {found}. {_HOW}")
     names = _class_names(file, container)
-    labels = container.tensor(_LABELS)
-    targets = _targets(file, labels, names)
-    labels_N = labels.to(torch.int64) if targets is None else targets.strata_N
-    examples = _floats(file, _EXAMPLES, container.tensor(_EXAMPLES), len(labels_N))
+    labels = _labels(file, container.tensor(_LABELS), names)
+    examples = _floats(file, _EXAMPLES, container.tensor(_EXAMPLES), len(labels.labels_N))
     paired_NP = None
     if _PAIRED in container.specs:
-        paired_NP = _floats(file, _PAIRED, container.tensor(_PAIRED), len(labels_N))
+        paired_NP = _floats(file, _PAIRED, container.tensor(_PAIRED), len(labels.labels_N))
         if paired_NP.ndim != 2 or not bool(paired_NP.isfinite().all()):
             raise DataError(
                 f"{file}: {_PAIRED} has {paired_NP.ndim} dimensions, or values that are not "
@@ -266,9 +272,9 @@ def features_rows(source: str, path: str) -> ColumnRows:
         examples = examples.to(torch.float32)
     column = replace(standardized_column("", examples), standardized=standardized)
     return ColumnRows(
-        *(source, names or None, labels_N, (column,), {"": examples}, paired_NP),
+        *(source, labels.names, labels.labels_N, (column,), {"": examples}, paired_NP),
         stamp=stamp,
-        targets=targets,
+        targets=labels.targets,
     )
 
 
@@ -285,19 +291,24 @@ def _class_names(path: Path, container: Container) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _targets(path: Path, labels: Tensor, names: tuple[str, ...]) -> TargetValues | None:
+def _labels(path: Path, labels: Tensor, names: tuple[str, ...]) -> Labels:
+    source = str(path)
     if labels.ndim == 2:
         binary = bool(((labels == 0) | (labels == 1)).all())
-        values_of = number_values if labels.is_floating_point() and not binary else label_values
-        return values_of(labels, names or None, str(path))
-    if labels.ndim == 1 and labels.is_floating_point():
-        return number_values(labels[:, None], None, str(path))
+        if binary or not labels.is_floating_point():
+            return labels_of_targets(label_values(labels, names or None, source), source)
+        require_no_probabilities(labels, source)
+        targets = number_values(labels, names or None, source)
+        return Labels(targets.strata_N, None, targets)
     if labels.ndim != 1 or not len(labels):
         raise DataError(
             f"{path}: {_LABELS} is {labels.dtype} of the shape {list(labels.shape)}. Give a class "
             "number for each example, floats (regression), or N x C of 0 and 1 (multi-label)."
         )
-    return None
+    if labels.is_floating_point():
+        targets = number_values(labels[:, None], None, source)
+        return Labels(targets.strata_N, None, targets)
+    return Labels(labels.to(torch.int64), names or None)
 
 
 def _floats(path: Path, name: str, values: Tensor, num_examples: int) -> Tensor:

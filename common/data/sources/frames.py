@@ -28,30 +28,36 @@ import io
 import logging
 import numbers
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import date
+from types import SimpleNamespace
 from typing import Any, BinaryIO
 from urllib.parse import quote
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import Dataset as TorchDataset
 
 from lipt.common.data.parallel import Progress
 from lipt.common.data.sources.cells import Cell, cell_of
-from lipt.common.data.sources.rows import ColumnRows, EncodedRows
+from lipt.common.data.sources.map_style import Pairs, has_rows, is_same
+from lipt.common.data.sources.rows import ColumnRows, EncodedRows, sampled_rows
 from lipt.common.data.sources.storage import Query, open_regular
 from lipt.common.data.sources.table_files import Table, require_columns, require_names
 from lipt.common.data.sources.tables import are_too_many, read_numbers, rows_of_table
-from lipt.common.data.sources.user_data import NUMBER, FactoryRows, labels_of_rows, rows_of_data
+from lipt.common.data.sources.user_data import (
+    KINDS,
+    NUMBER,
+    FactoryRows,
+    labels_of_rows,
+    rows_of_data,
+)
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.images.formats import SUFFIXES
-from lipt.common.inputs.standardization import stored
 from lipt.common.text import did_you_mean
 
 logger = logging.getLogger(__name__)
-
-_TRANSFORMS = ("transform", "target_transform", "transforms")
 
 # Names of targets where none is given, the likeliest first.
 TARGETS = ("label", "labels", "fine_label", "target", "class", "y")
@@ -69,10 +75,11 @@ class FrameTable(Table):
 
     def __init__(
         self,
+        source: str,
         columns: Sequence[tuple[str, Sequence[Any]]],
         class_names: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
-        self.name = "data"
+        self.name = source
         self._cells = dict(columns)
         self.columns = tuple(self._cells)
         self.class_names = class_names or {}
@@ -97,6 +104,7 @@ def rows_in_memory(
     source: str, data: Any, progress: Progress | None = None, *, target: str | None = None
 ) -> EncodedRows | FactoryRows | ColumnRows:
     """The rows of a user's data: a table's, or those of a map-style data set."""
+    _require_one_set(source, data)
     if is_table(data):
         return _table_rows(source, data, target)
     rows = map_style(data, target)
@@ -136,83 +144,62 @@ def _image_rows(source: str, images: Any, rows: Pairs) -> EncodedRows:
 
 def map_style(data: Any, target: str | None = None) -> Any:
     """Rows of (example, label) of data that is no table."""
-    column = None if target == NUMBER else target
+    column = None if target in KINDS else target
     rows: Any = Pairs(*data) if is_pair(data) else data
     if is_hugging_face(data):
-        classes = _class_names(data)
-        label = _target_column(tuple(data.features), classes, column)
-        labels = data.select_columns([label]).with_format("arrow")[:][label]
+        label, labels, classes = _labels_of_table(data, column)
         rows = Pairs(_TableExamples(data, label), labels, classes.get(label))
     elif column is not None:
         raise ConfigError(
             f"target={target!r} names a column, and a {type(data).__name__} has none. Give a "
             "table, or (X, y) without a target."
         )
-    if target != NUMBER:
+    if target not in KINDS:
         return rows
     found = copy.copy(rows)
     try:
-        found.target = NUMBER
+        found.target = target
     except AttributeError:
         raise ConfigError(
-            f"target='number' cannot be set on a {type(data).__name__}. Give (X, y), or a data set "
-            'with the attribute target = "number".'
+            f"target={target!r} cannot be set on a {type(data).__name__}. Give (X, y), or a data "
+            f'set with the attribute target = "{target}".'
         ) from None
     return found
 
 
-def without_transforms(dataset: Any) -> Any:
-    """Return a data set without torchvision transforms, as a shallow copy if it has any."""
-    given = [name for name in _TRANSFORMS if getattr(dataset, name, None) is not None]
-    if not given:
-        return dataset
-    plain = copy.copy(dataset)
-    for name in given:
-        try:
-            setattr(plain, name, None)
-        except AttributeError:  # a property, unlike torchvision's attribute
-            return dataset
-    return plain
+def _labels_of_table(data: Any, column: str | None) -> tuple[str, Any, dict[str, tuple[str, ...]]]:
+    """A Hugging Face table's label column, its values, and class names by column.
+
+    Values are those that a transform of rows returns, where these differ; names are then dropped.
+    """
+    classes = _class_names(data)
+    label = _target_column(tuple(data.features), classes, column)
+    labels = data.select_columns([label]).with_format("arrow")[:][label]
+    if data.format["type"] == "custom":
+        with suppress(Exception):  # of a user's function, which may return no label
+            sample = sampled_rows(len(data))
+            if not all(is_same(data[row][label], labels[row].as_py()) for row in sample):
+                labels = [data[row][label] for row in range(len(data))]
+                classes.pop(label, None)
+                logger.warning("the labels that the transform of the rows returns are taken")
+    return label, labels, classes
 
 
-class Pairs:
-    """Rows of (example, label) from two columns; text labels are numbered alphabetically."""
-
-    def __init__(self, examples: Any, labels: Any, classes: tuple[str, ...] | None = None) -> None:
-        columns = examples if isinstance(examples, Mapping) else {"": examples}
-        self._examples = {name: _array(values) for name, values in columns.items()}
-        self._named = isinstance(examples, Mapping)
-        values = _array(labels)
-        if not all(map(has_rows, self._examples.values())):
-            raise DataError("X has no rows. Give an array, a list or a tensor with one per label.")
-        num_examples, num_labels = len(next(iter(self._examples.values()))), len(values)
-        if num_examples != num_labels:
-            raise DataError(
-                f"there are {num_examples} examples and {num_labels} labels. Give one label for "
-                "each example: (X, y) of one length."
-            )
-        # Whole numbers of an array are measurements, those of a tensor or list may be tokens.
-        plain = self._examples.get("") if not self._named else None
-        if isinstance(plain, np.ndarray) and plain.ndim == 2 and plain.dtype.kind in "biu":
-            self._examples[""] = stored(torch.from_numpy(plain.astype(np.float64))).numpy()
-        if isinstance(next(iter(values), None), str):
-            names, numbers = np.unique(np.asarray(values).astype(str), return_inverse=True)
-            classes, values = tuple(names.tolist()), numbers.reshape(-1)
-        self.targets, self.classes = values, classes
-
-    def __len__(self) -> int:
-        return len(self.targets)
-
-    def __getitem__(self, row: int) -> tuple[Any, Any]:
-        label = self.targets[row]
-        if self._named:
-            return {name: column[row] for name, column in self._examples.items()}, label
-        example = self._examples[""][row]
-        # Readers take an array's last dimension for the channels.
-        if isinstance(example, np.ndarray) and example.ndim == 3:
-            first, last = example.shape[0] in (1, 3), example.shape[-1] in (1, 3)
-            example = example.transpose(1, 2, 0) if first and not last else example
-        return example, label
+def _require_one_set(source: str, data: Any) -> None:
+    """Refuse a training and a test set in one tuple, which could be read as (X, y) or as rows."""
+    if not isinstance(data, tuple) or len(data) not in (2, 3):
+        return
+    frames = [part for part in data if is_frame(part) and hasattr(part, "columns")]
+    columns = {tuple(map(str, getattr(part, "column_names", part.columns))) for part in frames}
+    parts = [part for part in data if isinstance(part, tuple) and is_pair(part)]
+    tables = [part for part in parts if np.ndim(part[0]) > 1 and len(part[0]) == len(part[1])]
+    sets = [part for part in data if isinstance(part, TorchDataset) or is_hugging_face(part)]
+    many_frames = len(frames) == len(data) and len(columns) == 1
+    if many_frames or len(data) in (len(tables), len(sets)):
+        raise ConfigError(
+            f"{source} is a tuple of {len(data)} data sets. Give one alone, and a test set where "
+            "a call takes one: test=."
+        )
 
 
 class _TableExamples:
@@ -231,14 +218,6 @@ class _TableExamples:
         if len(self._columns) == 1:
             return example[self._columns[0]]
         return {name: example[name] for name in self._columns}
-
-
-def _array(values: Any) -> Any:
-    if not hasattr(values, "to_numpy"):
-        return values
-    found = values.to_numpy()
-    # Tables give read-only views, and torch warns about them.
-    return found if found.flags.writeable else found.copy()
 
 
 def is_table(data: Any) -> bool:
@@ -275,14 +254,6 @@ def is_pair(data: Any) -> bool:
 def is_hugging_face(data: Any) -> bool:
     """Whether data is a Hugging Face `datasets.Dataset`; its package need not be installed."""
     return hasattr(data, "features") and hasattr(data, "with_format") and hasattr(data, "__len__")
-
-
-def has_rows(data: Any) -> bool:
-    """Whether data has a length: classes and arrays without dimensions have the method alone."""
-    try:
-        return len(data) >= 0
-    except TypeError:
-        return False
 
 
 def _first(data: Any) -> Any:
@@ -351,16 +322,22 @@ def _columns(data: Any) -> list[tuple[str, Sequence[Any]]]:
 def _table_rows(source: str, data: Any, target: str | None) -> ColumnRows:
     """The rows of a frame with its target, of (X, y), or of (text, label) pairs."""
     if is_frame(data):
-        table = FrameTable(_columns(data), _class_names(data))
+        columns, class_names = _columns(data), _class_names(data)
+        if is_hugging_face(data):
+            wanted = None if target in KINDS else target
+            label, labels, class_names = _labels_of_table(data, wanted)
+            columns = [*((n, c) for n, c in columns if n != label), (label, _listed(labels))]
+        table = FrameTable(source, columns, class_names)
         return rows_of_table(Query(source, _options(table, target)), table)
     if is_pair(data):
         examples, given = data[0], _listed(data[1])
     else:
         rows = [data[row] for row in range(len(data))]
         examples, given = [row[0] for row in rows], [row[1] for row in rows]
-    if target not in (None, NUMBER):
+    if target not in (None, *KINDS):
         raise ConfigError(
-            f"target={target!r} was given together with the labels of (X, y). Leave one out."
+            f"target={target!r} was given together with the labels of (X, y). Leave one out, or "
+            f"give one of {', '.join(KINDS)}."
         )
     if are_texts(examples) and str(_first(examples)).lower().endswith(SUFFIXES):
         raise DataError(
@@ -369,12 +346,14 @@ def _table_rows(source: str, data: Any, target: str | None) -> ColumnRows:
         )
     columns = _examples(examples)
     column = next(name for name in (*TARGETS, "the target") if name not in dict(columns))
-    table = FrameTable([*columns, (column, given)] if given else columns)
+    table = FrameTable(source, [*columns, (column, given)] if given else columns)
     if all(map(_is_cell, given)):
         options = _options_of(table, column, as_numbers=target == NUMBER)
         return rows_of_table(Query(source, options), table)
     options = {"label": _quoted([column]), **_text_options(table, column)}
-    return rows_of_table(Query(source, options), table, labels_of_rows(given, None, source))
+    names = list(map(str, getattr(data[1], "columns", ()))) if is_pair(data) else []
+    described = SimpleNamespace(classes=names or None, target=target)
+    return rows_of_table(Query(source, options), table, labels_of_rows(given, described, source))
 
 
 def _class_names(data: Any) -> dict[str, tuple[str, ...]]:
@@ -446,10 +425,9 @@ def query_of(table: Table, target: str) -> str:
 
 
 def _options(table: Table, target: str | None) -> dict[str, str]:
-    as_numbers = target == NUMBER and NUMBER not in table.columns
-    wanted = None if as_numbers else target
-    column = _target_column(table.columns, table.class_names, wanted)
-    return _options_of(table, column, as_numbers=as_numbers)
+    kind = target if target in KINDS and target not in table.columns else None
+    column = _target_column(table.columns, table.class_names, None if kind else target)
+    return _options_of(table, column, as_numbers=kind == NUMBER)
 
 
 def _options_of(table: Table, column: str, *, as_numbers: bool) -> dict[str, str]:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import logging
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,12 +43,16 @@ from lipt.common.errors import DataError
 from lipt.common.images.formats import Header, check_file, decode_file, fit_pixels
 from lipt.common.inputs.specs import Column
 from lipt.common.targets.kinds import TargetKind
-from lipt.common.targets.values import TargetValues, readable_names
+from lipt.common.targets.values import MultiLabel, TargetValues, readable_names
 from lipt.common.text import encodable
+
+logger = logging.getLogger(__name__)
 
 # A larger label is a mistake: no labelled image set has more classes.
 _MAX_CLASSES = 100_000
 _NUM_SAMPLED_ROWS = 64
+# Probabilities in half precision add up to 1 by so much.
+_ROUNDED = 0.01
 
 
 def fingerprint(
@@ -85,8 +90,8 @@ def sampled_rows(num_rows: int) -> list[int]:
 class Rows(ABC):
     """Labelled examples by row number.
 
-    A user's images may contain their labels. `labels_N` and `class_names` are then complete once
-    every row was read, or after `complete_labels`.
+    The rows of a user's images return their labels: `labels_N`, `names` and `targets` are then
+    known after `complete`.
 
     Attributes:
         names: the class names; None numbers the classes.
@@ -123,10 +128,8 @@ class Rows(ABC):
     def __len__(self) -> int:
         return len(self.labels_N)
 
-    def complete_labels(self) -> None:
-        if bool((self.labels_N < 0).any()):
-            for row in range(len(self)):
-                self.raw(row)
+    def complete(self) -> None:  # noqa: B027 - nothing is left to do
+        """Read the labels of rows that return them; DataError where two reads of a row differ."""
 
     def fingerprint(self) -> str:
         classes = len(self.class_names)
@@ -295,6 +298,35 @@ def impute(values_ND: Tensor) -> tuple[Tensor, str]:
         f"{int(num_missing_D.sum())} missing numbers in {len(incomplete)} columns are flagged and "
         "replaced by their column's mean"
     )
+
+
+def labels_of_targets(targets: TargetValues, source: str, *, several: bool = False) -> Labels:
+    """The targets, or one class each where every example has exactly one of its labels.
+
+    `several` keeps labels of which an example may have several.
+    """
+    values = targets.values
+    labels = isinstance(targets.target, MultiLabel) and values.shape[1] > 1
+    if several or not labels or not bool((values.sum(dim=1) == 1).all()):
+        return Labels(targets.strata_N, None, targets)
+    logger.warning(
+        "%s: every row has exactly one of %d labels, taken for its class. For several labels give "
+        '(X, y) and target="multi-label"',
+        *(source, values.shape[1]),
+    )
+    return Labels(values.int().argmax(dim=1), targets.names)
+
+
+def require_no_probabilities(values_NT: Tensor, source: str) -> None:
+    """Refuse soft labels, which would be numbers to predict."""
+    values_NT = values_NT.double()
+    sums_N = values_NT.sum(dim=1)
+    shares = bool((values_NT >= 0).all() & ((sums_N - 1).abs() < _ROUNDED).all())
+    if shares and values_NT.shape[1] > 1:
+        raise DataError(
+            f"{source}: its targets are probabilities of {values_NT.shape[1]} classes. Give each "
+            'row\'s class, y.argmax(1); for numbers to predict give (X, y) and target="number".'
+        )
 
 
 def is_texts(names: object) -> TypeGuard[list[str]]:

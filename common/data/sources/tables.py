@@ -44,7 +44,13 @@ from lipt.common.data.sources.cells import (
     read_cells,
     unread_in,
 )
-from lipt.common.data.sources.rows import ColumnRows, Labels, impute, labels_of_names
+from lipt.common.data.sources.rows import (
+    ColumnRows,
+    Labels,
+    impute,
+    labels_of_names,
+    labels_of_targets,
+)
 from lipt.common.data.sources.storage import Query, Stamp, allocate_in_cache, at_home, split_query
 from lipt.common.data.sources.table_files import CsvOptions, Table, open_table, require_columns
 from lipt.common.errors import ConfigError, DataError
@@ -133,8 +139,9 @@ def _labels(query: Query, table: Table, wanted: str, columns: tuple[str, ...]) -
         return Labels(*read_labels(table, columns[0], query.names("classes")))
     numbers = read_numbers(table, columns, required=columns)
     values_NT = torch.from_numpy(np.stack([numbers[name][0] for name in columns], axis=1))
-    values_of = number_values if wanted == "target" else label_values
-    targets = values_of(values_NT, columns, table.name)
+    if wanted == "labels":
+        return labels_of_targets(label_values(values_NT, columns, table.name), table.name)
+    targets = number_values(values_NT, columns, table.name)
     return Labels(targets.strata_N, targets.strata_names, targets)
 
 

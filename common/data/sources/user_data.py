@@ -2,12 +2,13 @@
 
 It needs `len()` and `data[row]`, a pair of example and label. Row 0 decides whether examples are
 images or other tensors. Vectors of floats are standardized, and their missing numbers replaced.
-Optional attributes: `targets`, the labels of all rows, which saves a pass; `classes`, their names;
-`standardize`, a flag or columns' names; `num_values` of whole numbers, by column or for all;
-`target`, "number" for regression on whole numbers. The type of a target decides its kind:
+Optional attributes: `classes`, the classes' names; `standardize`, a flag or columns' names;
+`num_values` of whole numbers, by column or for all; `target`, the kind of the targets, "number" or
+"multi-label", where they could be classes. The type of a target decides its kind:
 
     an int                                one class                   single-label
     a float, of few whole ones in all     one class                   single-label
+    a vector of 0 with one 1, in all      the position of the 1       single-label
     a vector of 0 and 1                   a position for each label   multi-label
     a list of names                       the example's labels        multi-label
     a float, or a vector of floats        numbers to predict          regression
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import numbers
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -30,8 +31,28 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from lipt.common.data.parallel import Progress, map_rows
-from lipt.common.data.sources.rows import ColumnRows, Labels, PixelRows, impute, labels_of_names
-from lipt.common.errors import ConfigError, DataError
+from lipt.common.data.sources.map_style import (
+    as_array,
+    class_names_of,
+    describe,
+    is_image,
+    is_same,
+    is_unit,
+    length_of,
+    read_row,
+    require_repeatable,
+)
+from lipt.common.data.sources.rows import (
+    ColumnRows,
+    Labels,
+    PixelRows,
+    impute,
+    labels_of_names,
+    labels_of_targets,
+    require_no_probabilities,
+    sampled_rows,
+)
+from lipt.common.errors import DataError
 from lipt.common.images.formats import fit_image, is_grayscale, oriented
 from lipt.common.inputs.specs import MAX_COLUMNS, MAX_DIMENSIONS, Column, ColumnsSpec, ColumnType
 from lipt.common.targets.kinds import ALL_KINDS, kinds_in_words
@@ -43,117 +64,36 @@ logger = logging.getLogger(__name__)
 _MOST_FLOAT_CLASSES, _MIN_FLOATS_PER_CLASS = 20, 10
 _FEW_CLASSES = 100
 _LARGEST_EXACT = 2.0**53
-NUMBER = "number"
+# What a data set's `target` may be: its kind, where targets could be classes.
+KINDS = NUMBER, MULTI_LABEL = "number", "multi-label"
 _TYPES = {kind.dtype: kind for kind in ColumnType}
-# Smaller arrays of floats are numbers rather than an image.
-_LEAST_FLOAT_SIDE = 8
-_RANDOM = "row 0 differs between two reads. Leave out random transforms: the workers augment."
 _KINDS = (
     f"Targets are {kinds_in_words(ALL_KINDS)}: a class number, labels, or numbers. Of other data "
     "choose by features, one vector for each example."
 )
 
 
+def kind_of(data: Any) -> str | None:
+    """The kind of targets that a data set sets; its own attribute of that name may be anything."""
+    kind = getattr(data, "target", None)
+    return kind if isinstance(kind, str) and kind in KINDS else None
+
+
 def rows_of_data(
     source: str, data: Any, progress: Progress | None = None
 ) -> FactoryRows | ColumnRows:
-    if _length(source, data) == 0 or is_image(_read_row(source, data, 0)[0]):
+    if length_of(source, data) == 0:
+        raise DataError(f"{source} is empty. Give at least one example of each class.")
+    if is_image(read_row(source, data, 0)[0]):
         return FactoryRows(source, data)
     return column_rows(source, data, progress)
 
 
-def is_image(example: object) -> bool:
-    """Whether it is a Pillow image, or H x W or with 1 or 3 channels at either end: uint8 or 0..1.
-
-    Floats of H x W are an image only if they are square; others may be a sequence of vectors.
-    """
-    if isinstance(example, Image.Image):
-        return True
-    if not isinstance(example, Tensor | np.ndarray):
-        return False
-    shape, kind = tuple(example.shape), str(example.dtype).removeprefix("torch.")
-    channels = len(shape) == 3 and bool({shape[0], shape[2]} & {1, 3})
-    if kind == "uint8":
-        return len(shape) == 2 or channels
-    square = len(shape) == 2 and shape[0] == shape[1]
-    large = len(shape) > 1 and sorted(shape)[-2] >= _LEAST_FLOAT_SIDE
-    return kind.startswith("float") and (channels or square) and large and _is_unit(example)
-
-
-def _is_unit(values: Any) -> bool:
-    return bool((values >= 0).all() and (values <= 1).all())
-
-
-def _length(source: str, data: Any) -> int:
-    if hasattr(data, "__getitem__"):
-        with suppress(TypeError):
-            return len(data)
-    what = type(data).__name__
-    if hasattr(data, "dataset") and hasattr(data, "batch_size"):
-        raise ConfigError(f"{source!r} is a {what} of batches. Give its data set: loader.dataset.")
-    if hasattr(data, "collect"):
-        raise ConfigError(f"a {what} is not in memory. Give what its collect() returns.")
-    if hasattr(data, "__iter__"):
-        raise ConfigError(
-            f"{source!r} is a {what}, which can only be iterated over. Materialize it: list(data) "
-            "of (example, label) pairs, or a data set that is not streamed."
-        )
-    raise ConfigError(
-        f"{source!r} returned a {what}, which is not a map-style data set. Return "
-        "one with len() and data[row] -> (example, label), such as a list of pairs."
-    )
-
-
-def _read_row(source: str, data: Any, row: int) -> tuple[Any, Any]:
-    """A row's example and label; a dictionary's example is all but "label", or its single image."""
-    try:
-        item = data[row]
-    except Exception as error:
-        raise DataError(
-            f"{source}: reading row {row} failed with {type(error).__name__}: {error}. "
-            "Every row must be readable."
-        ) from error
-    what = type(item).__name__
-    if isinstance(item, Mapping):
-        key = next((name for name in ("label", "labels") if name in item), None)
-        rest = {str(name): value for name, value in item.items() if name != key}
-        if key is not None and rest:
-            only = next(iter(rest.values()))
-            return (only if len(rest) == 1 and is_image(only) else rest), item[key]
-        what = f"dictionary of {', '.join(map(str, item)) or 'nothing'}"
-    elif isinstance(item, tuple | list) and len(item) >= 2:
-        return item[0], item[1]
-    raise DataError(
-        f"{source}: row {row} is a {what}. Return (image, label), (tensor, label), or a dictionary "
-        'of tensors with a "label".'
-    )
-
-
-def _classes(data: Any) -> tuple[str, ...] | None:
-    names: Any = getattr(data, "classes", None)
-    named = isinstance(names, Sequence) and not isinstance(names, str)
-    return tuple(map(str, names)) if named else None
-
-
-def _labels_of_targets(source: str, data: Any, num_rows: int) -> Labels | None:
-    targets: Any = getattr(data, "targets", None)
-    if targets is None:
-        return None
-    if isinstance(targets, Tensor):
-        targets = targets.detach().cpu().numpy()
-    listed = list(targets) if isinstance(targets, Iterable) else []
-    if len(listed) != num_rows:
-        raise DataError(
-            f"{source}: its `targets` are {len(listed)} for {num_rows} rows. Let them be a list of "
-            "one target per row, or leave them out."
-        )
-    return labels_of_rows(listed, data, source)
-
-
 def labels_of_rows(labels: Sequence[Any], data: Any, source: str) -> Labels:
-    """The targets of all rows; `data` may name the classes, or say that they are numbers."""
-    names = _classes(data)
-    labels = [_array(label) if isinstance(label, Tensor) else label for label in labels]
+    """The targets that all rows return; `data` may name the classes or set the kind of targets."""
+    kind = kind_of(data)
+    labels = [as_array(label) if isinstance(label, Tensor) else label for label in labels]
+    names = class_names_of(source, data, labels)
     with suppress(TypeError, ValueError, RuntimeError):
         numbers_N = np.asarray(labels)
         column = numbers_N.ndim == 2 and numbers_N.shape[1] == 1
@@ -161,7 +101,7 @@ def labels_of_rows(labels: Sequence[Any], data: Any, source: str) -> Labels:
             numbers_N = numbers_N[:, 0]
             labels = list(numbers_N)
         if numbers_N.ndim == 1 and numbers_N.dtype.kind in "biuf":
-            if getattr(data, "target", None) == NUMBER:
+            if kind == NUMBER:
                 column_N1 = torch.from_numpy(numbers_N.astype(np.float64)[:, None])
                 targets = number_values(column_N1, names, source)
                 return Labels(targets.strata_N, None, targets)
@@ -174,8 +114,8 @@ def labels_of_rows(labels: Sequence[Any], data: Any, source: str) -> Labels:
     if all(map(is_class, labels)):
         for row, label in enumerate(labels):  # one is no int64
             _class_number(label, source, row)
-    targets = read_targets(labels, names, source)
-    return Labels(targets.strata_N, None, targets)
+    targets = read_targets(labels, names, source, kind)
+    return labels_of_targets(targets, source, several=kind == MULTI_LABEL)
 
 
 def _are_classes(numbers_N: NDArray[Any], source: str) -> bool:
@@ -220,12 +160,14 @@ def _class_number(label: Any, source: str, row: int) -> int:
 def is_class(target: Any) -> bool:
     """Whether a row's target is a whole number, that is, a class."""
     if isinstance(target, Tensor | np.ndarray):
-        array = _array(target)
+        array = as_array(target)
         return array.size == 1 and array.ndim <= 1 and array.dtype.kind in "biu"
     return isinstance(target, numbers.Integral | np.bool_)
 
 
-def read_targets(targets: Sequence[Any], names: Sequence[str] | None, source: str) -> TargetValues:
+def read_targets(
+    targets: Sequence[Any], names: Sequence[str] | None, source: str, kind: object = None
+) -> TargetValues:
     """The targets of all rows, where not all are classes; `names` of labels or numbers."""
     if any(_is_names(target) for target in targets):
         return _named_labels(targets, names, source)
@@ -237,11 +179,13 @@ def read_targets(targets: Sequence[Any], names: Sequence[str] | None, source: st
             "many for every row."
         )
     stacked = torch.from_numpy(np.stack(vectors).astype(np.float64))
-    single = all(isinstance(t, numbers.Real) or _array(t).ndim == 0 for t in targets)
+    single = all(isinstance(t, numbers.Real) or as_array(t).ndim == 0 for t in targets)
     whole = all(vector.dtype.kind in "biu" for vector in vectors)
     binary = bool(((stacked == 0) | (stacked == 1)).all())
-    if not single and (whole or binary):
-        return label_values(stacked, names, source)
+    if not single and kind != NUMBER:
+        if whole or binary:
+            return label_values(stacked, names, source)
+        require_no_probabilities(stacked, source)
     return number_values(stacked, names, source)
 
 
@@ -273,7 +217,7 @@ def _named_labels(targets: Sequence[Any], names: Sequence[str] | None, source: s
 
 def _vector(target: Any, source: str, row: int) -> np.ndarray:
     try:
-        array = _array(target)
+        array = as_array(target)
     except (TypeError, ValueError, RuntimeError):
         array = np.empty((0, 0, 0))
     if array.ndim > 1 or not array.size or array.dtype.kind not in "biuf":
@@ -282,42 +226,53 @@ def _vector(target: Any, source: str, row: int) -> np.ndarray:
     return array.reshape(-1)
 
 
-def _array(target: Any) -> np.ndarray:
-    if isinstance(target, Tensor):
-        detached = target.detach().cpu()
-        # NumPy has no bfloat16.
-        return (detached.float() if detached.is_floating_point() else detached).numpy()
-    return np.asarray(target)
-
-
 class FactoryRows(PixelRows):
-    """The images of a user's data set; without `targets`, labels are noted as rows are read."""
+    """The images of a user's data set; their labels are noted as rows are read."""
 
     concurrent = False
 
     def __init__(self, source: str, data: Any) -> None:
-        num_rows = _length(source, data)
-        given = _labels_of_targets(source, data, num_rows)
-        listed = isinstance(data, list | tuple)
-        if given is None and num_rows and (listed or not is_class(_read_row(source, data, 0)[1])):
-            # Names and other targets need all rows to be interpreted; a list has them in memory.
-            labels = [_read_row(source, data, row)[1] for row in range(num_rows)]
-            given = labels_of_rows(labels, data, source)
-        self._labels_known = given is not None
-        if given is None:
-            # -1: the row has not been read.
-            given = Labels(torch.full((num_rows,), -1, dtype=torch.int64), _classes(data))
-        super().__init__(source, given.names, given.labels_N, targets=given.targets)
+        # -1: not known yet.
+        labels_N = torch.full((length_of(source, data),), -1, dtype=torch.int64)
+        super().__init__(source, None, labels_N)
         self._data = data
-        if num_rows and self.raw(0) != self.raw(0):
-            raise DataError(f"{source}: {_RANDOM}")
+        self._noted: dict[int, Any] = {}
 
     def pixels(self, row: int) -> NDArray[np.uint8]:
-        """The image; notes its label where there are no `targets`."""
-        image, label = _read_row(self.source, self._data, row)
-        if not self._labels_known:
-            self.labels_N[row] = _class_number(label, self.source, row)
+        """The image; notes its label."""
+        image, label = read_row(self.source, self._data, row)
+        self._noted[row] = label
         return _pixels_of(image, self.source, row)
+
+    def complete(self) -> None:
+        def read(row: int) -> tuple[bytes, Any]:
+            return self.raw(row), self._noted[row]
+
+        for row in range(len(self)):
+            if row not in self._noted:
+                read(row)
+        # A list returns what it holds.
+        if not isinstance(self._data, list | tuple):
+            require_repeatable(self.source, len(self), read)
+        self._label([self._noted[row] for row in range(len(self))])
+
+    def take_targets(self) -> bool:
+        """Take `targets` for the labels, which saves reading all rows; False where they differ."""
+        targets, _, relabels = describe(self._data)
+        if targets is None or relabels or len(targets) != len(self):
+            return False
+        for row in sampled_rows(len(self)):
+            self.raw(row)
+            if not is_same(targets[row], self._noted[row]):
+                return False
+        self._label(list(targets))
+        return True
+
+    def _label(self, labels: Sequence[Any]) -> None:
+        found = labels_of_rows(labels, self._data, self.source)
+        for name, value in found._asdict().items():
+            # The rows are frozen for all others.
+            object.__setattr__(self, name, value)
 
 
 def _pixels_of(image: Any, source: str, row: int) -> NDArray[np.uint8]:
@@ -333,7 +288,7 @@ def _pixels_of(image: Any, source: str, row: int) -> NDArray[np.uint8]:
         pixels = image.transpose(2, 0, 1)
     if isinstance(pixels, np.ndarray) and pixels.ndim == 2:
         pixels = pixels[None]
-    if isinstance(pixels, np.ndarray) and pixels.dtype.kind == "f" and _is_unit(pixels):
+    if isinstance(pixels, np.ndarray) and pixels.dtype.kind == "f" and is_unit(pixels):
         pixels = np.rint(pixels.astype(np.float64) * 255).astype(np.uint8)
     if not is_image(pixels) or pixels.ndim != 3 or len(pixels) not in {1, 3} or not pixels.size:
         kind = f"a {type(image).__name__}"
@@ -352,19 +307,23 @@ def column_rows(source: str, data: Any, progress: Progress | None = None) -> Col
 
     Shorter tensors are zero-padded at the end of their first dimension.
     """
-    num_rows = _length(source, data)
+    num_rows = length_of(source, data)
     parts: dict[str, list[Tensor]] = {}
     labels: list[Any] = []
 
     def read(row: int) -> tuple[dict[str, Tensor], Any]:
-        example, label = _read_row(source, data, row)
+        example, label = read_row(source, data, row)
         return _tensors_of(example, source, row), label
+
+    def read_bytes(row: int) -> tuple[bytes, Any]:
+        tensors, label = read(row)
+        flat = (part.flatten().repeat(1) for part in tensors.values())
+        return b"".join(part.view(torch.uint8).numpy().tobytes() for part in flat), label
 
     for row, (tensors, label) in enumerate(
         map_rows(read, range(num_rows), num_threads=1, progress=progress)
     ):
         if row == 0:
-            _require_same(tensors, read(0)[0], source)
             parts = {name: [] for name in tensors}
         if tensors.keys() != parts.keys():
             raise DataError(
@@ -375,9 +334,10 @@ def column_rows(source: str, data: Any, progress: Progress | None = None) -> Col
             parts[name].append(tensor)
         labels.append(label)
     stacked = {name: _stacked(name, tensors, source) for name, tensors in parts.items()}
-    given = _labels_of_targets(source, data, num_rows)
-    if given is None:
-        given = labels_of_rows(labels, data, source)
+    # A list returns what it holds.
+    if not isinstance(data, list | tuple):
+        require_repeatable(source, num_rows, read_bytes)
+    given = labels_of_rows(labels, data, source)
     columns, note = _columns_of(stacked, data, source), ""
     if columns[0].standardized and _is_vector(columns[0]):
         values_ND, note = impute(stacked[""].view(num_rows, -1))
@@ -390,9 +350,9 @@ def column_rows(source: str, data: Any, progress: Progress | None = None) -> Col
 
 def bytes_of_first(source: str, data: Any) -> int:
     """The bytes of row 0 as columns; 0 for an image or an empty data set."""
-    if _length(source, data) == 0:
+    if length_of(source, data) == 0:
         return 0
-    example, _ = _read_row(source, data, 0)
+    example, _ = read_row(source, data, 0)
     if is_image(example):
         return 0
     return sum(tensor.nbytes for tensor in _tensors_of(example, source, 0).values())
@@ -480,16 +440,6 @@ def _columns_of(stacked: Mapping[str, Tensor], data: Any, source: str) -> tuple[
 def _is_vector(column: Column) -> bool:
     """Whether it is a vector without a name; named columns belong to a user's own model."""
     return not column.name and len(column.shape) <= 1
-
-
-def _require_same(tensors: Mapping[str, Tensor], again: Mapping[str, Tensor], source: str) -> None:
-    same = tensors.keys() == again.keys() and all(
-        # NaN never equals itself.
-        torch.equal(tensor.nan_to_num(), again[name].nan_to_num())
-        for name, tensor in tensors.items()
-    )
-    if not same:
-        raise DataError(f"{source}: {_RANDOM}")
 
 
 def _what(name: str) -> str:

@@ -316,7 +316,10 @@ def test_a_shard_of_targets_has_no_labels(targets: list[object], dtype: torch.dt
     ("labels", "target"),
     [
         (np.array(NUMBERS), Regression((35.0,), (np.std(NUMBERS).item(),))),
-        (np.array([[0, 1], [1, 0]] * 3), MultiLabel(2)),
+        (np.array([[0, 1], [1, 1]] * 3), MultiLabel(2)),
+        # One label in every row is its class.
+        (np.array([[0, 1, 0], [1, 0, 0]] * 3), SingleLabel(3)),
+        (np.array([[0.0, 1.0], [1.0, 0.0]] * 3), SingleLabel(2)),
         (np.array([0, 1] * 3), SingleLabel(2)),
     ],
 )
