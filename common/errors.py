@@ -135,6 +135,10 @@ class SignalsError(InputError, reason="BAD_SIGNALS", code="FAILED_PRECONDITION")
     """The model's outputs on the data are not finite, so nothing can be selected on them."""
 
 
+class StrategyError(InputError, reason="BAD_STRATEGY", code="FAILED_PRECONDITION"):
+    """A strategy's function returned what is no selection of the budget."""
+
+
 class WeightsError(InputError, reason="INVALID_WEIGHTS"):
     """Weights that do not fit the model, or a file that is not safetensors."""
 

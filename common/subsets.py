@@ -4,14 +4,9 @@ Digest: SHA-256 of all indices as little-endian int64, ascending, then their wei
 little-endian float32, then any soft labels as little-endian float16, row by row. It does not depend
 on storage or transfer.
 
-File: one gzip stream of the differences, then the weights, then the soft labels, if any:
-
-    differences   little-endian int64: each index minus the previous one; the first minus 0
-    weights       little-endian float32
-    soft labels   little-endian float16, C for each example
-
-All are stored as byte planes: the first bytes of all values, then the second, because high bytes
-are nearly equal. A random tenth takes 5 bits an index.
+File: the columns as byte planes in a gzip stream; `Subset.file` in proto/lipt/v1/subset.proto has
+the format with an example. High bytes of differences are nearly equal: a random tenth takes 5 bits
+an index.
 
 Shapes: K examples of a subset, L of another, N of the data, C classes.
 """

@@ -14,15 +14,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from lipt.common.computation import computation
 from lipt.common.config.run_config import InitializationConfig
 from lipt.common.data import Dataset
 from lipt.common.determinism import derive_generator, derive_seed, seeded_generators
-from lipt.common.errors import RunFailedError, SignalsError
+from lipt.common.errors import ConfigError, RunFailedError, SignalsError
 from lipt.common.images.formats import crop_flip, mild_augmentation
-from lipt.common.inputs.model_input import Stored, in_layout, to_model_input
-from lipt.common.inputs.specs import ImageFormat, InputFormat, call_model
+from lipt.common.inputs.model_input import Stored, in_layout, num_stored, to_model_input
+from lipt.common.inputs.specs import ImageFormat, InputFormat, Inputs, call_model
 from lipt.common.models.head import evaluation_mode
 from lipt.common.signals.passes import require_finite_rows
 from lipt.common.targets.values import Target
@@ -31,6 +32,20 @@ from lipt.common.weights.files import KeptValue, Weights, copy_to_cpu
 _MOMENTUM, _WEIGHT_DECAY = 0.9, 5e-4
 # For ordinary warm-ups.
 BATCH_SIZE, LEARNING_RATE = 256, 0.1
+
+
+def trained_outputs(model: Callable[..., Any], inputs_B: Inputs) -> Tensor:
+    """A model's logits; ConfigError for batch norm of one value in a model in training."""
+    try:
+        return call_model(model, inputs_B)
+    except ValueError as error:
+        layers = model.modules() if isinstance(model, nn.Module) else ()
+        if num_stored(inputs_B) > 1 or not any(isinstance(layer, _BatchNorm) for layer in layers):
+            raise
+        raise ConfigError(
+            "the model's batch norm has no variance in a batch of one example. Train on 2 examples "
+            "or more, in batches of 2 or more, or use a model without batch norm."
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -52,7 +67,7 @@ class ForwardPass:
             to_model_input(examples_B, self.inputs, self.device), self.memory_format
         )
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16):
-            return call_model(model, inputs_B)
+            return trained_outputs(model, inputs_B)
 
     def mean_loss(self, model: nn.Module, examples_B: Stored, targets_B: Tensor) -> Tensor:
         return self.target.mean_loss(self(model, examples_B), targets_B)
@@ -143,7 +158,7 @@ class _Epochs:
             stored_B = self.augmented(self.dataset.examples(ids_B), step)
             inputs_B = to_model_input(stored_B, self.inputs, self.device)
             targets_B = self.dataset.targets_N[ids_B].to(self.device)
-            yield self.dataset.target.mean_loss(call_model(self.model, inputs_B), targets_B)
+            yield self.dataset.target.mean_loss(trained_outputs(self.model, inputs_B), targets_B)
 
     def require_finite_at(self, weights: Weights) -> None:
         """Refuse examples on which the model with these first weights is not finite."""

@@ -1,14 +1,18 @@
-"""Arguments of calls, checked by their names before anything is loaded, computed or sent."""
+"""Arguments of calls, checked before anything is loaded, computed or sent.
+
+Texts, flags and choices are known by their annotations, all others by their names.
+"""
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import math
 import numbers
 import os
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from lipt.common.errors import BudgetError, ConfigError, InvalidRequestError
@@ -17,20 +21,29 @@ from lipt.common.text import encodable
 ParamsT = ParamSpec("ParamsT")
 ReturnT = TypeVar("ReturnT")
 
+# Policies for examples that do not divide evenly among the ranks.
+UNEVEN = ("keep", "drop", "repeat")
+
 
 def checked(function: Callable[ParamsT, ReturnT]) -> Callable[ParamsT, ReturnT]:
-    """Check the arguments of a call by their names before it runs; None is always accepted."""
+    """Check the arguments of a call before it runs; None is accepted, but for a choice."""
     taken = inspect.signature(function)
+    parts = taken.parameters.items()
+    kinds = {name: _kind_of(name, part.annotation) for name, part in parts}
+    keywords_of = [name for name, part in parts if part.kind is part.VAR_KEYWORD]
 
     @functools.wraps(function)
     def call(*args: ParamsT.args, **keywords: ParamsT.kwargs) -> ReturnT:
         try:
-            given = taken.bind(*args, **keywords).arguments
+            given = dict(taken.bind(*args, **keywords).arguments)
         except TypeError:
             given = {}  # the call itself has a better error for missing arguments
+        for name in keywords_of:
+            given |= given.pop(name, {})
         for name, value in given.items():
-            if value is not None:
-                require_argument(name, value)
+            kind = kinds.get(name) or _KINDS.get(name)
+            if kind is not None and (value is not None or kind.is_choice):
+                _require(kind, name, value)
         require_size(given.get("fraction"), given.get("budget"))
         return function(*args, **keywords)
 
@@ -38,8 +51,12 @@ def checked(function: Callable[ParamsT, ReturnT]) -> Callable[ParamsT, ReturnT]:
 
 
 def require_argument(name: str, value: object) -> None:
-    kind = _KINDS.get(name)
-    if kind is not None and not kind.fits(value):
+    if value is not None:
+        _require(_KINDS[name], name, value)
+
+
+def _require(kind: _Kind, name: str, value: object) -> None:
+    if not kind.fits(value):
         raise ConfigError(
             f"{name}={_shown(value)} is not {kind.words}. Example: {name}={kind.example}"
         )
@@ -70,7 +87,12 @@ def _shown(value: object) -> str:
 
 
 def _is_share(value: object) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool) and 0 < float(value) <= 1
+    return _is_number(value, 0, 1) and bool(value)
+
+
+def _is_number(value: object, minimum: float, maximum: float = math.inf) -> bool:
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return number and minimum <= float(value) <= maximum  # type: ignore[arg-type]
 
 
 def _is_whole(value: object, minimum: int, maximum: float = math.inf) -> bool:
@@ -82,15 +104,21 @@ class _Kind(NamedTuple):
     words: str
     example: str
     fits: Callable[[Any], bool]
+    is_choice: bool = False
 
 
 def _of(words: str, example: str, *types: type) -> _Kind:
     return _Kind(words, example, lambda value: isinstance(value, types))
 
 
+def _choice(values: Sequence[str]) -> _Kind:
+    words, example = f"one of {', '.join(values)}", f'"{values[0]}"'
+    return _Kind(words, example, lambda value: isinstance(value, str) and value in values, True)
+
+
 def _list_of(words: str, example: str, fits: Callable[[Any], bool], *, at_least: int = 0) -> _Kind:
     def all_fit(values: Any) -> bool:
-        right = isinstance(values, list | tuple) and all(map(fits, values))
+        right = isinstance(values, list | tuple | frozenset) and all(map(fits, values))
         return right and len(values) >= at_least
 
     return _Kind(f"a list of {words}", example, all_fit)
@@ -100,24 +128,58 @@ def _of_utf8(text: Any) -> bool:
     return isinstance(text, str) and encodable(text) == text
 
 
-_TEXTS = (
-    *("strategy", "preset", "proxy", "labels", "device", "target", "head", "address", "text"),
-    *("name", "run_id", "token_id"),
-)
+_TEXT = _Kind("a text in UTF-8", '"NAME"', _of_utf8)
 # NumPy's truth values are no bool.
 _FLAG = _Kind("True or False", "True", lambda value: type(value).__name__.startswith("bool"))
 _NAMES = _list_of("names", '["NAME"]', lambda one: isinstance(one, str))
 _COUNT = _Kind("a whole number from 1", "1", lambda value: _is_whole(value, 1))
 _KINDS: Mapping[str, _Kind] = {
-    **dict.fromkeys(_TEXTS, _Kind("a text in UTF-8", '"NAME"', _of_utf8)),
-    **dict.fromkeys(("balanced", "soft_labels", "progress", "check", "normalized"), _FLAG),
-    **dict.fromkeys(("options", "run"), _of("a dictionary", '{"NAME": VALUE}', Mapping)),
-    **dict.fromkeys(("strategies", "baselines", "allow_modules"), _NAMES),
-    **dict.fromkeys(("path", "out"), _of("a path", '"NAME"', str, os.PathLike)),
-    **dict.fromkeys(("image_size", "seeds"), _COUNT),
+    "options": _of("a dictionary", '{"NAME": VALUE}', Mapping),
+    **dict.fromkeys(("strategies", "baselines", "allow_modules", "allowed_modules"), _NAMES),
+    **dict.fromkeys(("path", "out", "checkpoint"), _of("a path", '"NAME"', str, os.PathLike)),
+    **dict.fromkeys(
+        ("image_size", "seeds", "every", "num_epochs", "num_ranks", "num_examples"), _COUNT
+    ),
+    "alpha": _Kind(
+        "a number in [0, 1]", "0.5", lambda value: _is_share(value) or _is_number(value, 0, 0)
+    ),
+    "rank": _Kind("a whole number from 0", "0", lambda value: _is_whole(value, 0)),
+    **dict.fromkeys(
+        ("max_seconds", "checkpoint_seconds", "reconnect_seconds"),
+        _Kind("a number from 0", "60", lambda value: _is_number(value, 0)),
+    ),
+    **dict.fromkeys(("test_at", "subset_at"), _list_of("numbers in (0, 1]", "[0.5]", _is_share)),
+    "uneven": _choice(UNEVEN),
+    "initial": _of("a dictionary of tensors", "model.state_dict()", Mapping),
+    "schedule": _Kind("a schedule", "lipt.Schedule()", lambda value: hasattr(value, "test_at")),
+    **dict.fromkeys(
+        ("on_step", "on_resume", "on_progress", "criterion", "collate"),
+        _Kind("a function", "print", callable),
+    ),
     "fractions": _list_of("numbers in (0, 1]", "[0.1]", _is_share, at_least=1),
+    "on_epoch": _list_of("functions", "[print]", callable),
     "seed": _Kind(
         "a whole number in 0..2**63 - 1", "0", lambda value: _is_whole(value, 0, 2**63 - 1)
     ),
+    "reselect": _Kind(
+        "a source of subsets",
+        "lipt.RepeatedRandom(data, 100, 0)",
+        lambda value: callable(value) or hasattr(value, "before_epoch"),
+    ),
+    "previous": _Kind(
+        "a subset or its digest",
+        "subset",
+        lambda value: isinstance(value, str) or hasattr(value, "digest"),
+    ),
     "subset": _Kind("a subset", "lipt.select(data)", lambda value: hasattr(value, "indices")),
 }
+
+
+def _kind_of(name: str, annotation: object) -> _Kind | None:
+    if name in _KINDS:
+        return _KINDS[name]
+    plain = str(annotation).removesuffix(" | None")
+    if plain.startswith("Literal["):
+        return _choice(ast.literal_eval(plain.removeprefix("Literal")))
+    kinds = {"str": _TEXT, "bool": _FLAG, "Mapping[str, Any]": _KINDS["options"]}
+    return kinds.get(plain)

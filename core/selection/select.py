@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lipt.common.computation import computed
 from lipt.common.determinism import derive_seed
-from lipt.common.errors import SignalsError, UnknownNameError
+from lipt.common.errors import ConfigError, SignalsError, UnknownNameError
 from lipt.common.signals import row_blocks
 from lipt.common.signals.passes import require_finite_rows
 from lipt.common.subsets import require_budget
@@ -39,6 +39,7 @@ from lipt.core.selection.strategies import (
     zcore,
 )
 from lipt.core.selection.strategy import Need, Strategy
+from lipt.core.selection.user_strategies import require_selection, user_strategy
 from lipt.core.signals.signals import Signals
 
 _BUILT_IN = (
@@ -67,24 +68,26 @@ STRATEGIES: dict[str, Strategy] = {strategy.name: strategy for strategy in _BUIL
 _OTHER_NAMES = {"random": "uniform", "balanced": "uniform_per_class", "coreset": "kcenter"}
 
 
-def strategy(**about: Any) -> Callable[[Callable[..., Selection]], Strategy]:
+def strategy(function: Callable[..., Selection] | None = None, /, **about: Any) -> Any:
     """Register the decorated function as a strategy, by its name.
 
     Args:
-        about: the fields of `Strategy` besides the function; `summary` at least.
+        function: the function, where `strategy` is called and not used as a decorator.
+        about: the fields of `Strategy` besides the function; `summary` at least. `needs` and
+            `kinds` take names: needs=["features"].
 
     Raises:
-        ValueError: a strategy of this package has that name.
+        ConfigError: a field or an option is invalid, or a strategy of this package has that name.
     """
 
     def register(function: Callable[..., Selection]) -> Strategy:
-        found = Strategy(function, **about)
+        found = user_strategy(function, about)
         if STRATEGIES.get(found.name) in _BUILT_IN:
-            raise ValueError(f"there is a strategy {found.name!r} already. Rename the function.")
+            raise ConfigError(f"there is a strategy {found.name!r} already. Rename the function.")
         STRATEGIES[found.name] = found
         return found
 
-    return register
+    return register if function is None else register(function)
 
 
 def find_strategy(name: str) -> Strategy:
@@ -160,19 +163,8 @@ def _choose_per_class(
 
 
 def _choose(strategy: Strategy, signals: Signals, budget: int, **given: Any) -> Selection:
-    selection: Selection = _call(strategy.function, signals, budget, **given)
-    indices_K, weights_K = selection.indices_K.cpu(), selection.weights_K.float().cpu()
-    num_distinct = len(torch.unique(indices_K))
-    in_range = bool(((indices_K >= 0) & (indices_K < len(signals))).all())
-    weighted = bool((weights_K.isfinite() & (weights_K >= 0)).all())
-    enough = len(indices_K) == budget or (len(indices_K) < budget and selection.stopped_early)
-    if not (len(indices_K) == num_distinct == len(weights_K) and enough and in_range and weighted):
-        raise RuntimeError(
-            f"strategy {strategy.name!r} answered with {len(indices_K)} indices ({num_distinct} "
-            f"distinct) and {len(weights_K)} weights, for a budget of {budget} among "
-            f"{len(signals)} examples. This is a defect of the strategy: please report it."
-        )
-    return Selection(indices_K, weights_K, selection.stopped_early, selection.findings)
+    found = _call(strategy.function, signals, budget, **given)
+    return require_selection(strategy.name, found, budget, len(signals))
 
 
 def _require_finite(values: Tensor, name: str) -> None:

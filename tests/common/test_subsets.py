@@ -1,8 +1,10 @@
 import gzip
 import hashlib
 import math
+import re
 import struct
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +24,7 @@ from lipt.common.subsets import (
     subset_digest,
     unpack,
 )
+from lipt.v1 import subset_pb2
 
 LABELS = np.array([0, 0, 0, 0, 1, 1])
 
@@ -167,3 +170,21 @@ def test_shared_examples_are_counted_with_the_count_expected_by_chance() -> None
     assert found.jaccard == pytest.approx(2 / 6)
     # Of the first class 2 x 3 / 4, of the second 1 x 2 / 2.
     assert found.by_chance == pytest.approx(2.5)
+
+
+def test_the_contract_describes_the_file_by_an_example_of_its_bytes() -> None:
+    soft_labels_KC = np.array([[1, 0], [0.25, 0.75]], np.float16)
+    examples = Examples(np.array([3, 260]), np.array([1, 0.5], np.float32), soft_labels_KC)
+    contract = (Path(subset_pb2.__file__).parent / "subset.proto").read_text(encoding="utf-8")
+    described = re.findall(
+        r"//   (?:differences|weights|soft labels) +((?:[0-9a-f]{2} ?){8,})", contract
+    )
+    content = bytes.fromhex(" ".join(described))
+    assert len(described) == 3
+    assert gzip.decompress(pack(examples)) == content
+    assert f"Their digest is {examples.digest}." in contract
+    found = unpack(gzip.compress(content), 2, 2)
+    assert found.indices_K.tolist() == [3, 260]
+    assert found.weights_K.tolist() == [1, 0.5]
+    assert found.soft_labels_KC is not None
+    assert found.soft_labels_KC.tolist() == soft_labels_KC.tolist()

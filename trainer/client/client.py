@@ -27,7 +27,7 @@ from lipt.common.errors import (
 from lipt.common.rpc.messages import enum_to_proto
 from lipt.common.states import RunState
 from lipt.trainer import views
-from lipt.trainer.arguments import checked, require_argument, require_size
+from lipt.trainer.arguments import checked
 from lipt.trainer.client.answers import OnProgress, fetch_diagnosis, fetch_subset
 from lipt.trainer.client.connection import (
     CONTROL_SECONDS,
@@ -171,6 +171,7 @@ class Client(AbstractContextManager["Client"]):
                 return found
             request = run_pb2.ListRunsRequest(page_token=page.next_page_token)
 
+    @checked
     def ready_run(self, run_id: str = "latest") -> RunView:
         """Return a run for subsets and weights; "latest" is the newest ready run, if any."""
         if run_id == "latest":
@@ -227,6 +228,7 @@ class Client(AbstractContextManager["Client"]):
             raise RunFailedError(f"run {view.label} is {view.outcome}.")
         return view
 
+    @checked
     def subset(
         self,
         run: str = "latest",
@@ -265,9 +267,6 @@ class Client(AbstractContextManager["Client"]):
             SubsetError: the answer differs from its description.
             QueueFullError: the coordinator was too busy for `reconnect_seconds`.
         """
-        require_size(fraction, budget)
-        for name, value in {"run_id": run, "strategy": strategy, "proxy": proxy or ""}.items():
-            require_argument(name, value)
         request = subset_pb2.GetSubsetRequest(
             run_id=run,
             strategy=strategy,
@@ -286,6 +285,7 @@ class Client(AbstractContextManager["Client"]):
             request.balanced = balanced
         return fetch_subset(self._connection, request, on_progress, self._reconnect_seconds)
 
+    @checked
     def diagnose(
         self,
         run: str | None = None,
@@ -308,8 +308,6 @@ class Client(AbstractContextManager["Client"]):
             FeaturesError: not safetensors, or of another data set.
             DiagnosisError: the answer differs from its description.
         """
-        for name, value in {"run_id": run or "", "proxy": proxy or ""}.items():
-            require_argument(name, value)
         request = diagnosis_pb2.DiagnoseRequest(
             run_id=run,
             proxy=proxy,
@@ -334,6 +332,7 @@ class Client(AbstractContextManager["Client"]):
         """
         return view_of(views.BlobView, self._stored(weights_source(weights)))
 
+    @checked
     def weights(self, run: str = "latest", kind: str = WeightsKind.PRETRAINED) -> bytes:
         """Return a run's weights as the content of a safetensors file.
 
@@ -422,7 +421,6 @@ class Client(AbstractContextManager["Client"]):
             raise InvalidRequestError(
                 f"there are no {kind!r} weights; choose {' or '.join(WeightsKind)}."
             )
-        require_argument("run_id", run)
         request = run_pb2.GetWeightsRequest(run_id=run, kind=f"WEIGHTS_KIND_{kind.upper()}")
         answer = self._connection.unary(
             lambda of: of.runs.GetWeights, request, seconds=RESTORE_SECONDS

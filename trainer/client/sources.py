@@ -25,6 +25,11 @@ Features = Source | Mapping[str, Any] | Any
 def weights_source(weights: Source) -> Path | bytes:
     """Return a path, or safetensors content (also of `torch.save` files); else WeightsError."""
     source = Path(weights) if isinstance(weights, str) else weights
+    if not isinstance(source, Source):
+        raise WeightsError(
+            f"the weights are a {type(weights).__name__}. Give a safetensors file or its content, "
+            "as safetensors.torch.save(model.state_dict()) returns it."
+        )
     try:
         require_safetensors(source)
     except WeightsError as error:

@@ -9,17 +9,25 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
 from torch import Tensor
 
 from lipt.common.config.run_config import Precision
-from lipt.common.config.values import validate
+from lipt.common.config.values import explain, validate
 from lipt.common.errors import ConfigError
 from lipt.common.images.formats import mild_augmentation
 from lipt.common.inputs.specs import ImageSpec, InputSpec
+from lipt.trainer.arguments import require_argument
 
 
 class Recipe(BaseModel):
@@ -70,6 +78,14 @@ class Recipe(BaseModel):
     together, which pays where the model is small for the device. Takes more of its memory."""
     seed: int = Field(default=0, ge=0)
     """Seed of the initial weights, the order, and the augmentation."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _refuse(cls, values: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return validate(values)
+        except ValidationError as error:
+            raise ConfigError(explain(error, cls)) from None
 
     @classmethod
     def of(cls, given: Recipe | Mapping[str, Any] | None) -> Recipe:
@@ -155,6 +171,11 @@ class Schedule:
     test_at: Sequence[float] = evenly(10)
     subset_at: Sequence[float] | None = evenly(10)
     checkpoint_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        require_argument("test_at", self.test_at)
+        require_argument("subset_at", self.subset_at)
+        require_argument("checkpoint_seconds", self.checkpoint_seconds)
 
 
 def marks(shares: Sequence[float] | None, num_steps: int) -> frozenset[int]:

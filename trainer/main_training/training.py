@@ -229,7 +229,7 @@ def fit(
     schedule: Schedule | None = None,
     device: str = "auto",
     initial: Mapping[str, Tensor] | None = None,
-    checkpoint: Path | None = None,
+    checkpoint: str | Path | None = None,
     max_seconds: float | None = None,
     reselect: SubsetSource | MakeSubsetSource | None = None,
     on_epoch: Sequence[OnEpoch] = (),
@@ -263,6 +263,7 @@ def fit(
         TrainingPaused, DivergedError: the time limit is reached, or the loss is infinite.
     """
     ends_at = monotonic() + (math.inf if max_seconds is None else max_seconds)
+    checkpoint = None if checkpoint is None else Path(checkpoint)
     if max_seconds is not None and checkpoint is None:
         raise ConfigError(
             f"training may take {max_seconds:g} s and has no checkpoint. Name a file for one."

@@ -19,6 +19,7 @@ from torch import distributed, nn
 from lipt.common.errors import ConfigError, LiptError
 from lipt.common.models.own import plain_state
 from lipt.common.weights.files import pack
+from lipt.trainer.arguments import checked
 from lipt.trainer.resampling.samplers import Ranks, SubsetSampler, Uneven
 from lipt.trainer.subsets.subset import Subset
 
@@ -71,10 +72,11 @@ class Reselection:
         request: keywords of `client.subset`; `pretraining` applies to the first subset only.
 
     Raises:
-        ConfigError: `every` is below 1, or the strategy selects by a run's learners.
+        ConfigError: an argument has another type, or the strategy selects by a run's learners.
         LiptError: the first subset is refused.
     """
 
+    @checked
     def __init__(
         self,
         client: Client,
@@ -86,11 +88,6 @@ class Reselection:
         first: Subset | None = None,
         **request: Unpack[SubsetRequest],
     ) -> None:
-        if every < 1:
-            raise ConfigError(
-                f"every = {every}: a subset is selected again after 1 epoch or more. "
-                "The paper's choice is 20."
-            )
         self._model, self._every = model, every
         self.num_epochs = num_epochs
         given: dict[str, Any] = {key: value for key, value in request.items() if value is not None}
@@ -207,6 +204,7 @@ class ReselectingSampler(SubsetSampler):
     `Reselection`. The attribute `reselection` has the history of selections.
     """
 
+    @checked
     def __init__(
         self,
         client: Client,

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from lipt.common.computation import thread_defaults
-from lipt.common.data import Dataset
+from lipt.common.data import open_data
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import ConfigError
 from lipt.common.subsets import require_budget, resolve_budget, subset_digest
@@ -46,6 +46,7 @@ class Ranks(TypedDict, total=False):
 class RankSampler(Sampler[int]):
     """One rank's part of every epoch."""
 
+    @checked
     def __init__(self, rank: int = 0, num_ranks: int = 1, uneven: Uneven = "keep") -> None:
         if not 0 <= rank < num_ranks:
             raise ConfigError(
@@ -98,8 +99,8 @@ class SubsetSampler(RankSampler):
             ones, as `DistributedSampler` does. Synchronized training needs "drop" or "repeat".
 
     Raises:
-        ConfigError: `rank` is outside 0..num_ranks - 1, or the subset is empty or lacks the soft
-            labels for `alpha`.
+        ConfigError: an argument is none of the allowed values, `rank` is outside
+            0..num_ranks - 1, or the subset is empty or lacks the soft labels for `alpha`.
     """
 
     @checked
@@ -160,7 +161,7 @@ class SubsetSampler(RankSampler):
         share_N = self._deal(order_K)
         self._dealt_weights_N = torch.ones(1, dtype=torch.float32).expand(len(share_N))
         if subset.is_weighted:
-            weights_K = normalized_weights(torch.from_numpy(subset.weights.copy()))
+            weights_K = normalized_weights(subset)
             self._dealt_weights_N = weights_K[share_N]
         if self.alpha and subset.soft_labels is not None:
             self._dealt_soft_labels_NC = torch.from_numpy(subset.soft_labels[share_N.numpy()])
@@ -181,8 +182,6 @@ class Cycles:
         self, num_examples: int, budget: int, seed: int, labels_N: Tensor | None = None
     ) -> None:
         require_budget(budget, num_examples)
-        if labels_N is not None and len(labels_N) != num_examples:
-            raise ValueError(f"{len(labels_N)} labels for {num_examples} examples")
         self._num_examples, self.budget, self._seed = num_examples, budget, seed
         self._labels_N = labels_N
         # The last cycle and its order.
@@ -242,7 +241,7 @@ class RepeatedRandom:
     """Source for `fit`: other examples in every epoch, for the steps of a subset of `budget`.
 
     Args:
-        train: the data set; every epoch has each class's share.
+        train: the data set, as in `fit`; every epoch has each class's share.
         budget: number of examples.
         seed: seed of the draws.
 
@@ -250,7 +249,10 @@ class RepeatedRandom:
         BudgetError: `budget` is not one of 1 to the number of examples.
     """
 
-    def __init__(self, train: Dataset, budget: int, seed: int) -> None:
+    @checked
+    def __init__(self, train: Any, budget: int, seed: int) -> None:
+        train = open_data(train)
+        require_budget(budget, len(train))
         self.identity: Mapping[str, Any] = {"resample": "random", "budget": budget, "seed": seed}
         self.num_epochs: int | None = None
         self._cycles = Cycles(len(train), budget, seed, train.labels_N)
@@ -287,8 +289,10 @@ class RepeatedRandomSampler(RankSampler):
 
     Raises:
         BudgetError: none or both of `fraction` and `budget` are given, or one is out of range.
+        ConfigError: another argument is none of the allowed values.
     """
 
+    @checked
     @thread_defaults()
     def __init__(
         self,
@@ -301,7 +305,15 @@ class RepeatedRandomSampler(RankSampler):
         **ranks: Unpack[Ranks],
     ) -> None:
         size = resolve_budget(fraction=fraction, budget=budget, num_examples=num_examples)
-        labels_N = None if labels is None else torch.as_tensor(labels)
+        try:
+            labels_N = None if labels is None else torch.as_tensor(labels)
+        except (TypeError, ValueError, RuntimeError):
+            labels_N = torch.zeros(0)
+        if labels_N is not None and labels_N.shape != (num_examples,):
+            raise ConfigError(
+                f"labels is a {type(labels).__name__} of no {num_examples} numbers. Give the class "
+                "number of each example, such as dataset.labels_N."
+            )
         super().__init__(**ranks)
         self._cycles = Cycles(num_examples, size, seed, labels_N)
 

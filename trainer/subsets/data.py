@@ -47,6 +47,7 @@ from lipt.common.data.sources.webdataset import CLASSES
 from lipt.common.determinism import restored_generators
 from lipt.common.errors import ConfigError, DataError, LiptError, SubsetError
 from lipt.common.images.formats import format_of, to_image
+from lipt.trainer.arguments import checked
 from lipt.trainer.files import new_folder
 
 # Errors of reading a data set of an unexpected form.
@@ -196,8 +197,26 @@ def soft_targets(labels_B: Tensor, soft_labels_BC: Tensor, alpha: float) -> Tens
     return torch.lerp(hard_BC.float(), soft_labels_BC.float(), alpha)
 
 
-def normalized_weights(weights_N: Tensor) -> Tensor:
-    """Scale a subset's weights to mean 1, float32; all ones where they sum to 0."""
+def normalized_weights(weights: Any) -> Tensor:
+    """Scale weights to mean 1, N float32; all ones where they sum to 0.
+
+    Args:
+        weights: of a subset (`subset.weights`), or the subset; as a tensor, array or list.
+
+    Raises:
+        ConfigError: these are no finite weights from 0.
+    """
+    given = getattr(weights, "weights", weights)
+    try:
+        weights_N = torch.as_tensor(np.array(given) if isinstance(given, np.ndarray) else given)
+        valid = weights_N.ndim == 1 and bool((weights_N.isfinite() & (weights_N >= 0)).all())
+    except (TypeError, ValueError, RuntimeError):
+        valid = False
+    if not valid:
+        raise ConfigError(
+            f"a {type(weights).__name__} holds no finite weights from 0, one for each example. "
+            "Give a subset, or subset.weights."
+        )
     mean = weights_N.double().mean()
     return (weights_N / mean).float() if mean > 0 else weights_N.new_ones(len(weights_N))
 
@@ -212,6 +231,7 @@ class WeightedSubsetLoss(nn.Module):
     `criterion` returns one loss per example; None for `nn.CrossEntropyLoss(reduction="none")`.
     """
 
+    @checked
     def __init__(self, criterion: Callable[[Tensor, Tensor], Tensor] | None = None) -> None:
         super().__init__()
         self._criterion = criterion or example_losses
@@ -238,10 +258,9 @@ class SoftTargetLoss(nn.Module):
     `alpha` is the soft label's share of the target; ConfigError outside [0, 1].
     """
 
+    @checked
     def __init__(self, alpha: float = 0.5) -> None:
         super().__init__()
-        if not 0 <= alpha <= 1:
-            raise ConfigError(f"alpha {alpha} is outside [0, 1]. Try subset.recommended_alpha.")
         self.alpha = alpha
 
     def forward(
@@ -262,7 +281,7 @@ class WeightedData(torch_data.Dataset[Any]):
     @thread_defaults()
     def __init__(self, rows: MapStyle[Any], subset: Any) -> None:
         self._rows, self._indices = rows, row_numbers(subset.indices)
-        self._columns = {WEIGHT: normalized_weights(torch.from_numpy(subset.weights.copy()))}
+        self._columns = {WEIGHT: normalized_weights(subset)}
         if subset.soft_labels is not None:
             self._columns[SOFT_LABEL] = torch.from_numpy(subset.soft_labels.astype(np.float32))
 
@@ -286,6 +305,7 @@ class WeightedCollate:
     DataLoader's default collate needs no such wrapper. `collate` batches the data's own examples.
     """
 
+    @checked
     def __init__(self, collate: Callable[[list[Any]], Any] = torch_data.default_collate) -> None:
         self._collate = collate
 
@@ -315,10 +335,9 @@ class ChosenImage(NamedTuple):
     suffix: str
 
 
-def export_shards(
-    subset: Any, dataset: Dataset, folder: Path, on_progress: Progress | None
-) -> list[Path]:
+def export_shards(subset: Any, data: Any, folder: Path, on_progress: Progress | None) -> list[Path]:
     """Write a `Subset`'s images as shards; see `Subset.to_webdataset`."""
+    dataset = open_data(data)
     if not len(subset.indices):
         raise SubsetError("the subset is empty, so there is nothing to write. Get another.")
     require_same_data(dataset, subset, check=True)

@@ -38,7 +38,6 @@ from lipt.trainer.formatting import as_table
 if TYPE_CHECKING:
     import torch.utils.data
 
-    from lipt.common.data import Dataset
     from lipt.common.data.parallel import Progress
     from lipt.trainer.subsets.data import ExampleT_co, MapStyle, WeightedData
 
@@ -192,6 +191,7 @@ class Subset:
         """Whether its examples have different loss weights."""
         return bool(len(self)) and bool(self.weights.min() != self.weights.max())
 
+    @checked
     def dataset(self, data: Any, *, check: bool = True) -> WeightedData:
         """Return the selected examples with their weights, of mean 1: (image, label, weight).
 
@@ -207,6 +207,7 @@ class Subset:
 
         return WeightedData(rows_for(self, data, check=check), self)
 
+    @checked
     def apply(
         self, dataset: MapStyle[ExampleT_co], *, check: bool = True
     ) -> torch.utils.data.Subset[ExampleT_co]:
@@ -232,6 +233,7 @@ class Subset:
         self._warn_of_weights()
         return Chosen(source, row_numbers(self.indices))
 
+    @checked
     def hf_select(self, dataset: Any, *, check: bool = True) -> Any:
         """Return the selected rows of a Hugging Face `datasets.Dataset`, by its own `select`.
 
@@ -252,7 +254,7 @@ class Subset:
                 f"{self.weights.max():.3g}, which are lost here. Take subset.dataset(data) and "
                 "WeightedSubsetLoss.",
                 UnweightedWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
 
     @checked
@@ -289,9 +291,10 @@ class Subset:
         """Read the output of `to_json`."""
         return cls(**_decoded(io.BytesIO(text.encode()), _JSON), no_copy=True)
 
+    @checked
     def to_webdataset(
         self,
-        dataset: Dataset,
+        dataset: Any,
         folder: str | Path,
         *,
         on_progress: Progress | None = None,
@@ -302,7 +305,7 @@ class Subset:
         beside the shards, and `webdataset:FOLDER` opens them. Returns the shards in order.
 
         Args:
-            dataset: the one that the subset was selected from, of `lipt.open_dataset`.
+            dataset: the one that the subset was selected from, as `lipt.open_dataset` takes it.
             folder: a new or empty one, else FileExistsError.
             on_progress: called with (examples done, examples in all).
 

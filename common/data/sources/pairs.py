@@ -100,7 +100,7 @@ class FoundPairs:
 def open_pairs(source: str) -> FoundPairs:
     """The image files and captions in row order; imports no tower."""
     require_name(source)
-    kind, _, path = source.partition(":")
+    kind, _, path = str(source).partition(":")
     if kind != "pairs" or not path:
         raise ConfigError(f"{source!r} names no pairs. Write pairs:FOLDER or pairs:TABLE.")
     place, query = split_query(source, at_home(path), _OPTIONS)

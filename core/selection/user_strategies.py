@@ -1,0 +1,162 @@
+"""Users' strategies: the decorator's fields and the function's signature and result, checked.
+
+Inputs and kinds of targets may be given by their names: needs=["features"].
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import torch
+
+from lipt.common.errors import ConfigError, StrategyError
+from lipt.common.targets.kinds import TargetKind
+from lipt.common.text import did_you_mean
+from lipt.core.proxies.proxy import Proxy
+from lipt.core.selection.selection import Selection
+from lipt.core.selection.strategy import Balance, Need, Preset, Strategy
+
+EnumT = TypeVar("EnumT", bound=StrEnum)
+
+_EXAMPLE = '@lipt.strategy(summary="the last ones", needs=["features"])'
+_FIELDS = {field.name: field for field in fields(Strategy)[1:]}
+_TYPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    **dict.fromkeys(
+        ("summary", "paper", "cost", "proxy"), ("a text", lambda v: isinstance(v, str))
+    ),
+    **dict.fromkeys(
+        ("returns_weights", "rechecks", "averages"), ("True or False", lambda v: type(v) is bool)
+    ),
+    "revision": ("a whole number from 0", lambda v: type(v) is int and v >= 0),
+    "prepare": ("a function", lambda v: v is None or callable(v)),
+    "presets": (
+        "a dictionary of lipt.core.selection.strategy.Preset by name",
+        lambda v: isinstance(v, Mapping) and all(isinstance(one, Preset) for one in v.values()),
+    ),
+}
+
+
+def user_strategy(function: Any, about: Mapping[str, Any]) -> Strategy:
+    """The strategy of a function with the fields of a decorator; ConfigError for invalid ones."""
+    given = dict(about)
+    for name, value in about.items():
+        if name not in _FIELDS:
+            raise ConfigError(
+                f"@lipt.strategy has no field {name!r}.{did_you_mean(name, _FIELDS)} Give some of: "
+                f"{', '.join(_FIELDS)}."
+            )
+        words, fits = _TYPES.get(name, ("", lambda _: True))
+        if not fits(value):
+            raise ConfigError(f"@lipt.strategy: {name}={value!r:.60} is not {words}. {_EXAMPLE}")
+    if not given.get("summary"):
+        raise ConfigError(f"@lipt.strategy has no summary, what it keeps. Give one: {_EXAMPLE}")
+    for name, kind in (("needs", Need), ("kinds", TargetKind)):
+        if name in given:
+            given[name] = _names_or_function(name, kind, given[name])
+    if "balance" in given:
+        (given["balance"],) = _members("balance", Balance, given["balance"], at_most=1)
+    if "proxy" in given:
+        Proxy.parse(given["proxy"])
+    if not inspect.isfunction(function):
+        raise ConfigError(
+            f"@lipt.strategy decorates a {type(function).__name__}, and needs a function of "
+            f"(signals, budget). Write {_EXAMPLE} above it."
+        )
+    strategy = Strategy(function, **given)
+    _require_signature(strategy)
+    return strategy
+
+
+def _names_or_function(name: str, kind: type[EnumT], value: Any) -> Any:
+    if not callable(value):
+        return _members(name, kind, value)
+
+    @functools.wraps(value)
+    def members(options: Mapping[str, Any]) -> frozenset[EnumT]:
+        return _members(name, kind, value(options))
+
+    return members
+
+
+def _members(
+    name: str, kind: type[EnumT], value: Any, *, at_most: int | None = None
+) -> frozenset[EnumT]:
+    names = [value] if isinstance(value, str) else value
+    known = [member.value for member in kind]
+    listed = isinstance(names, Collection) and all(one in known for one in names)
+    if not listed or (at_most is not None and len(names) != at_most):
+        raise ConfigError(
+            f"@lipt.strategy: {name}={value!r:.60} is none of {', '.join(known)}. Give names, as "
+            f'in {name}="{known[0]}".'
+        )
+    return frozenset(kind(one) for one in names)
+
+
+def _require_signature(strategy: Strategy) -> None:
+    for function in filter(None, (strategy.function, strategy.prepare)):
+        name, needed = strategy.name, ("signals", "budget")[: 2 - (function is strategy.prepare)]
+        parameters = inspect.signature(function).parameters.values()
+        positional = [one for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+        others = [one for one in parameters if one not in positional]
+        required = [one for one in positional if one.default is one.empty]
+        keywords = all(one.kind is one.KEYWORD_ONLY for one in others)
+        own = [one for one in others if one.name not in {"seed", "balanced"}]
+        if len(positional) != len(needed) or len(required) != len(needed) or not keywords:
+            raise ConfigError(
+                f"strategy {name!r} takes {inspect.signature(function)!s:.60}. Take "
+                f"({', '.join(needed)}), and options with defaults as keywords after a *."
+            )
+        for one in own:
+            if one.default is one.empty or one.annotation is one.empty:
+                raise ConfigError(
+                    f"option {one.name} of strategy {name!r} lacks a type or a default. Write "
+                    f"{one.name}: int = 0."
+                )
+    try:
+        defaults = strategy.parse_options({})
+        strategy.needs_for(defaults)
+        strategy.kinds_of({})
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"the options of strategy {strategy.name!r} cannot be read: {error!s:.80}. Give each a "
+            "type of text, number or choice, and `needs` for all options."
+        ) from error
+
+
+def require_selection(name: str, found: Any, budget: int, num_examples: int) -> Selection:
+    """The result of a strategy's function on the CPU; StrategyError if it is no selection."""
+    if not isinstance(found, Selection):
+        raise StrategyError(
+            f"strategy {name!r} returned a {type(found).__name__}. Return lipt.Selection(rows, "
+            "weights): int64 row numbers and a weight for each."
+        )
+    try:
+        indices_K = torch.as_tensor(found.indices_K).cpu()
+        weights_K = torch.as_tensor(found.weights_K).float().cpu()
+    except (TypeError, ValueError, RuntimeError):
+        indices_K = weights_K = torch.zeros(0)
+    if indices_K.ndim != 1 or indices_K.is_floating_point() or indices_K.dtype == torch.bool:
+        raise StrategyError(
+            f"strategy {name!r} returned rows of {indices_K.dtype} and shape "
+            f"{list(indices_K.shape)}. Return row numbers, a vector of int64."
+        )
+    indices_K = indices_K.long()
+    num_distinct = len(torch.unique(indices_K))
+    in_range = bool(((indices_K >= 0) & (indices_K < num_examples)).all())
+    weighted = bool((weights_K.isfinite() & (weights_K >= 0)).all())
+    enough = len(indices_K) == budget or (len(indices_K) < budget and found.stopped_early)
+    fits = weights_K.shape == indices_K.shape and num_distinct == len(indices_K)
+    if not (fits and enough and in_range and weighted):
+        raise StrategyError(
+            f"strategy {name!r} answered with {len(indices_K)} rows ({num_distinct} distinct) and "
+            f"{weights_K.numel()} weights, for a budget of {budget} among {num_examples} examples. "
+            "Return so many rows from 0, each once, and finite weights from 0."
+        )
+    return Selection(indices_K, weights_K, found.stopped_early, found.findings)
