@@ -22,7 +22,8 @@ class DatasetSettings(Section):
     """The data: `digits`, `cifar10:DIR`, `cifar100:DIR`, `imagefolder:DIR`, `parquet:PATH` or
     `package.module:factory`."""
     image_size: int | None = Field(default=None, ge=1, le=4096, examples=[224])
-    """Pixels a side that images are scaled to. Default: their own if at most 64, else 224."""
+    """Pixels a side that images are scaled to. Default: their own if at most 64, else 224, or 64 if
+    the coordinator has no GPU."""
     max_corrupt: int = Field(default=0, ge=0, le=10_000)
     """Broken image files that are excluded and named; with more, the data is refused. Above 0,
     every image is decoded at the first opening."""

@@ -40,14 +40,15 @@ from lipt.core.sharding import draw_densities, draw_shards
 from lipt.core.soup import OnIngredient, Soup, greedy_soup, uniform_soup
 from lipt.core.stages.choice import Chosen
 from lipt.core.stages.choice import choose as answer
+from lipt.core.stages.evidence import needs_learners
 from lipt.core.stages.question import Question, SubsetQuery, question_of
 from lipt.core.training import initialize
 from lipt.core.workspace import InMemory, Workspace
 
 logger = logging.getLogger(__name__)
 
-# The name of a run without a coordinator.
-_NAME = "in this process"
+# The name of a run without a coordinator, and the weights of one that trains nothing.
+_NAME, _NOTHING = "in this process", BlobName.of(b"")
 
 
 @dataclass(frozen=True)
@@ -96,21 +97,30 @@ def begin(workspace: InMemory, config: RunConfig, given: bytes | Path | None = N
     started = monotonic()
     initial, frozen, inputs = initial_weights(workspace, config, given)
     name = workspace.put(pack_initial(initial, frozen))
-    outcome = Outcome(_NAME, config, inputs, name, None, ())
+    outcome = Outcome(_NAME, config, inputs, name, _NOTHING, ())
     return Pretrained(workspace, outcome, {"initialization_seconds": monotonic() - started})
 
 
 def without_training(workspace: InMemory, config: RunConfig) -> Pretrained:
     """Train nothing, for choices by labels, columns or patches alone."""
-    inputs, nothing = model_inputs(workspace, config), BlobName.of(b"")
-    return Pretrained(workspace, Outcome(_NAME, config, inputs, nothing, nothing, ()), {})
+    inputs = model_inputs(workspace, config)
+    return Pretrained(workspace, Outcome(_NAME, config, inputs, _NOTHING, _NOTHING, ()), {})
 
 
 def choose(pretrained: Pretrained, query: SubsetQuery) -> tuple[Question, Chosen]:
     """Choose examples by a strategy, on theta_p's gradients unless the query names others."""
-    dataset, run = pretrained.workspace.dataset, pretrained.outcome
-    question = question_of(run, query, dataset.num_ids, backbone=None, kind=dataset.target.kind)
+    question = asked(pretrained, query)
     return question, answer(pretrained.workspace, question)
+
+
+def can_choose(begun: Pretrained, query: SubsetQuery) -> bool:
+    """Whether no learner is needed, as `auto` finds before any is trained."""
+    return not needs_learners(begun.workspace, asked(begun, query))
+
+
+def asked(pretrained: Pretrained, query: SubsetQuery) -> Question:
+    dataset, run = pretrained.workspace.dataset, pretrained.outcome
+    return question_of(run, query, dataset.num_ids, backbone=None, kind=dataset.target.kind)
 
 
 def initial_weights(

@@ -35,7 +35,7 @@ from lipt.common.models.own import copy_of, in_float32_if_needed
 from lipt.common.process.devices import resolve_device
 from lipt.common.weights.files import Weights, copy_to_cpu, pack
 from lipt.core.pipeline import Pretrained as Trained
-from lipt.core.pipeline import begin, choose, without_training
+from lipt.core.pipeline import begin, can_choose, choose, without_training
 from lipt.core.pipeline import pretrain as pretrain_all
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.results import Ingredient
@@ -134,6 +134,7 @@ class Pretrained:
             data, target=target, image_size=image_size, allow_modules=allow_modules
         )
         self._target = target
+        self._chose_model = model is None
         model = default_model(self.data.inputs) if model is None else model
         if isinstance(model, nn.Module):
             model = in_float32_if_needed(copy_of(model), self.data.inputs)
@@ -240,8 +241,7 @@ class Pretrained:
                 labels=labels,
                 soft_labels=soft_labels,
             )
-            trained = self._train(training_for(query, self.data.num_ids))
-            return self._chosen(trained, query)
+            return self._chosen(self._train(self._training_for(query)), query)
 
     @checked
     @computed
@@ -264,6 +264,18 @@ class Pretrained:
     def _all(self) -> Trained:
         self.train()
         return self._trained[Training.LEARNERS]
+
+    def _training_for(self, query: SubsetQuery) -> Training:
+        """No learners where what is free to look at shows that none can change the choice."""
+        training = training_for(query, self.data.num_ids)
+        if training is not Training.LEARNERS or training in self._trained:
+            return training
+        if not self._chose_model:
+            # Refused whether or not it is needed.
+            self.workspace.new_model(self.config)
+        given = self._begins_with is not None
+        least = Training.INITIAL_WEIGHTS if given else Training.NOTHING
+        return least if can_choose(self._train(least), query) else training
 
     def _train(self, training: Training) -> Trained:
         if Training.LEARNERS in self._trained:

@@ -147,6 +147,26 @@ def can_win(passes: float, tried: Iterable[ProxyScore]) -> bool:
     return all(one.worth < ProxyScore((), (1 + one.accuracy) / 2, passes).worth for one in tried)
 
 
+# Share of the errors of untrained features that theta_p's beside them remove at best. Of patches: 0
+# on 500 to 2,000 images of cifar10-jpeg, 8% on 50,000. Of columns: 22% on a table of 20,000 rows,
+# 68% on 10,000 texts.
+_REMOVED_OF_PATCHES, _REMOVED = 0.12, 0.5
+
+
+def removed_at_best(untrained: Iterable[FeatureKind]) -> float:
+    """Share of a head's errors that theta_p's features remove at best, beside untrained ones."""
+    return _REMOVED_OF_PATCHES if FeatureKind.PATCHES in untrained else _REMOVED
+
+
+def training_can_pay(accuracy: float, untrained: Iterable[FeatureKind], passes: float) -> bool:
+    """Whether learners' features can be worth their training and a pass, beside untrained ones.
+
+    accuracy: of a head on the untrained features. passes: price of the training.
+    """
+    points = 100 * removed_at_best(untrained) * (1 - accuracy)
+    return points > POINTS_PER_PASS * (1 + passes)
+
+
 def choose(tried: Iterable[ProxyScore]) -> ProxyScore:
     """The proxy of most worth; of equal ones the cheapest."""
     return max(sorted(tried, key=lambda one: one.passes), key=lambda one: one.worth)

@@ -22,20 +22,21 @@ import torch
 from torch import Tensor
 
 from lipt.common.computation import computation
-from lipt.common.data.dataset import IdMapping
+from lipt.common.data.dataset import Dataset, IdMapping
 from lipt.common.determinism import derive_generator, derive_seed
 from lipt.common.errors import SignalsError
 from lipt.common.observability.tracing import span
 from lipt.common.process.devices import device_name, versions
 from lipt.common.signals import row_blocks
 from lipt.common.subsets import Examples
+from lipt.common.targets.kinds import TargetKind
 from lipt.core.diagnosis.label_errors import find_label_errors
 from lipt.core.proxies.proxy import MAX_SAMPLE, SOUP, FeatureKind, Proxy
 from lipt.core.proxies.ridge import class_weights, leave_one_out, weighted_accuracy
 from lipt.core.selection.select import find_strategy, select
 from lipt.core.selection.selection import Selection
 from lipt.core.selection.strategies.auto import gather
-from lipt.core.selection.strategy import Need, WarmUp
+from lipt.core.selection.strategy import MODEL_NEEDS, Need, WarmUp
 from lipt.core.signals.signals import (
     Signals,
     UserFeatures,
@@ -46,6 +47,7 @@ from lipt.core.signals.signals import (
     unlabelled,
 )
 from lipt.core.stages.diagnosis import matches_of
+from lipt.core.stages.evidence import Unneeded, gather_evidence
 from lipt.core.stages.proxy import proxied_features, proxied_signals
 from lipt.core.stages.question import PROXY_NEEDS, TRAINED_FEATURES, Question
 from lipt.core.stages.warm_up import (
@@ -103,8 +105,8 @@ def manifest_of(question: Question, chosen: Chosen) -> dict[str, Any]:
         "options": dict(question.options),
         "labels": "none" if question.unlabelled else "given",
         "proxy": {
-            # None if neither a head nor a soup is used.
-            "proxy": question.proxy or (None if question.unlabelled else str(SOUP)),
+            # None if neither a head nor a model is used.
+            "proxy": question.proxy or (str(SOUP) if _uses_model(question) else None),
             **({"backbone": question.backbone} if question.backbone else {}),
             **(chosen.proxy or {}),
         },
@@ -117,6 +119,10 @@ def manifest_of(question: Question, chosen: Chosen) -> dict[str, Any]:
         "device": chosen.device,
         "versions": versions(),
     }
+
+
+def _uses_model(question: Question) -> bool:
+    return not question.unlabelled and bool(question.needs & (MODEL_NEEDS | {Need.DYNAMICS}))
 
 
 def choose(
@@ -150,19 +156,55 @@ def choose(
         )
     soft, heads = None, [signals.facts] if signals.facts else []
     if question.teacher is not None:
-        taught = proxied_signals(workspace, question, Proxy.parse(question.teacher))
+        taught = _proxied(workspace, question, Proxy.parse(question.teacher))
         heads.append(required(taught.facts, "head"))
         with computation(question.config.evaluation_threads):
             soft = soft_labels(taught, chosen.indices_K.cpu(), seed=question.config.seed)
-    own_words = chosen.findings.get("words", ())
+    done = chosen.findings.get("words", ())
     words = _input_sentences(
         question, signals.facts, heads, chosen.findings, len(workspace.dataset)
     )
     alpha = [_alpha(soft.facts)] if soft else []
-    chosen = replace(chosen, findings={**chosen.findings, "words": [*words, *alpha, *own_words]})
+    findings: dict[str, Any] = {"words": [*done, *alpha, *words]}
+    if question.balanced and workspace.dataset.target.kind is TargetKind.CLASS:
+        labels_K = workspace.dataset.labels_N[chosen.indices_K.cpu()]
+        shares, shift = class_shift(workspace.dataset, labels_K)
+        findings["class_shares"] = shares
+        findings["words"] += shift
+    chosen = replace(chosen, findings={**chosen.findings, **findings})
     selection = _by_id(chosen, workspace.dataset.id_mapping)
     facts = (signals.facts, warm_up, soft, signals.scored_by)
     return Chosen(selection, device_name(device), *facts)
+
+
+# A class whose share is moved by at least this factor is named.
+_MOVED = 1.5
+
+
+def class_shift(dataset: Dataset, labels_K: Tensor) -> tuple[dict[str, Any], list[str]]:
+    """Shares of the classes in data and subset, weights that undo the difference, and a sentence.
+
+    The sentence names the class that is moved most, if any is.
+    """
+    num_classes = len(dataset.class_names)
+    counts_C = dataset.labels_N.bincount(minlength=num_classes).double()
+    data_C = counts_C / counts_C.sum()
+    subset_C = labels_K.bincount(minlength=num_classes).double() / len(labels_K)
+    # Absent classes weigh nothing.
+    weights_C = (data_C / subset_C.clamp(min=1e-30)).where(subset_C > 0, 0.0)
+    shares = {
+        "data": data_C.tolist(),
+        "subset": subset_C.tolist(),
+        "weights_that_undo": weights_C.tolist(),
+    }
+    moved_C = (subset_C.clamp(min=1e-30) / data_C.clamp(min=1e-30)).log().abs()
+    moved_C = moved_C.where((counts_C > 0) & (subset_C > 0), 0.0)
+    most = int(moved_C.argmax())
+    if float(moved_C[most]) < math.log(_MOVED):
+        return shares, []
+    name, before, after = dataset.class_names[most], data_C[most], subset_C[most]
+    sentence = f"balanced: class {name} is {before:.1%} of the data and {after:.1%} of the subset"
+    return shares, [f"{sentence}; without balance it keeps its share"]
 
 
 def _input_sentences(
@@ -182,7 +224,8 @@ def _input_sentences(
     used = {kind for head in heads for kind in head["features"].split("+")}
     others = [one for head in heads for one in head.get("tried", ())]
     tried = {kind for one in others for kind in one["features"].split("+")}
-    learners = _learners_sentence(question, used, tried, of_model)
+    unneeded = next((Unneeded(head["unneeded"]) for head in heads if "unneeded" in head), None)
+    learners = _learners_sentence(question, used, tried, of_model, unneeded)
     draws = "seed" in signature(strategy.function).parameters
     if "method" in findings:
         draws = findings["method"] == "random"
@@ -194,6 +237,8 @@ def _input_sentences(
         mattered = "another seed may give another subset; no model was used"
     else:
         mattered = "any seed and model give this subset"
+    if not needs and question.teacher is None:
+        return [mattered]
     by = "the request's own features" if own else "no features"
     if of_model:
         by = "a model with its own head"
@@ -208,6 +253,8 @@ def _proxy_sentence(head: Facts | None, by: str) -> str:
     if "accuracy" not in head:
         return f"judged by features ({head['features']}) without any label"
     score = f"right on {head['accuracy']:.1%} of the labels that it has not seen"
+    if "chance" in head:
+        score += f", as a mean over classes; chance is {head['chance']:.1%}"
     if "score" in head:
         score = f"with {head['score']} {head['accuracy']:.3g} on examples that it has not seen"
     return f"judged by a ridge head on {head['features']}, {score}"
@@ -227,8 +274,18 @@ def _alpha(soft: Facts) -> str:
 
 
 def _learners_sentence(
-    question: Question, used: set[str], tried: set[str], of_model: frozenset[Need]
+    question: Question,
+    used: set[str],
+    tried: set[str],
+    of_model: frozenset[Need],
+    unneeded: Unneeded | None,
 ) -> str:
+    reasons = {
+        Unneeded.PRICE: "no learner is needed: their features cannot gain what training costs here",
+        Unneeded.PLAN: "no learner is needed: the choice is random whatever they find",
+    }
+    if unneeded is not None:
+        return reasons[unneeded]
     count, merged = question.num_learners, question.num_merged
     needs_each = FeatureKind.LEARNERS in used or Need.DYNAMICS in question.needs
     if count and needs_each:
@@ -270,9 +327,17 @@ def _signals(
         load = partial(workspace.loaded_model, config, question.weights)
         signals = signals_of(workspace, question, of_model, depends_on, load, compute=compute)
         if proxy is not None and needs & PROXY_NEEDS:
-            proxied = proxied_signals(workspace, question, proxy)
+            proxied = _proxied(workspace, question, proxy)
             signals = replace(proxied, gradient_norms_N=signals.gradient_norms_N)
     return _with_more(workspace, question, signals, own), warmed
+
+
+def _proxied(workspace: Workspace, question: Question, proxy: Proxy) -> Signals:
+    evidence = gather_evidence(workspace, question, proxy)
+    signals = proxied_signals(workspace, evidence.sources, proxy)
+    if evidence.unneeded is None:
+        return signals
+    return replace(signals, facts={**(signals.facts or {}), "unneeded": evidence.unneeded.value})
 
 
 def _own_features(workspace: Workspace, question: Question) -> UserFeatures | None:

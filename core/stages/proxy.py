@@ -57,6 +57,7 @@ from lipt.core.proxies.ridge import (
     class_weights,
     fit_inverse_temperature,
     float64_blocks,
+    fullness,
     leave_one_out,
     scaling_of,
 )
@@ -84,6 +85,11 @@ def proxied_signals(workspace: Workspace, sources: Sources, proxy: Proxy) -> Sig
     ProxyError or FeaturesError if features are unavailable; SignalsError if not finite.
     """
     return _kept("proxy", _Features(workspace, sources, proxy, labelled=True), _with_heads)
+
+
+def sample_signals(workspace: Workspace, sources: Sources, proxy: Proxy) -> Signals:
+    """Signals of a head on the best features of a sample, and their facts."""
+    return _kept("proxy-sample", _Features(workspace, sources, proxy, labelled=True), _of_sample)
 
 
 def proxied_features(workspace: Workspace, sources: Sources, proxy: Proxy) -> Signals:
@@ -158,11 +164,36 @@ def _with_heads(features: _Features) -> Signals:
             "inverse_temperature": second_inverse_temperature,
         }
     facts |= {
+        "chance": float(1 / fullness(labels_N.bincount()).sum()),
         "inverse_temperature": inverse_temperature,
         "suspected": 0 if confidence_N is None else int((confidence_N < 1).sum()),
         "seconds": monotonic() - started,
     }
     return replace(signals, facts=facts)
+
+
+def _of_sample(features: _Features) -> Signals:
+    ids_M, activity = features.sample(), "looking at a sample"
+    sample, heads, tried = (
+        _Parts(features, ids_M, {}),
+        dict[Kinds, LeaveOneOut](),
+        list[ProxyScore](),
+    )
+    for kinds in candidates(features.available):
+        if can_win(passes := passes_of(kinds, 0), tried):
+            heads[kinds] = features.head(sample.of(kinds, activity), activity, some=ids_M)
+            tried.append(ProxyScore(kinds, heads[kinds].accuracy, passes))
+    best, targets = choose(tried), HeadTargets.of(features.workspace.dataset)
+    outputs_MC = heads[best.features].outputs_NC
+    labels_M = features.workspace.dataset.labels_N[ids_M]
+    if targets is None:
+        errors_MC, _ = _calibrated_errors(heads[best.features], labels_M, class_weights(labels_M))
+    else:
+        errors_MC = _errors(outputs_MC, targets.take(ids_M).errors)
+    facts = {"features": "+".join(best.features), "accuracy": best.accuracy}
+    kind = features.workspace.dataset.target.kind
+    features_MD = sample.of(best.features, activity)
+    return Signals(errors_MC, features_MD, labels_M, kind=kind, facts=facts)
 
 
 def _without_labels(features: _Features) -> Signals:
@@ -175,7 +206,7 @@ def _without_labels(features: _Features) -> Signals:
 
 
 def _chosen(features: _Features) -> tuple[Kinds, Tensor, LeaveOneOut, list[ProxyScore]]:
-    """The proxy's features, or the best proxy's, their head, and the proxies tried."""
+    """The proxy's features, or the best's, their head, and the proxies tried."""
     wanted, num_examples = features.proxy.features, len(features.workspace.dataset)
     possible = candidates(features.available) if wanted is None else [wanted]
     first, tried = possible[0], list[ProxyScore]()
@@ -189,9 +220,8 @@ def _chosen(features: _Features) -> tuple[Kinds, Tensor, LeaveOneOut, list[Proxy
         features_ND = features.of_all(kinds)
         return features_ND, features.head(features_ND, "fitting a ridge head")
 
-    generator = derive_generator(features.sources.config.seed, "proxy sample")
-    ids_M = torch.randperm(num_examples, generator=generator)[:MAX_SAMPLE].sort().values
-    sample, activity = _Parts(features, ids_M, {}), "trying proxies on a sample"
+    ids_M, activity = features.sample(), "trying proxies on a sample"
+    sample = _Parts(features, ids_M, {})
     for kinds in possible if len(possible) > 1 else ():
         known = [*tried, *(scored(one, head) for one, (_, head) in fitted.items())]
         if not can_win(passes_of(kinds, features.sources.num_learners), known):
@@ -326,6 +356,12 @@ class _Features:
             "drawn": FeatureKind.PATCHES in self._made
             or (FeatureKind.COLUMNS in self._made and _projects(self.workspace.dataset)),
         }
+
+    def sample(self) -> Tensor:
+        """Ids of the examples that proxies are compared on, ascending."""
+        generator = derive_generator(self.sources.config.seed, "proxy sample")
+        drawn_N = torch.randperm(len(self.workspace.dataset), generator=generator)
+        return drawn_N[:MAX_SAMPLE].sort().values
 
     def of_all(self, kinds: Kinds) -> Tensor:
         every_N = torch.arange(len(self.workspace.dataset))

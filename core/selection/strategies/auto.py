@@ -266,19 +266,35 @@ def make_plan(evidence: Evidence) -> Plan:
     return replace(plan, excludes_duplicates=True, reason=reason)
 
 
+def learners_can_matter(evidence: Evidence, removed: float) -> bool:
+    """Whether another head may lead to another plan than class-balanced random of all examples.
+
+    evidence: from untrained features. removed: share of their head's errors that learners' features
+    remove at best.
+    """
+    better = replace(
+        evidence,
+        errors_C=tuple((1.0 - removed) * error for error in evidence.errors_C),
+        noise_low=max(evidence.noise_low, evidence.noise_rate),
+    )
+    plans = map(make_plan, (evidence, better))
+    return any(plan.method != "random" or any(plan.excluded_C) for plan in plans)
+
+
 def _by_labels(evidence: Evidence) -> Plan:
     nothing = (0.0,) * len(evidence.errors_C)
     if evidence.skill < _SKILL:
         reason = (
-            f"a head on the proxy's features is right on {evidence.accuracy:.1%} of the labels "
-            "that it has not seen, too few to go by: class-balanced random"
+            "class-balanced random: a head on the proxy's features is right on "
+            f"{evidence.accuracy:.1%} of the labels that it has not seen, too few to go by. "
+            "Features of your own may help"
         )
         return Plan(nothing, nothing, "random", reason)
     if not evidence.trust:
         reason = (
-            f"a model trained on {evidence.per_class:.0f} examples of a class probably knows "
-            f"better than a head on {evidence.num_features} features, which is right on "
-            f"{evidence.accuracy:.1%}: class-balanced random"
+            "class-balanced random: a model trained on "
+            f"{evidence.per_class:.0f} examples of a class probably knows better than a head on "
+            f"{evidence.num_features} features, which is right on {evidence.accuracy:.1%}"
         )
         return Plan(nothing, nothing, "random", reason)
     wrong_C = nothing
@@ -303,8 +319,8 @@ def _by_labels(evidence: Evidence) -> Plan:
         reason = f"to keep {kept}: class-balanced random, {least}"
         return Plan(excluded_C, wrong_C, "random", reason)
     reason = (
-        f"no gain is known of choosing {kept} where labels are right and main training is "
-        f"{evidence.training}: class-balanced random"
+        f"class-balanced random: no gain is known of choosing {kept} where labels are right and "
+        f"main training is {evidence.training}. A smaller fraction or soft labels may gain"
     )
     return Plan(nothing, nothing, "random", reason)
 
@@ -349,9 +365,9 @@ def _findings(
     by_quality = excluded[found.quality_N[excluded].argsort(stable=True)]
     return {
         "words": [
+            plan.reason,
             f"{looks_wrong} of the labels look wrong{interval}",
             f"{evidence.copies:.1%} of the examples are near-duplicates of others",
-            plan.reason,
         ],
         "method": plan.method,
         "noise": {"low": noise.low, "rate": noise.known_rate, "high": noise.high},

@@ -1,0 +1,121 @@
+"""Evidence first: whether the proxy `auto` needs learners, from what costs no training.
+
+A ridge head on untrained features (patches or columns, the user's, theta*'s of given weights)
+answers two questions:
+
+1. Can features of theta_p pay? They would have to remove more errors than training costs
+   (`training_can_pay`).
+2. Can they change the choice of the strategy `auto`? Not where its plan is class-balanced random,
+   whatever a better head finds.
+
+The answers follow from data, configuration and request, whether or not learners are trained
+already. So a run's learners are used by the same rule, and one seed gives one subset.
+
+Shapes: M examples of a sample.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from lipt.common.config.run_config import RunConfig
+from lipt.common.targets.kinds import TargetKind
+from lipt.core.diagnosis.label_errors import find_label_errors
+from lipt.core.proxies.proxy import (
+    MAX_SAMPLE,
+    FeatureKind,
+    Proxy,
+    removed_at_best,
+    training_can_pay,
+)
+from lipt.core.selection.select import find_strategy
+from lipt.core.selection.strategies.auto import (
+    auto,
+    gather,
+    learners_can_matter,
+    surplus_duplicates,
+)
+from lipt.core.selection.strategy import Need
+from lipt.core.stages.diagnosis import matches_of
+from lipt.core.stages.proxy import proxied_signals, sample_signals
+from lipt.core.stages.question import PROXY_NEEDS, Question, Sources
+from lipt.core.workspace import Workspace
+
+
+class Unneeded(StrEnum):
+    """Why no learner is needed."""
+
+    PRICE = "price"
+    """Their features cannot remove as many errors as their training costs."""
+    PLAN = "plan"
+    """The choice is class-balanced random, whatever they find."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The inputs that a proxy may use, and why no learner is among them, if none is."""
+
+    sources: Sources
+    unneeded: Unneeded | None
+
+
+def needs_learners(workspace: Workspace, question: Question) -> bool:
+    """Whether the signals of a question whose weights are theta_p depend on learners."""
+    needs = question.needs
+    own_head = question.proxy is None and bool(needs & PROXY_NEEDS)
+    if own_head or needs & {Need.DYNAMICS, Need.GRADIENT_NORMS}:
+        return True
+    texts = [text for text in (question.proxy, question.teacher) if text is not None]
+    proxies = {text: Proxy.parse(text) for text in texts}.values()
+    return any(gather_evidence(workspace, question, proxy).unneeded is None for proxy in proxies)
+
+
+def gather_evidence(workspace: Workspace, question: Question, proxy: Proxy) -> Evidence:
+    """Decide from untrained features whether a proxy may use the run's learners."""
+    if proxy.features is not None or question.unlabelled or question.has_own_weights:
+        return Evidence(question, None)
+    untrained = Sources(
+        question.config, question.inputs, None, question.features, None, question.initial
+    )
+    unneeded = _unneeded(workspace, question, untrained, proxy)
+    return Evidence(question if unneeded is None else untrained, unneeded)
+
+
+def _unneeded(
+    workspace: Workspace, question: Question, untrained: Sources, proxy: Proxy
+) -> Unneeded | None:
+    dataset, strategy = workspace.dataset, find_strategy(question.strategy)
+    decides_by_plan = strategy is auto and question.teacher is None
+    if decides_by_plan and dataset.target.kind is not TargetKind.CLASS:
+        return Unneeded.PLAN
+    # Signals of all examples are not computed twice.
+    compute = sample_signals if len(dataset) > MAX_SAMPLE else proxied_signals
+    signals = compute(workspace, untrained, proxy)
+    facts = signals.facts or {}
+    kinds = [FeatureKind(kind) for kind in facts["features"].split("+")]
+    passes = training_passes(question.config, len(dataset))
+    if not training_can_pay(facts["accuracy"], kinds, passes):
+        return Unneeded.PRICE
+    if not decides_by_plan:
+        return None
+    pictures_N = matches_of(workspace, question.config.evaluation_threads).pictures_N
+    copies = float(surplus_duplicates(pictures_N).double().mean())
+    training = dict(question.options).get("training", "converged")
+    found = gather(signals, find_label_errors(signals), question.budget, training, copies)
+    share = len(signals.labels_N) / len(dataset)
+    of_all = replace(found, fraction=found.fraction * share)
+    matters = learners_can_matter(of_all, removed_at_best(kinds))
+    return None if matters else Unneeded.PLAN
+
+
+def training_passes(config: RunConfig, num_examples: int) -> float:
+    """Price of a run's training in forward passes over the data; a step costs three."""
+    learners, initialization = config.learners, config.initialization
+    shard = learners.num_minibatches * learners.batch_size
+    trained = learners.num_learners * learners.num_steps * shard
+    if initialization.steps is not None:
+        trained += initialization.steps * initialization.batch_size
+    else:
+        trained += round(initialization.epochs * num_examples)
+    return 3.0 * trained / num_examples
