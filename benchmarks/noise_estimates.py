@@ -1,21 +1,18 @@
 """Estimates of wrong labels, made on purpose, by heads of very different accuracy.
 
-    python -m benchmarks.noise_estimates [--seeds 3] [--results noise-estimates.jsonl]
+    python -m benchmarks.noise_estimates [RESULTS]
 
-Every head of DATA is fitted to labels of which 0 to 36% are wrong: `any` flips to any other class,
-`next` flips half of the classes to the next one. Each result is a line of a file, and what is there
-is not computed again. The table is that of docs/diagnosis.md. Half an hour on one core.
-
-Shapes: N examples, D features.
+Heads are fitted to DATA: columns of scikit-learn's, normal classes (classes, columns, rows,
+distance from the origin), classes that no linear head separates, patches (images, classes). `any`
+flips labels to any other class, `next` half of the classes to the next one. Each result is a line
+of RESULTS, and is not computed again. The table of docs/diagnosis.md, in half an hour on one core.
 """
 
-from __future__ import annotations
-
-import argparse
 import json
+import sys
 import zlib
-from collections.abc import Callable, Iterable
-from functools import cache, partial
+from collections.abc import Iterable
+from functools import cache
 from itertools import pairwise, product
 from pathlib import Path
 from statistics import fmean
@@ -36,33 +33,36 @@ from tests.golden.datasets import cifar10_folder
 
 Drawn = np.random.Generator
 Rows = tuple[NDArray[Any], NDArray[Any]]
+DATA = """wine:13 wine:4 wine:2 iris:4 iris:2 breast_cancer:30 breast_cancer:3 digits:64 digits:32
+digits:16 digits:8 3,5,300,1 3,5,300,2 3,5,3000,1 3,5,3000,2 10,20,500,1.5 10,20,500,3
+10,20,3000,1.5 10,20,3000,3 2,50,200,2 2,10,2000,0.3 4,10,100,3 4,10,60,4
+quadrants:300 quadrants:3000 quadrants:20000 patches:300:3 patches:300:10 patches:600:5
+patches:1000:10 patches:2000:10 patches:5000:10"""
+_FIELDS = ("accuracy", "wrong", "low", "high", "estimate", "sure", "sure_wrong")
 _RATES = (0.0, 0.02, 0.06, 0.2, 0.36)
 _ACCURACIES = (0.0, 0.4, 0.55, 0.7, 0.8, 0.9, 1.01)
 
 
 def columns(name: str, count: int, random: Drawn) -> Rows:
-    """Some columns of a data set of scikit-learn."""
     features_ND, labels_N = getattr(datasets, f"load_{name}")(return_X_y=True)
     return features_ND[:, random.permutation(features_ND.shape[1])[:count]], labels_N
 
 
-def blobs(classes: float, width: float, count: float, distance: float, random: Drawn) -> Rows:
-    """Normal classes around points at this distance from the origin."""
-    centres_CD = random.normal(size=(int(classes), int(width)))
+def blobs(name: str, random: Drawn) -> Rows:
+    (classes, width, count), distance = map(int, name.split(",")[:3]), float(name.split(",")[3])
+    centres_CD = random.normal(size=(classes, width))
     centres_CD *= distance / np.linalg.norm(centres_CD, axis=1, keepdims=True)
-    labels_N = random.integers(int(classes), size=int(count))
-    return centres_CD[labels_N] + random.normal(size=(int(count), int(width))), labels_N
+    labels_N = random.integers(classes, size=count)
+    return centres_CD[labels_N] + random.normal(size=(count, width)), labels_N
 
 
 def quadrants(count: int, random: Drawn) -> Rows:
-    """Four classes, of which a linear head cannot tell two from the other two."""
     points_ND = random.normal(size=(count, 8))
     return points_ND, (points_ND[:, 0] * points_ND[:, 1] > 0) + 2 * (points_ND[:, 2] > 0)
 
 
 @cache
 def images() -> Rows:
-    """Patch features of 5,000 images of cifar10-jpeg, and their labels."""
     dataset, generator = (
         open_dataset(f"parquet:{cifar10_folder()}/train.parquet"),
         torch.Generator(),
@@ -75,30 +75,23 @@ def images() -> Rows:
 
 
 def patches(count: int, classes: int, random: Drawn) -> Rows:
-    """Patch features of images of some classes."""
     (features_ND, labels_N), names = images(), random.permutation(10)[:classes]
     ids = random.permutation(np.flatnonzero(np.isin(labels_N, names)))[:count]
     return features_ND[ids], np.unique(labels_N[ids], return_inverse=True)[1]
 
 
-_TAKEN = {"wine": (13, 4, 2), "iris": (4, 2), "breast_cancer": (30, 3), "digits": (64, 32, 16, 8)}
-_BLOBS = "3,5,300,1 3,5,300,2 3,5,3000,1 3,5,3000,2 10,20,500,1.5 10,20,500,3 10,20,3000,1.5"
-_MORE_BLOBS = "10,20,3000,3 2,50,200,2 2,10,2000,0.3 4,10,100,3 4,10,60,4"
-_PATCHES = ((300, 3), (300, 10), (600, 5), (1000, 10), (2000, 10), (5000, 10))
-DATA: dict[str, Callable[[Drawn], Rows]] = {
-    **{f"{it}:{d}": partial(columns, it, d) for it, taken in _TAKEN.items() for d in taken},
-    **{it: partial(blobs, *map(float, it.split(","))) for it in f"{_BLOBS} {_MORE_BLOBS}".split()},
-    **{f"quadrants:{count}": partial(quadrants, count) for count in (300, 3000, 20_000)},
-    **{
-        f"patches:{count}:{classes}": partial(patches, count, classes)
-        for count, classes in _PATCHES
-    },
-}
+def rows_of(name: str, random: Drawn) -> Rows:
+    kind, *numbers = name.split(":")
+    counts = tuple(map(int, numbers))
+    if kind == "quadrants":
+        return quadrants(counts[0], random)
+    if kind == "patches":
+        return patches(counts[0], counts[1], random)
+    return columns(kind, counts[0], random) if counts else blobs(name, random)
 
 
-def measured(rows: Rows, kind: str, rate: float, random: Drawn) -> dict[str, Any]:
-    """The estimate for labels made wrong on purpose."""
-    features_ND, true_N = rows
+def measured(data: Rows, kind: str, rate: float, random: Drawn) -> dict[str, Any]:
+    features_ND, true_N = data
     labels_N, num_classes = true_N.copy(), int(true_N.max()) + 1
     ids = random.permutation(len(true_N))
     if kind == "next":
@@ -114,15 +107,9 @@ def measured(rows: Rows, kind: str, rate: float, random: Drawn) -> dict[str, Any
     found = find_label_errors(Signals(errors_NC, inputs_ND, given_N))
     noise, wrong_N = found.noise.overall, labels_N != true_N
     sure = found.ranked()[: int(noise.low * len(labels_N) / 2)].numpy()
-    return {
-        "accuracy": head.accuracy,
-        "wrong": float(wrong_N.mean()),
-        "low": noise.low,
-        "high": noise.high,
-        "estimate": noise.known_rate,
-        "sure": len(sure),
-        "sure_wrong": int(wrong_N[sure].sum()),
-    }
+    shares = (float(wrong_N.mean()), noise.low, noise.high, noise.known_rate)
+    counts = (len(sure), int(wrong_N[sure].sum()))
+    return dict(zip(_FIELDS, (head.accuracy, *shares, *counts), strict=True))
 
 
 def rows(results: Iterable[dict[str, Any]]) -> Iterable[str]:
@@ -142,25 +129,20 @@ def rows(results: Iterable[dict[str, Any]]) -> Iterable[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Estimates of labels made wrong.")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--results", type=Path, default=Path("noise-estimates.jsonl"))
-    arguments = parser.parse_args()
+    path = Path(sys.argv[1] if len(sys.argv) > 1 else "noise-estimates.jsonl")
+    path.touch()
     torch.set_num_threads(1)
-    arguments.results.touch()
-    results = [json.loads(line) for line in arguments.results.read_text().splitlines()]
+    results = [json.loads(line) for line in path.read_text().splitlines()]
     known = {(it["data"], it["kind"], it["rate"], it["seed"]) for it in results}
-    for seed, data, kind, rate in product(range(arguments.seeds), DATA, ("any", "next"), _RATES):
+    for seed, data, kind, rate in product(range(3), DATA.split(), ("any", "next"), _RATES):
         if (data, kind, rate, seed) in known or (kind == "next" and not rate):
             continue
         random = np.random.default_rng([seed, zlib.crc32(data.encode())])
-        result = measured(DATA[data](random), kind, rate, random)
+        result = measured(rows_of(data, random), kind, rate, random)
         results.append(result | {"data": data, "kind": kind, "rate": rate, "seed": seed})
-        with arguments.results.open("a", encoding="utf-8") as file:
+        with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(results[-1]) + "\n")
-    print(
-        "| accuracy | wrong | heads | interval | covers | estimates | their mean | sure and wrong |"
-    )
+    print("| accuracy | wrong | heads | interval | covers | shown | estimate | sure and wrong |")
     print("|---|---:|---:|---|---:|---:|---:|---:|", *rows(results), sep="\n")
 
 

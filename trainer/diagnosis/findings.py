@@ -214,7 +214,7 @@ def _label_errors(findings: Findings) -> Fact:
         return Fact("label errors", text, clear=True)
     share = noise_text(findings)
     if not found.num_suspects:
-        return Fact("label errors", f"none looks wrong; {share}", clear=True)
+        return Fact("label errors", f"none looks wrong; {share}", clear=found.noise_high < 1)
     sure = f", {findings.num_sure:,} of them with confidence" if findings.num_sure else ""
     text = f"{found.num_suspects:,} look wrong{sure}; {share}"
     if findings.head_is_limited:

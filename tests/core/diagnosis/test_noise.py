@@ -127,6 +127,20 @@ def test_an_unsure_head_gives_an_interval_in_place_of_an_estimate() -> None:
     assert all(one.low <= 0.06 <= one.high for one in found.per_class)
 
 
+def test_a_head_that_nearly_guesses_claims_no_wrong_label() -> None:
+    # Two classes 0.3 deviations apart, of which the best possible head names 58%.
+    generator = torch.Generator().manual_seed(0)
+    labels_N = torch.arange(2000) % 2
+    points_N = 0.15 * (2 * labels_N - 1) + torch.randn(2000, generator=generator)
+    probabilities_N2 = torch.stack([-0.15 * points_N, 0.15 * points_N], dim=1).softmax(dim=-1)
+    errors_N2 = probabilities_N2 - functional.one_hot(labels_N, 2)
+    surest, found = surest_and_all(errors_N2, labels_N)
+    # Some samples look like one with wrong labels, by both estimates.
+    assert min(surest.low, mixture_rate(errors_N2, labels_N).low) > 0.1
+    assert found.overall.low == 0.0
+    assert found.overall.known_rate is None
+
+
 def test_a_sure_head_gives_an_estimate() -> None:
     _, found = surest_and_all(*overlapping(0.06, distance=4.0))
     assert found.overall.known_rate == pytest.approx(0.06, abs=0.02)
