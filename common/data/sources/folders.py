@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -44,7 +44,7 @@ def imagefolder_rows(source: str, path: str) -> EncodedRows:
     by_class = {at.name: _images_in(at, {root, identity_of(at)}, ignored) for at in classes}
     beside = sum(_is_image(name) for name, is_folder in directories.items() if not is_folder)
     hidden = [at.name for at in starts if is_hidden(at.name)]
-    note = _note(ignored, beside, hidden)
+    note = note_on(ignored, beside, hidden)
     _require_classes(source, path, by_class, beside, note)
     files = [file for of_class in by_class.values() for file in of_class]
     counts_C = torch.tensor([len(of_class) for of_class in by_class.values()])
@@ -65,12 +65,16 @@ def _is_image(name: str) -> bool:
 def _images_in(folder: Path, seen: set[tuple[int, int]], ignored: Counter[str]) -> list[str]:
     files = [f"{at}{os.sep}{name}" for at, names in walk_once(folder, seen) for name in names]
     images = list(filter(_is_image, files))
-    others = set(files).difference(images)
-    ignored.update(Path(file).suffix.lower() or "without a suffix" for file in others)
+    ignored.update(suffixes_of(set(files).difference(images)))
     return images
 
 
-def _note(ignored: Counter[str], beside: int, hidden: list[str]) -> str:
+def suffixes_of(files: Iterable[str]) -> Iterator[str]:
+    return (Path(file).suffix.lower() or "without a suffix" for file in files)
+
+
+def note_on(ignored: Counter[str], beside: int = 0, hidden: Sequence[str] = ()) -> str:
+    """A clause on ignored files by suffix, images beside the classes and hidden directories."""
     clauses = []
     if ignored:
         kinds = [f"{count} {suffix}" for suffix, count in ignored.most_common()]

@@ -19,8 +19,10 @@ Shapes: N pairs, B of a batch, C classes, M of the sample, S pixels a side, D fe
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,7 +35,7 @@ from torch.nn import functional
 
 from lipt.common.computation import computation
 from lipt.common.data.parallel import Progress, threads_for
-from lipt.common.data.sources.folders import identity_of, walk_once
+from lipt.common.data.sources.folders import identity_of, note_on, suffixes_of, walk_once
 from lipt.common.data.sources.rows import ColumnRows, EncodedRows
 from lipt.common.data.sources.storage import (
     Query,
@@ -52,6 +54,8 @@ from lipt.common.images.formats import SUFFIXES
 from lipt.common.imports import TOWERS, call_factory, load_factory, module_of
 from lipt.common.inputs.specs import Column, ColumnType
 from lipt.common.text import listed
+
+logger = logging.getLogger(__name__)
 
 _OPTIONS = (*TOWERS, "image", "caption", "classes", "clusters", "size", "batch", "weights")
 # A table's format by its suffix.
@@ -75,6 +79,7 @@ class FoundPairs:
     images: Sequence[str]
     captions: Sequence[str] | None
     stamp: Stamp
+    note: str = ""
 
     def __len__(self) -> int:
         return len(self.images)
@@ -114,12 +119,14 @@ def _find_pairs(query: Query, path: Path) -> FoundPairs:
 
 
 def _pairs_of_folder(source: str, folder: Path) -> FoundPairs:
-    files, lonely = list[str](), list[str]()
+    files, lonely, ignored = list[str](), list[str](), Counter[str]()
     for at, names in walk_once(folder, {identity_of(folder)}):
         there = set(names)
         for name in names:
             if name.lower().endswith(SUFFIXES):
                 (files if _caption_file(name) in there else lonely).append(f"{at}{os.sep}{name}")
+            elif not name.endswith(".txt"):
+                ignored.update(suffixes_of([name]))
     if lonely:
         raise DataError(
             f"{source}: {len(lonely)} images have no caption beside them: "
@@ -128,7 +135,10 @@ def _pairs_of_folder(source: str, folder: Path) -> FoundPairs:
     if not files:
         raise DataError(f"{source}: there is no image with a caption in {folder}. {_HOW}")
     stamp = Stamp.of([*files, *map(_caption_file, files)], _folders(files))
-    return FoundPairs(source, files, None, stamp)
+    note = note_on(ignored)
+    if note:
+        logger.warning("%s: %s", source, note)
+    return FoundPairs(source, files, None, stamp, note)
 
 
 def _caption_file(image: str) -> str:
@@ -209,6 +219,7 @@ def pairs_rows(
     return ColumnRows(
         *(source, names, tensors["labels"], (column,), {"": images_ND}, tensors["captions"]),
         stamp=pairs.stamp,
+        note=pairs.note,
     )
 
 

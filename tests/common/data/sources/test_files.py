@@ -116,6 +116,8 @@ def test_a_folder_is_opened_by_its_name(tmp_path: Path) -> None:
         ({}, {"images_NCHW": torch.zeros(3, 1, 2, 2)}, r"images_NCHW is torch.float32 \[3, 1"),
         ({}, {"images_NCHW": torch.zeros(0, 1, 2, 2).byte()}, r"uint8 \[0, 1, 2, 2\]"),
         ({}, {"images_NCHW": torch.zeros(3, 4).byte()}, r"uint8 \[3, 4\]"),
+        ({}, {"images_NCHW": torch.zeros(3, 5, 2, 2).byte()}, r"uint8 \[3, 5, 2, 2\]"),
+        ({}, {"images_NCHW": torch.zeros(3, 1, 0, 2).byte()}, r"uint8 \[3, 1, 0, 2\]"),
         ({}, {"labels_N": torch.tensor([0, 1])}, r"labels_N torch.int64 \[2\]"),
         ({}, {"stages_N": torch.zeros(3)}, r"stages_N torch.float32"),
         ({}, {"stages_N": torch.tensor([0, 0, 2])}, "its stages are not numbered from 0"),

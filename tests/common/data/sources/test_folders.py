@@ -6,7 +6,7 @@ import pytest
 import torch
 from torchvision.datasets import ImageFolder
 
-from lipt.common.data import open_data, open_dataset
+from lipt.common.data import open_data, open_dataset, open_pairs
 from lipt.common.data.loading import decode_all
 from lipt.common.data.sources.folders import imagefolder_rows
 from lipt.common.errors import DataError
@@ -126,3 +126,10 @@ def test_names_that_are_not_utf8_are_escaped_once(tmp_path: Path, encode: Encode
     # Its files are still there.
     assert torch.equal(opened.images(torch.tensor([0])), opened.images(torch.tensor([1])))
     assert opened.source_rows.raw(0) == encode()
+
+
+def test_pairs_leave_out_the_same_and_tell_it(tmp_path: Path, encode: Encode) -> None:
+    files = ("a.png", "a.txt", "b.heic", "b.txt", ".ipynb_checkpoints/a.png", "._a.png")
+    write_folder(tmp_path, dict.fromkeys(files, encode()))
+    found = open_pairs(f"pairs:{tmp_path}")
+    assert (list(found.images), found.note) == ([f"{tmp_path}/a.png"], "ignored 1 file: 1 .heic")
