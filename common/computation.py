@@ -24,7 +24,6 @@ from multiprocessing.context import ForkProcess
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
-from torch import overrides
 from torch.utils import _python_dispatch as dispatch
 
 ParamsT = ParamSpec("ParamsT")
@@ -104,10 +103,11 @@ def thread_defaults() -> Iterator[None]:
             from torch._functorch import pyfunctorch  # noqa: PLC0415 - slow, and rarely needed
 
             restored.enter_context(pyfunctorch.temporarily_clear_interpreter_stack())
-        if dispatch._len_torch_dispatch_stack():
+        if dispatch._get_current_dispatch_mode() is not None:
             restored.enter_context(dispatch._disable_current_modes())
-        while overrides._len_torch_function_stack():
-            restored.callback(overrides._push_mode, overrides._pop_mode())
+        while torch._C._len_torch_function_stack():
+            mode = torch._C._pop_torch_function_stack()
+            restored.callback(torch._C._push_on_torch_function_stack, mode)
         hooks = torch._C._autograd
         while (pair := hooks._top_saved_tensors_default_hooks(False)) is not None:
             hooks._pop_saved_tensors_default_hooks()
