@@ -34,7 +34,13 @@ def split_address(address: str) -> tuple[str, int]:
     host, separator, port = address.rpartition(":")
     if not separator or not host or not port.isdigit() or int(port) > 65535:
         raise ConfigError(f"address {address!r} is not host:port. Example: 127.0.0.1:50051")
-    return host.strip("[]"), int(port)
+    bare = host.removeprefix("[").removesuffix("]")
+    if (":" in host) != (host == f"[{bare}]"):
+        raise ConfigError(
+            f"address {address!r} does not say where its host ends. Put an IPv6 address, and no "
+            "other host, into brackets: [::1]:50051"
+        )
+    return bare, int(port)
 
 
 def is_loopback(host: str) -> bool:

@@ -288,8 +288,8 @@ def connection_options(most: int) -> tuple[tuple[str, int], ...]:
         ("grpc.server_handshake_timeout_ms", 10_000),
         ("grpc.max_connection_idle_ms", 300_000),
         # From then on, new calls need a new connection, with a certificate that is valid today.
-        ("grpc.max_connection_age_ms", _AGE_SECONDS * 1000),
-        ("grpc.max_connection_age_grace_ms", _GRACE_SECONDS * 1000),
+        ("grpc.max_connection_age_ms", int(_AGE_SECONDS * 1000)),
+        ("grpc.max_connection_age_grace_ms", int(_GRACE_SECONDS * 1000)),
         # Calls of one connection that the coordinator has not ended, those of its peer included.
         ("grpc.max_concurrent_streams", _MOST_STREAMS),
     )

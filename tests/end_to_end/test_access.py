@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import signal
+import ssl
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import torch
 
@@ -16,6 +19,7 @@ from lipt import Client
 from lipt.common.data import open_dataset
 from lipt.common.errors import UnreachableError
 from lipt.common.states import RunState
+from tests import processes
 from tests.blob_files import blob_file
 from tests.cluster import SMALL_RUN, Cluster
 from tests.faults.proxy import Proxy
@@ -68,6 +72,41 @@ def test_an_authority_is_exchanged_under_a_coordinator_that_serves(
                 shutil.copy(certificates.folder / name, copied.folder / name)
             assert [each.run_id for each in late.runs()] == [run.run_id]
         assert [each.run_id for each in connected.runs()] == [run.run_id]
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_everything_is_served_at_an_ipv6_address(
+    cluster: Cluster, tmp_path: Path, secure: bool
+) -> None:
+    ports = ("--listen", "--dashboard-listen", "--metrics-listen", "--health-listen")
+    flags = [word for port in ports for word in (port, "[::1]:0")]
+    certificates = Certificates(tmp_path / "certs")
+    if secure:
+        certificates.make("init", "--host", "::1")
+        for role in ("worker", "trainer"):
+            certificates.make(role)
+        flags += certificates.flags("coordinator")
+    coordinator = cluster.start_coordinator(*flags)
+    assert cluster.address.startswith("[::1]:")
+    page = coordinator.wait_for(r"the page is at (\S+):")[1]
+    assert page.startswith(f"http{'s' if secure else ''}://[::1]:")
+    health = coordinator.wait_for(r"health on (\S+)")[1]
+    checked = processes.run(
+        ["-m", "lipt.common.rpc.health_check"], {**os.environ, "LIPT_HEALTH_LISTEN": health}
+    )
+    assert checked.returncode == 0, checked.stderr
+    cluster.start_worker("six", *(certificates.flags("worker") if secure else ()))
+    tls = certificates.files("trainer") if secure else None
+    with Client(cluster.address, tls=tls) as client:
+        run = client.wait(client.start_run(SMALL_RUN).run_id)
+        assert {learner.worker for learner in run.learners} == {"six"}
+        link = client.open_page().url
+    assert link.startswith(f"{page}/sign-in?code=")
+    ca = ssl.create_default_context(cafile=certificates.folder / "ca.pem") if secure else True
+    with httpx.Client(base_url=page, trust_env=False, verify=ca, timeout=60) as browser:
+        assert browser.get(link).status_code == 303
+        answer = browser.post("/api/AccessService/WhoAmI", json={}, headers={"Origin": page})
+        assert answer.status_code == 200
 
 
 @pytest.fixture

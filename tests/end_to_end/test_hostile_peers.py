@@ -4,6 +4,8 @@ import re
 import resource
 import signal
 import socket
+import struct
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import httpx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from lipt import Client
 from lipt.common.access.tokens import WORKER_SECRET
 from lipt.common.blobs.blob import blob_to_proto
 from lipt.common.errors import ForeignWorkerError, from_rpc_error
@@ -75,6 +78,52 @@ def test_silent_connections_do_not_block_other_callers(cluster: Cluster) -> None
             grpc.channel_ready_future(channel).result(CALL_SECONDS)
     limits = Path(f"/proc/{coordinator.process.pid}/limits").read_text()
     assert re.search(r"Max open files +1024 +1024", limits)
+
+
+NUM_RESETS = 5_000
+_SETTINGS, _HEADERS, _RST_STREAM, _END_HEADERS = 4, 1, 3, 4
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def literal(name: str, value: str) -> bytes:
+    """A header of HPACK, neither indexed nor compressed."""
+    return b"\0" + b"".join(bytes([len(it)]) + it.encode() for it in (name, value))
+
+
+def reset_calls(address: str, number: int) -> None:
+    """Begin calls without a credential and reset each at once, on one connection."""
+    host, _, port = address.rpartition(":")
+    block = literal(":method", "POST") + literal(":scheme", "http") + literal(":authority", "x")
+    block += literal(":path", "/lipt.v1.RunService/ListRuns") + literal("te", "trailers")
+    block += literal("content-type", "application/grpc")
+    cancelled = struct.pack(">I", 8)
+    with socket.create_connection((host, int(port)), timeout=CALL_SECONDS) as connection:
+        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(_SETTINGS, 0, 0))
+        for stream in range(1, 2 * number, 2):
+            begin = frame(_HEADERS, _END_HEADERS, stream, block)
+            connection.sendall(begin + frame(_RST_STREAM, 0, stream, cancelled))
+
+
+def test_calls_that_strangers_reset_do_not_fail_other_callers(cluster: Cluster) -> None:
+    coordinator = cluster.start_coordinator()
+    token = (cluster.state / "admin.token").read_text().strip()
+    # Of this user, and over the strangers' port.
+    with cluster.client() as own, Client(cluster.address, token=token) as shown:
+        own.info()
+        shown.info()
+        with ThreadPoolExecutor(8) as pool:
+            attacks = [pool.submit(reset_calls, cluster.address, NUM_RESETS) for _ in range(8)]
+            while not all(attack.done() for attack in attacks):
+                own.runs()
+                shown.runs()
+        for attack in attacks:
+            attack.result()
+    text = coordinator.text()
+    assert text.count("detail=UNAUTHENTICATED") <= 100
+    assert "Traceback" not in text
 
 
 @pytest.mark.parametrize("shows", ["", OWN], ids=["shows nothing", "shows its own secret"])

@@ -33,6 +33,7 @@ from lipt.common.access.tls import (
     role_uri,
     shown,
 )
+from lipt.common.blobs.files import directory_lock
 from lipt.common.errors import ConfigError
 from lipt.trainer.files import replacing
 
@@ -234,8 +235,10 @@ class Folder:
         self.path.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
         # Unencrypted: a service starts without a password.
         key = pair.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        # The key first: a certificate is there only when its key is.
-        with replacing(self.key(name), mode=_KEY_MODE) as temporary:
-            temporary.write_bytes(key)
-        with replacing(self.cert(name), mode=_CERT_MODE) as temporary:
-            temporary.write_bytes(pair.certificate.public_bytes(Encoding.PEM))
+        # One writer at a time, so that two renewals leave one of their pairs. The key first: a
+        # certificate is there only when its key is.
+        with directory_lock(self.path, exclusive=True):
+            with replacing(self.key(name), mode=_KEY_MODE) as temporary:
+                temporary.write_bytes(key)
+            with replacing(self.cert(name), mode=_CERT_MODE) as temporary:
+                temporary.write_bytes(pair.certificate.public_bytes(Encoding.PEM))

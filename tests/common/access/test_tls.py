@@ -120,6 +120,15 @@ def test_address_is_host_and_port_and_refused_with_an_example_if_malformed(addre
         split_address(address)
 
 
+@pytest.mark.parametrize(
+    "address",
+    ["::1:50051", "2001:db8::5:50051", "[::1:50051", "::1]:50051", "[host]:50051", "[]:1"],
+)
+def test_an_ipv6_address_and_no_other_host_has_brackets(address: str) -> None:
+    with pytest.raises(ConfigError, match=r"into brackets: \[::1\]:50051"):
+        split_address(address)
+
+
 def test_listening_beyond_this_machine_needs_a_flag() -> None:
     tls = TlsFiles(cert=Path("c.pem"), key=Path("k.pem"))
     with pytest.raises(ConfigError, match=r"--tls-cert.*--insecure"):

@@ -8,11 +8,13 @@ import pytest
 from lipt.common.observability.logs import (
     EventKind,
     Events,
+    FloodFilter,
     JsonFormatter,
     PrintableFormatter,
     logging_about,
 )
 from lipt.common.observability.tracing import span
+from tests.clock import Clock
 from tests.remembered_spans import remembering
 
 HOSTILE = "x\n2026-01-01 INFO all is well\x1b[2J\x9b\u202e"
@@ -121,3 +123,39 @@ def test_a_log_line_names_its_span(json_log: Log) -> None:
     assert within["trace_id"] == f"{spans['work'].context.trace_id:032x}"
     assert within["span_id"] == f"{spans['work'].context.span_id:016x}"
     assert "trace_id" not in after
+
+
+def test_refusals_and_tracebacks_alike_are_counted_beyond_twenty_a_minute() -> None:
+    log, events, clock = Log(PrintableFormatter("%(message)s")), Events(), Clock()
+    flood = FloodFilter(clock)
+    (handler,) = log.logger.handlers
+    handler.addFilter(flood)
+    own = logging.getLogger("lipt.common.observability.logs")
+    own.addHandler(handler)
+    own.setLevel(logging.INFO)
+    try:
+        for number in range(100):
+            events.record(EventKind.CALL_REFUSED, detail="UNAUTHENTICATED", peer=f"p{number}")
+        # Other kinds, other reasons, and what no caller causes.
+        events.record(EventKind.CALL_REFUSED, detail="INVALID_CONFIG")
+        for number in range(100):
+            events.record(EventKind.LEASE_EXPIRED, learner=number)
+        texts = log.lines()
+        assert len([it for it in texts if "UNAUTHENTICATED" in it]) == 20
+        assert len(texts) == 20 + 1 + 100
+        assert events.count(EventKind.CALL_REFUSED) == 101
+        clock.now += 60.0
+        log.logger.info("all is well")
+        assert log.lines()[121:] == [
+            "and 80 more in a minute: call_refused UNAUTHENTICATED",
+            "all is well",
+        ]
+        events.record(EventKind.CALL_REFUSED, detail="UNAUTHENTICATED")
+        assert "UNAUTHENTICATED" in log.lines()[-1]
+        before = len(log.lines())
+        for _ in range(30):
+            log.fail("again")
+        assert len([it for it in log.lines()[before:] if it == "it failed"]) == 20
+    finally:
+        own.removeHandler(handler)
+        own.setLevel(logging.NOTSET)

@@ -18,6 +18,7 @@ from lipt.coordinator.dispatch.leases import (
     AssignmentKey,
     LeaseId,
     LeaseTable,
+    forward_clock,
     require_lease,
     steady_clock,
 )
@@ -248,3 +249,13 @@ def test_the_longest_silent_workers_are_removed_first(
     with pytest.raises(UnknownWorkerError, match="Register again"):
         registry.note_call(silent)
     assert join(registry, "b").worker_id == silent
+
+
+def test_a_credential_s_clock_follows_the_wall_clock_but_is_never_set_back() -> None:
+    wall, monotonic = [1000.0], [5.0]
+    now = forward_clock(lambda: wall[0], lambda: monotonic[0])
+    assert now() == 1000.0
+    wall[0], monotonic[0] = 1100.0, 15.0  # set forward
+    assert now() == 1100.0
+    wall[0], monotonic[0] = 400.0, 25.0  # set back
+    assert now() == 1020.0

@@ -195,6 +195,10 @@ def test_a_credential_is_a_certificate_a_token_or_a_host() -> None:
     hosts = [replace(ANYBODY, key=f"ipv4:10.0.0.{host}") for host in ("1:77", "1:78", "2:77")]
     first, again, other = (host.label for host in hosts)
     assert first == again != other
+    # An IPv6 host has every address of its network.
+    keys = [f"ipv6:%5B2001:db8::{address}%5D:1" for address in ("1", "2", "1:0:0:0:1")]
+    first, again, other = (replace(ANYBODY, key=key).label for key in keys)
+    assert first == again != other
     odd = replace(certified, name="../" * 99).label
     assert len(odd) < 60
     assert not {"/", "."} & set(odd)

@@ -14,18 +14,22 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+import torch
 import trustme
 
+from lipt import Client
 from lipt.common.access import Role
 from lipt.common.access.tls import TlsFiles, role_unit
-from lipt.common.access.tokens import Token
+from lipt.common.access.tokens import Token, TokenSource
 from lipt.common.blobs.blob import BlobName, blob_to_proto, fill_chunk
 from lipt.common.blobs.files import write_durably
 from lipt.common.errors import LiptError, UnauthenticatedError, from_rpc_error
+from lipt.common.rpc.channel import open_channel
+from lipt.coordinator import server
 from lipt.coordinator.access.caller import ANYBODY
-from lipt.coordinator.access.tokens import OWN_FILE, OWN_USER
+from lipt.coordinator.access.tokens import OWN_FILE, OWN_USER, Shown
 from lipt.coordinator.app import App
-from lipt.coordinator.rpc import limits
+from lipt.coordinator.rpc import info, limits
 from lipt.coordinator.server import serving
 from lipt.v1 import (
     access_pb2,
@@ -37,6 +41,8 @@ from lipt.v1 import (
     worker_pb2,
     worker_pb2_grpc,
 )
+from lipt.worker.client import CoordinatorClient
+from lipt.worker.settings import WorkerSettings
 from tests.coordinator.fakes import make_settings, opened
 from tests.tls_files import write_files
 
@@ -170,6 +176,55 @@ async def test_a_certificate_ends_on_an_open_connection(tmp_path: Path, ask: Ask
         # So has what it made.
         with pytest.raises(UnauthenticatedError, match="has expired on"):
             app.tokens.caller(made.secret)
+
+
+async def test_clients_do_not_notice_that_connections_end_at_an_age(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(info, "_AGE_SECONDS", 0.1)
+    monkeypatch.setattr(info, "_GRACE_SECONDS", 0.1)
+    peers: set[str] = set()
+    known = server.identify
+
+    def identified(shown: Shown, **given: Any) -> Any:
+        peers.add(shown.peer)
+        return known(shown, **given)
+
+    monkeypatch.setattr(server, "identify", identified)
+    async with served(tmp_path) as (app, address):
+        run = app.store.find("mine")
+
+        def use() -> None:
+            token = app.tokens.own
+            with Client(address, token=token) as client:
+                changes = client.watch(run.run_id)
+                next(changes)
+                while len(peers) < 5:
+                    client.info()
+                client.save_weights(tmp_path / "theta", run.run_id, "initial")
+                client.cancel(run.run_id)
+                # The stream has been opened again meanwhile.
+                assert [view.ended for view in changes][-1]
+
+        await asyncio.to_thread(use)
+
+
+async def test_a_worker_s_poll_outlasts_its_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(info, "_AGE_SECONDS", 0.2)
+    monkeypatch.setattr(info, "_GRACE_SECONDS", 60)
+    async with served(tmp_path) as (app, address):
+
+        def poll() -> object:
+            source = TokenSource(text=app.tokens.own)
+            with open_channel(address, token=source) as channel:
+                client = CoordinatorClient(channel)
+                settings = WorkerSettings(coordinator=address)
+                client.register("0123456789abcdef" * 2, settings, torch.device("cpu"))
+                return client.acquire(wait_seconds=1.0)
+
+        assert await asyncio.to_thread(poll) is None
 
 
 async def test_a_handler_s_own_time_out_stays_what_it_is() -> None:

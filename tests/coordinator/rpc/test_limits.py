@@ -22,6 +22,7 @@ from lipt.common.blobs.transfer import Transfers
 from lipt.common.errors import (
     InvalidRequestError,
     LiptError,
+    OverloadedError,
     PermissionDeniedError,
     TooManyCallsError,
     UnauthenticatedError,
@@ -35,6 +36,7 @@ from lipt.coordinator.access.tokens import OWN_USER, Shown
 from lipt.coordinator.app import App
 from lipt.coordinator.instruments import PEER_REFUSALS, RPC, RPC_IN_FLIGHT, RPC_LONG
 from lipt.coordinator.rpc import limits as module
+from lipt.coordinator.rpc.info import answering_probes
 from lipt.coordinator.rpc.limits import CallInterceptor, PeerLimits, peer_of, shown_by
 from lipt.coordinator.server import serving
 from lipt.coordinator.settings import LimitSettings
@@ -118,8 +120,9 @@ def test_all_peers_together_have_a_limit(clock: Clock) -> None:
     limits = limits_of(clock, in_all=8)
     for number in range(8):
         limits.enter(f"peer {number}", streams=False)
-    with pytest.raises(TooManyCallsError, match=r"8 calls are under way, 8 may be"):
+    with pytest.raises(OverloadedError, match=r"8 calls are under way, 8 may be") as caught:
         limits.enter("late", streams=False)
+    assert caught.value.retry_after_seconds == 1.0
     limits.leave("peer 0", streams=False)
     limits.enter("late", streams=False)
 
@@ -258,13 +261,47 @@ async def test_health_is_answered_above_the_limits(tmp_path: Path) -> None:
         polls = [await poll(await stack.enter_async_context(one)) for one in entering]
         await until(lambda: app.dispatcher.num_waiting() == len(polls))
         refused = await refusal(info(channel))
-        assert isinstance(refused, TooManyCallsError)
+        assert isinstance(refused, OverloadedError)
         assert "8 calls are under way, 8 may be" in str(refused)
         health: Any = health_pb2_grpc.HealthStub(channel)
         for _ in range(100):
             await health.Check(health_pb2.HealthCheckRequest())
         for call in polls:
             call.cancel()
+
+
+async def test_health_streams_of_strangers_are_limited_apart_from_other_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = LimitSettings.model_validate({"per_peer": {"max_streams": 2}})
+    monkeypatch.setattr(module, "LimitSettings", lambda: few)
+    async with (
+        served(tmp_path, in_all=8) as (_, address, channel),
+        grpc.aio.insecure_channel(address) as stranger,
+    ):
+        health: Any = health_pb2_grpc.HealthStub(stranger)
+        request = health_pb2.HealthCheckRequest()
+        watches = [health.Watch(request) for _ in range(2)]
+        for each in watches:
+            await each.read()
+        assert isinstance(await refusal(health.Watch(request).read()), TooManyCallsError)
+        await health.Check(request)
+        await info(channel)
+
+
+async def test_junk_is_named_by_every_service(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    reflection = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+    paths = ["/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch", reflection]
+    async with served(tmp_path) as (_, _, channel), answering_probes("127.0.0.1:0"):
+        probes = caplog.text.partition("health on ")[2].split()[0]
+        async with grpc.aio.insecure_channel(probes) as probing:
+            for path, asked in [*((path, channel) for path in paths), (paths[0], probing)]:
+                call: Any = asked.stream_stream(path)(iter([b"\xff"]))
+                assert isinstance(await refusal(call.read()), InvalidRequestError)
+    assert "Traceback" not in caplog.text
 
 
 # Two calls at once, two that wait for up to a second, and what comes then is refused.

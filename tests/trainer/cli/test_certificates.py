@@ -1,4 +1,5 @@
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from lipt.common.access import Role
+from lipt.common.access.tls import PemFile, require_key
 from lipt.common.errors import ConfigError
 from lipt.trainer.cli.certificates import Folder, Pair, issue_client, issue_server, make_authority
 
@@ -137,3 +139,17 @@ def test_an_authority_that_openssl_made_signs_as_well(tmp_path: Path) -> None:
     now = datetime.now(UTC)
     folder.write("coordinator", issue_server(folder.authority(), ["head"], now=now, days=1))
     assert verified(folder, "coordinator", "sslserver")
+
+
+def test_renewals_at_the_same_time_leave_a_pair_that_belongs_together(tmp_path: Path) -> None:
+    folder, authority = Folder(tmp_path), make_authority(now=NOW, days=1)
+    pairs = [issue_client(authority, "gpu-1", Role.WORKER, now=NOW, days=1) for _ in range(4)]
+
+    def renew(pair: Pair) -> None:
+        for _ in range(25):
+            folder.write("gpu-1", pair)
+
+    with ThreadPoolExecutor(len(pairs)) as pool:
+        list(pool.map(renew, pairs))
+    cert, key = PemFile.read("", folder.cert("gpu-1")), PemFile.read("", folder.key("gpu-1"))
+    require_key(key, cert)
