@@ -8,7 +8,7 @@ from torch.nn import functional
 from lipt.common.config.run_config import InitializationConfig
 from lipt.common.data.dataset import Dataset
 from lipt.common.determinism import derive_generator
-from lipt.common.errors import RunFailedError, SignalsError
+from lipt.common.errors import ConfigError, RunFailedError, SignalsError
 from lipt.common.inputs.model_input import to_model_input
 from lipt.common.inputs.specs import ImageFormat
 from lipt.common.weights.files import Weights, copy_to_cpu
@@ -19,6 +19,7 @@ from lipt.core.training import (
     WarmUpState,
     initialize,
     num_initialization_steps,
+    trained_outputs,
     warm_up,
 )
 from tests.in_memory import in_memory
@@ -226,3 +227,19 @@ def test_examples_on_which_an_untrained_model_is_not_finite_are_named() -> None:
         initialized(config, model=BreaksOnWhite(), dataset=dataset)
     with pytest.raises(SignalsError, match=named):
         warmed_up(1, BreaksOnWhite(), dataset=dataset)
+
+
+def test_batch_norm_of_one_value_is_refused_with_a_remedy() -> None:
+    one, two = torch.zeros(1, 3), torch.zeros(2, 3)
+    layers = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    assert trained_outputs(layers, two).shape == (2, 4)
+    with pytest.raises(ConfigError, match=r"no variance in a batch of one example\. Train on 2 ex"):
+        trained_outputs(layers, one)
+    # Of a map of several pixels there is a variance.
+    assert trained_outputs(nn.BatchNorm2d(1), torch.zeros(1, 1, 2, 2)).shape == (1, 1, 2, 2)
+
+    def own(_: Tensor) -> Tensor:
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        trained_outputs(own, one)

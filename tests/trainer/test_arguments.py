@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
+import torch
 
 import lipt
-from lipt.common.errors import LiptError
+from lipt.common.errors import ConfigError, LiptError
+from lipt.trainer.arguments import UNEVEN
+from lipt.trainer.resampling.samplers import Uneven
 from tests.trainer.made_up import made_up_subset
 
 # Ten kinds of garbage: none is a name, a number, a path, a flag, a dictionary, a list of names,
@@ -46,6 +50,7 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "load": lipt.Subset.load,
     "from_json": lipt.Subset.from_json,
     "sampler": lipt.SubsetSampler,
+    "weights": lipt.normalized_weights,
 }
 
 
@@ -104,3 +109,125 @@ def test_numpy_numbers_are_accepted() -> None:
     asked = {"seed": np.int64(1), "strategy": "uniform", "progress": False}
     assert len(lipt.select(data, budget=np.int64(3), **asked)) == 3  # type: ignore[arg-type]
     assert len(lipt.select(data, fraction=np.float32(0.5), **asked)) == 6  # type: ignore[arg-type]
+
+
+SUBSET = made_up_subset([1, 4])
+# No coordinator is asked: it would not answer.
+CLIENT = lipt.Client("127.0.0.1:1", reconnect_seconds=0)
+SAMPLERS: dict[str, Callable[..., object]] = {
+    "SubsetSampler": lambda **given: lipt.SubsetSampler(SUBSET, **given),
+    "RepeatedRandomSampler": lambda **given: lipt.RepeatedRandomSampler(9, budget=3, **given),
+    "ReselectingSampler": lambda **given: lipt.ReselectingSampler(
+        CLIENT, torch.nn.Linear(2, 2), **given
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("uneven", ["Drop", "DROP", "drop ", True, 1, None, ["drop"]])
+def test_a_sampler_refuses_all_but_three_policies(name: str, uneven: object) -> None:
+    # Else "Drop" would be "keep", and ranks of different lengths wait for each other for ever.
+    with pytest.raises(ConfigError, match=r"is not one of keep, drop, repeat\. Example: uneven="):
+        SAMPLERS[name](uneven=uneven)
+
+
+def test_every_policy_is_accepted_and_documented() -> None:
+    assert get_args(Uneven) == UNEVEN
+    for uneven in UNEVEN:
+        assert len(lipt.SubsetSampler(SUBSET, num_ranks=2, uneven=uneven)) == 1  # type: ignore[arg-type]
+
+
+WRONG_OPTIONS: dict[str, tuple[Callable[[], object], str]] = {
+    "labels case": (
+        lambda: lipt.select(DATA, labels="None"),
+        "labels='None' is not one of given, n",
+    ),
+    "labels none": (
+        lambda: lipt.select(DATA, labels=None),
+        "labels=None is not one of given, none",
+    ),
+    "client labels": (
+        lambda: CLIENT.subset(labels="given "),
+        "labels='given ' is not one of given",
+    ),
+    "client flag": (lambda: CLIENT.subset(soft_labels="no"), "soft_labels='no' is not True or"),
+    "client run": (lambda: CLIENT.subset(3), "run=3 is not a text"),
+    "client previous": (lambda: CLIENT.subset(previous=3), "previous=3 is not a subset or its dig"),
+    "client id": (lambda: CLIENT.run(3), "run_id=3 is not a text"),
+    "client overrides": (lambda: CLIENT.start_run("x"), "overrides='x' is not a dictionary"),
+    "client weights": (
+        lambda: CLIENT.subset(weights=3),
+        "the weights are a int. Give a safetensors",
+    ),
+    "client seconds": (
+        lambda: lipt.Client(reconnect_seconds="5"),
+        "seconds='5' is not a number from",
+    ),
+    "shuffle": (
+        lambda: SAMPLERS["SubsetSampler"](shuffle="no"),
+        "shuffle='no' is not True or False",
+    ),
+    "alpha": (
+        lambda: SAMPLERS["ReselectingSampler"](alpha=2),
+        r"alpha=2 is not a number in \[0, 1\]",
+    ),
+    "every": (
+        lambda: SAMPLERS["ReselectingSampler"](every=0),
+        "every=0 is not a whole number from 1",
+    ),
+    "rank": (lambda: SAMPLERS["RepeatedRandomSampler"](rank="0"), "rank='0' is not a whole number"),
+    "size": (
+        lambda: lipt.RepeatedRandomSampler(DATA, budget=3),
+        "num_examples=.* is not a whole num",
+    ),
+    "texts": (lambda: SAMPLERS["RepeatedRandomSampler"](labels=["a"] * 9), "list of no 9 numbers"),
+    "few labels": (
+        lambda: SAMPLERS["RepeatedRandomSampler"](labels=[0, 1]),
+        "list of no 9 numbers",
+    ),
+    "schedule": (lambda: lipt.fit("mlp", DATA, schedule={"test_at": [0.5]}), "is not a schedule"),
+    "reselect": (
+        lambda: lipt.fit("mlp", DATA, reselect="x"),
+        "reselect='x' is not a source of sub",
+    ),
+    "on_epoch": (lambda: lipt.fit("mlp", DATA, on_epoch=print), "is not a list of functions"),
+    "seconds": (lambda: lipt.fit("mlp", DATA, max_seconds="5"), "max_seconds='5' is not a number"),
+    "modules": (lambda: lipt.fit("mlp", DATA, allowed_modules="m"), "='m' is not a list of names"),
+    "test_at": (
+        lambda: lipt.Schedule(test_at=0.5),
+        r"test_at=0.5 is not a list of numbers in \(0, 1",
+    ),
+    "shares": (lambda: lipt.Schedule(subset_at=[2]), r"subset_at=\[2\] is not a list of numbers"),
+    "recipe": (lambda: lipt.Recipe(schedule="Cosine"), "should be 'cosine' or 'constant'"),
+    "augmentation": (
+        lambda: lipt.Recipe(augmentation="Crop"),
+        "should be 'auto', 'crop_flip', 'crop'",
+    ),
+    "setting": (lambda: lipt.Recipe(lr=0.1), "lr: there is no such setting"),
+    "criterion": (lambda: lipt.WeightedSubsetLoss(3), "criterion=3 is not a function"),  # type: ignore[arg-type]
+    "collate": (lambda: lipt.WeightedCollate("x"), "collate='x' is not a function"),  # type: ignore[arg-type]
+    "apply": (lambda: SUBSET.apply(DATA, check="no"), "check='no' is not True or False"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_OPTIONS)
+def test_an_option_of_another_type_or_case_is_refused(case: str) -> None:
+    call, words = WRONG_OPTIONS[case]
+    with pytest.raises(LiptError, match=words) as refused:
+        call()
+    assert len(str(refused.value)) <= 200
+
+
+def test_weights_are_taken_from_a_subset_an_array_a_tensor_or_a_list() -> None:
+    weighted = made_up_subset([1, 4, 5], [1.0, 2.0, 3.0])
+    for given in (weighted, weighted.weights, [1, 2, 3], torch.tensor([1, 2, 3])):
+        assert lipt.normalized_weights(given).tolist() == [0.5, 1.0, 1.5]
+    assert lipt.normalized_weights([0, 0]).tolist() == [1.0, 1.0]
+    for given in ("x", None, [-1, 1], [math.nan], torch.eye(2)):
+        with pytest.raises(ConfigError, match=r"Give a subset, or subset\.weights"):
+            lipt.normalized_weights(given)
+
+
+def test_rs2_takes_any_data() -> None:
+    source = lipt.RepeatedRandom(DATA, 4, 0)
+    assert len(source.before_epoch(1)) == 4

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from lipt.common.errors import BlobTooLargeError, DiagnosisError, WeightsError
+from lipt.common.errors import BlobTooLargeError, DataError, DiagnosisError, WeightsError
 from lipt.trainer.diagnosis.findings import Findings, LabelIssue, facts
 from lipt.trainer.formatting import as_table, csv_cell
 
@@ -126,6 +126,11 @@ class Diagnosis:
         from lipt.common.images.formats import data_url  # noqa: PLC0415 - torch
 
         issues, names, dataset = self.label_issues()[:number], self.class_names, open_data(data)
+        if dataset.num_ids != len(self):
+            raise DataError(
+                f"the diagnosis is of {len(self)} examples, and {dataset.source} has "
+                f"{dataset.num_ids}. Give the diagnosed data."
+            )
         images = dataset.images(torch.tensor([issue.id for issue in issues]))
         figures = (
             f"<figure style='{_FIGURE}'><img style='{_PICTURE}' src='{data_url(image, _PIXELS)}'>"

@@ -205,6 +205,7 @@ class ReselectingSampler(SubsetSampler):
     """
 
     @checked
+    @checked
     def __init__(
         self,
         client: Client,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from lipt.common.errors import DiagnosisError
+from lipt.common.errors import DataError, DiagnosisError
 from lipt.common.weights.files import pack
 from lipt.trainer.diagnosis.diagnosis import export_issues, max_file_bytes, read_diagnosis
 from lipt.trainer.diagnosis.findings import Findings, facts, proxy_text
@@ -86,6 +86,8 @@ def test_a_notebook_shows_a_table_of_text_and_the_worst_labels_with_their_pictur
     assert pictures.count("<img") == 1
     assert "row 6: " in pictures
     assert "<script>" not in pictures
+    with pytest.raises(DataError, match=r"is of 8 examples, and data has 4\. Give the diagnosed"):
+        diagnosis.show((data[0][:4], data[1][:4]))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 import pytest
 import torch
-from pydantic import ValidationError
 
+from lipt.common.errors import ConfigError
 from lipt.common.inputs.specs import Column, ColumnsSpec, ColumnType, ImageSpec, InputSpec
 from lipt.trainer.main_training import Recipe, evenly
 from lipt.trainer.main_training.recipe import marks
@@ -75,7 +75,7 @@ def test_automatic_augmentation_fits_the_inputs(
     ids=str,
 )
 def test_invalid_settings_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValidationError):
+    with pytest.raises(ConfigError):
         Recipe.model_validate(wrong)
 
 
