@@ -51,7 +51,7 @@ def plan(
     allow_module: shared.AllowModule = None,
     json: shared.Json = False,
 ) -> None:
-    """Tell what a run and a subset will cost here, by stage, before anything runs.
+    """Estimate what a run and a subset cost, before anything runs.
 
     Images, bytes and memory are counted; seconds come from one batch each of training, evaluation
     and scoring on this machine. No coordinator is needed; only the data's index is kept.
@@ -101,7 +101,10 @@ def select(
     allow_module: shared.AllowModule = None,
     json: shared.Json = False,
 ) -> None:
-    """Select the examples worth training on: the whole pipeline, in this process."""
+    """Select the examples worth training on, without a coordinator.
+
+    The whole pipeline runs in this process.
+    """
     asked: dict[str, Any] = {**vars(choice), "options": prepare(choice, out)}
     run = shared.collect_overrides({}, settings, config)
     from lipt.common.process import wait_passively

@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 from platformdirs import user_state_path
 
-from lipt.common.terminal import print_line
+from lipt.common.terminal import CommandGroup, print_line
 from lipt.common.text import format_bytes
 
 app = typer.Typer(
+    cls=CommandGroup,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Check, clean and back up a coordinator's state directory, on its own machine.",
+    help="Check, clean and back up a coordinator's state directory.",
 )
 
 StateDir = Annotated[
@@ -31,9 +32,10 @@ StateDir = Annotated[
 
 @app.command()
 def check(state_dir: StateDir) -> None:
-    """Verify every record, reference and digest; the status is 1 when something is wrong.
+    """Verify every record, reference and digest.
 
-    Works while a coordinator serves the directory, and changes nothing.
+    The status is 1 when something is wrong. Works while a coordinator serves the directory, and
+    changes nothing.
     """
     from lipt.coordinator.state.maintenance import check_state
 

@@ -19,11 +19,10 @@ from typing import Any, cast
 
 import typer
 import typer.main
-from typer.core import TyperGroup
 
 from lipt.common.config.environment import require_known_variables
 from lipt.common.observability.tracing import attached, exporting, span, wants_export
-from lipt.common.terminal import SHORT_HELP, Version, print_error
+from lipt.common.terminal import SHORT_HELP, CommandGroup, Version, print_error
 from lipt.trainer.cli.commands import (
     certs,
     compare,
@@ -67,9 +66,25 @@ def _words(command: Any, context: Any, arguments: list[str]) -> Iterator[str]:
 
 
 GROUP = "lipt.commands"
+_PANELS = {
+    "Data": ("select", "diagnose", "check", "plan", "distill"),
+    "Runs and their subsets": ("run", "subset", "strategies", "weights"),
+    "Main training": ("train", "compare", "report", "track"),
+    "The service": ("demo", "up", "doctor", "dashboard", "state", "token", "certs"),
+}
 
 
-class _Commands(TyperGroup):
+class _Commands(CommandGroup):
+    def panels(self, names: list[str]) -> dict[str, list[str]]:
+        panels = {
+            heading: [name for name in listed if name in names]
+            for heading, listed in _PANELS.items()
+        }
+        known = {name for listed in _PANELS.values() for name in listed}
+        # Of other packages.
+        panels["More"] = [name for name in names if name not in known]
+        return {heading: listed for heading, listed in panels.items() if listed}
+
     def list_commands(self, ctx: Any) -> list[str]:
         return [*super().list_commands(ctx), *sorted(entry_points(group=GROUP).names)]
 
@@ -100,7 +115,7 @@ class _Commands(TyperGroup):
 
 
 def _lipt(*, version: Version = False) -> None:  # noqa: ARG001 - shown before anything else
-    """Subsets of a training set, chosen on a model that was pre-trained in pieces."""
+    """Choose the part of your data that is worth training on."""
     require_known_variables(os.environ)
 
 

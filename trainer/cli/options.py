@@ -39,7 +39,7 @@ Options = Annotated[
 ]
 Preset = Annotated[
     str | None,
-    Option(help="Options by one name, such as paper: see 'lipt strategies'. --option wins."),
+    Option(help="Options by one name, such as paper: see 'lipt strategies NAME'. --option wins."),
 ]
 Proxy = Annotated[
     str | None,

@@ -122,7 +122,10 @@ def up(
         typer.Option(help="Module that a run's model may be imported from; for all. Repeatable."),
     ] = None,
 ) -> None:
-    """Start a coordinator here and workers, on this machine or on Ray, until Ctrl-C."""
+    """Start a coordinator and workers here, until Ctrl-C.
+
+    The workers may also run on a Ray cluster.
+    """
     import threading
 
     from lipt.common.imports import module_of

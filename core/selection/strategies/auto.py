@@ -96,7 +96,7 @@ _MAX_NAMED = 1000
 
 
 @built_in(
-    summary="by what is found in the data; class-balanced random where no gain is known",
+    summary="what suits the data; random where no gain is known",
     cost="N (C + d) + N^2 d / C",
     needs=SIGNALS | {Need.DUPLICATES},
     revision=1,

@@ -36,7 +36,7 @@ _MIN_SETS_PER_BATCH = 4
 
 
 @built_in(
-    summary="mini-batch coresets of stratified random sets of what is not learned yet",
+    summary="coresets of random sets of what is not learned yet",
     paper='Yang et al. 2023, "Towards Sustainable Learning" (arXiv:2306.01244)',
     cost="N + k C",
     returns_weights=True,

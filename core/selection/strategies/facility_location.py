@@ -67,7 +67,7 @@ def facility_location(
 
 
 @built_in(
-    summary="nearest to all gradients, weighted by how many each one stands for",
+    summary="nearest to all gradients, weighted by how many are near",
     paper='Mirzasoleiman et al. 2020, "Coresets for Data-efficient Training" (arXiv:1906.01827)',
     cost="N^2 (C + d)",
     returns_weights=True,
@@ -147,7 +147,7 @@ def precondition(
 
 
 @built_in(
-    summary="craig on gradients divided by the diagonal of the last layer's Hessian",
+    summary="craig, with gradients divided by the Hessian's diagonal",
     paper='Pooladzandi et al. 2022, "Adaptive Second Order Coresets" (arXiv:2207.13887)',
     cost="N^2 (C + d)",
     returns_weights=True,
@@ -165,7 +165,7 @@ def adacore(signals: Signals, budget: int, *, seed: int, partitions: Partitions 
 
 
 @built_in(
-    summary="one example like each of all others, weighed by how usual its density is",
+    summary="one example like each of all others, weighed by density",
     paper='Moser et al. 2025, "SubZeroCore" (arXiv:2509.21748)',
     cost="N^2 d",
     needs=FEATURES,

@@ -59,7 +59,7 @@ _LEAST_ERROR = 1e-150
 
 
 @built_in(
-    summary="gradient steps that lower the validation loss the most, layer updated on the way",
+    summary="gradient steps that lower the validation loss the most",
     paper='Killamsetty et al. 2021, "GLISTER" (arXiv:2012.10630)',
     cost="r N C d",
     needs=SIGNALS | {Need.VALIDATION},

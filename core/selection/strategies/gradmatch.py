@@ -36,7 +36,7 @@ _CANCELLED = 1e-12
 
 
 @built_in(
-    summary="few weighted gradients that add up to all, by orthogonal matching pursuit",
+    summary="few weighted gradients that add up to all",
     paper='Killamsetty et al. 2021, "GRAD-MATCH" (arXiv:2103.00123)',
     cost="k N (C + d + k)",
     returns_weights=True,

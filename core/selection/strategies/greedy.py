@@ -68,7 +68,7 @@ def farthest_first(rows: Rows, budget: int) -> Iterator[tuple[int, float, Tensor
 
 
 @built_in(
-    summary="like all examples but not like each other, by gradient or feature",
+    summary="like all examples, but not like each other",
     paper='Iyer et al. 2021, "Submodular Information Measures" (arXiv:2006.15412)',
     cost="N k (C + d)",
     needs=needs_of_space,
@@ -97,7 +97,7 @@ def graph_cut(
 
 
 @built_in(
-    summary="directions that span the largest volume, by gradient or feature",
+    summary="directions that span the largest volume",
     paper='Chen et al. 2018, "Fast Greedy MAP Inference" (arXiv:1709.05135)',
     cost="N k (C + d + k)",
     needs=needs_of_space,
@@ -194,7 +194,7 @@ _EPSILON = 0.1
 
 
 @built_in(
-    summary="a curriculum of random subsets: typical examples, then diverse ones",
+    summary="random subsets: typical examples first, then diverse ones",
     paper='Killamsetty et al. 2023, "MILO" (arXiv:2301.13287)',
     cost="N d; diverse: N^2 d",
     needs=FEATURES,

@@ -48,7 +48,7 @@ CENTRE_WEIGHT = 1.0
 
 
 @built_in(
-    summary="image-caption pairs whose halves are most alike; the least alike are dropped",
+    summary="pairs whose image and caption are most alike",
     paper='Hessel et al. 2021, "CLIPScore" (arXiv:2104.08718)',
     cost="N d",
     balance=Balance.ON_REQUEST,
@@ -114,7 +114,7 @@ def pair_terms(signals: Signals) -> Signals:
 
 
 @built_in(
-    summary="image-caption pairs that preserve the cross-covariance of their latent class",
+    summary="pairs that preserve the cross-covariance of a latent class",
     paper='Joshi et al. 2024, "Data-Efficient Contrastive Language-Image" (arXiv:2403.12267)',
     cost="k N d",
     needs=frozenset({Need.PAIRED_FEATURES}),
@@ -150,7 +150,7 @@ def _class_picks(pairs: Signals, label: Tensor, budget: int) -> Iterator[tuple[f
 
 
 @built_in(
-    summary="most similar to what is not selected of the same latent class",
+    summary="most like what is not selected of the same latent class",
     paper='Joshi & Mirzasoleiman 2023, "Data-Efficient Contrastive" (arXiv:2302.09195)',
     cost="k N d",
     needs=FEATURES,

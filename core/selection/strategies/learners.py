@@ -32,7 +32,7 @@ _MIN_LEARNERS = 2
 
 
 @built_in(
-    summary="smallest mean margin of the own label's logit while learners train",
+    summary="smallest mean margin of the own label while learners train",
     paper='Pleiss et al. 2020, "Area Under the Margin Ranking" (arXiv:2001.10528)',
     cost="N",
     needs=DYNAMICS,
@@ -53,7 +53,7 @@ def mean_margins(signals: Signals) -> Tensor:
 
 
 @built_in(
-    summary="most often right and then wrong again while learners train; never right first",
+    summary="most often right, then wrong again while learners train",
     paper='Toneva et al. 2019, "Example Forgetting" (arXiv:1812.05159)',
     cost="N",
     needs=DYNAMICS,
@@ -89,7 +89,7 @@ def _of_data(name: str, exponent: str) -> Preset:
 
 
 @built_in(
-    summary="hard and uncertain while learners train, drawn easier the fewer are kept",
+    summary="hard and uncertain while learners train",
     paper='Cho et al. 2025, "Dataset Pruning without Full Training" (arXiv:2502.06905)',
     cost="N",
     needs=DYNAMICS,

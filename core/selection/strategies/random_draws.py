@@ -100,7 +100,7 @@ _FRACTIONS, _BETAS = (0.1, 0.2, 0.5), (0.3, 0.2, 0.0)
 
 
 @built_in(
-    summary="random, equal shares of every stratum of a score without its hardest end",
+    summary="random, equal shares of a score's strata but the hardest",
     paper='Zheng et al. 2023, "Coverage-centric Coreset Selection" (arXiv:2210.15809)',
     cost="N (C + log N)",
     needs=lambda options: DYNAMICS if options["score"] == "aum" else SIGNALS,

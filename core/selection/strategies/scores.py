@@ -46,7 +46,7 @@ _COLEMAN = 'Coleman et al. 2020, "Selection via Proxy" (arXiv:1906.11829)'
 
 
 @built_in(
-    summary="largest error norm |softmax - onehot|, of the merged model or of the learners",
+    summary="largest error norm |softmax - onehot|",
     paper=_PAUL,
     cost="N C",
     averages=True,
@@ -74,7 +74,7 @@ def error_norms(signals: Signals) -> Tensor:
 
 
 @built_in(
-    summary="largest gradient norm, by the last layer or by all parameters",
+    summary="largest gradient norm",
     paper=_PAUL,
     cost="N (C + d)",
     averages=True,
@@ -106,7 +106,7 @@ def last_layer_norms(signals: Signals) -> Tensor:
 
 
 @built_in(
-    summary="most uncertain: largest entropy of the probabilities",
+    summary="largest entropy of the probabilities",
     paper=_COLEMAN,
     cost="N C",
     kinds=CLASSES,
@@ -126,7 +126,7 @@ def entropies(probabilities_BC: Tensor) -> Tensor:
 
 
 @built_in(
-    summary="most uncertain: smallest margin between the two largest probabilities",
+    summary="smallest margin between the two largest probabilities",
     paper=_COLEMAN,
     cost="N C",
     kinds=CLASSES,
@@ -145,7 +145,7 @@ def negative_margins(probabilities_BC: Tensor) -> Tensor:
 
 
 @built_in(
-    summary="most uncertain: smallest probability of the most likely class",
+    summary="smallest probability of the most likely class",
     paper=_COLEMAN,
     cost="N C",
     kinds=CLASSES,
@@ -181,7 +181,7 @@ _RESOLUTION = 1e-12
 
 
 @built_in(
-    summary="predictions that differ most from those of the nearest neighbors",
+    summary="predictions least like those of the nearest neighbors",
     paper='Margatina et al. 2021, "Contrastive Examples" (arXiv:2109.03764)',
     cost="N^2 d",
     # Before 3, neighbours among more than 100,000 examples were searched approximately.
@@ -256,7 +256,7 @@ _SORTED_BYTES = 64 * 1024**2
 
 
 @built_in(
-    summary="kept: in the middle of the distances from the center of their class",
+    summary="at a middle distance from the center of their class",
     paper='Xia et al. 2023, "Moderate Coreset" (ICLR)',
     cost="N (d + log N)",
     balance=Balance.ON_REQUEST,

@@ -55,7 +55,7 @@ def score_coverage(
 
 
 @built_in(
-    summary="covers random points of the feature space, without others beside it",
+    summary="covers random points of the feature space",
     paper='Griffin et al. 2026, "Zero-Shot Coreset Selection" (arXiv:2411.15349)',
     cost="N (d + m), m draws",
     needs=FEATURES,

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import Any
 
@@ -218,10 +219,35 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "entry_points", points.select)
 
 
-def test_plugin_commands_are_in_the_help(tmp_path: Path) -> None:
+def test_the_help_has_groups_of_whole_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for group in ([], ["run"], ["subset"], ["weights"], ["token"], ["certs"], ["state"]):
+        text = CliRunner().invoke(main, [*group, "--help"]).stdout
+        assert "..." not in text.removeprefix("Usage:").partition("[ARGS]...")[2]
+        assert max(map(len, text.splitlines())) <= 80
     text = CliRunner().invoke(main, ["--help"]).stdout
-    assert "state" in text
-    assert "demo" in text
+    headings = [line for line in text.splitlines() if line.endswith(":") and line[:1] != " "]
+    assert headings == [
+        "Options:",
+        "Data:",
+        "Runs and their subsets:",
+        "Main training:",
+        "The service:",
+    ]
+    assert "  select      Select the examples worth training on, without a coordinator.\n" in text
+
+
+def test_a_command_of_another_package_has_a_place_in_the_help(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other = EntryPoint("labelling", "lipt.coordinator.state.commands:app", app.GROUP)
+    points = EntryPoints([*declared_entry_points(group=app.GROUP), other])
+    monkeypatch.setattr(app, "entry_points", points.select)
+    text = CliRunner().invoke(main, ["--help"]).stdout
+    assert text.partition("\nMore:\n")[2].split()[0] == "labelling"
+
+
+def test_plugin_commands_are_found(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["state", "check", "--state-dir", str(tmp_path)])
     assert done.exit_code == 1
     assert done.stderr.startswith(f"lipt: there is no state in {tmp_path}")

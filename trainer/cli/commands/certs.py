@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from typer import Argument, BadParameter, Option, Typer
 
 from lipt.common.access import Role
+from lipt.common.terminal import CommandGroup
 from lipt.trainer.cli import options as shared
 from lipt.trainer.cli.output import print_result
 
@@ -19,9 +20,10 @@ if TYPE_CHECKING:
     from lipt.trainer.cli.certificates import Folder, Pair
 
 app = Typer(
+    cls=CommandGroup,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Make certificates for coordinator, workers and trainers, where no other authority does.",
+    help="Make certificates for coordinator, workers and trainers.",
 )
 
 _HERE = ("localhost", "127.0.0.1", "::1")

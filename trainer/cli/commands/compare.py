@@ -54,8 +54,9 @@ def compare(
     json: shared.Json = False,
     coordinator: shared.Coordinator,
 ) -> None:
-    """Compare strategies with random subsets and all of the data, at equally many steps.
+    """Compare strategies with random subsets and all of the data.
 
+    All train for equally many steps.
     Ends with status 3 if a baseline learned nothing: then there is no verdict.
     """
     from lipt.common.process import wait_passively

@@ -49,7 +49,10 @@ def demo(
     directory: Path = Option("lipt-demo", "--dir", help="Where results and logs are written."),
     workers: int = Option(3, min=1, max=64, help="How many workers to start."),
 ) -> None:
-    """Start a coordinator and workers here, diagnose the digits, and train on subsets of them."""
+    """Try the whole pipeline on this machine, on images of digits.
+
+    Starts a coordinator and workers, diagnoses the digits, and trains on subsets of them.
+    """
     from lipt.common.imports import import_extra
 
     # Before torch is loaded, here and in the children. Images of 8x8 gain nothing from a

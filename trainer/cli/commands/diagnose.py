@@ -29,7 +29,7 @@ def check(
     allow_module: shared.AllowModule = None,
     json: shared.Json = False,
 ) -> None:
-    """Decode every image of a data set, and list all that cannot be used.
+    """Decode every image of a data set, and list the unusable ones.
 
     Of a table it tells how each column is read. The status is 1 where images cannot be used. A
     coordinator is not needed.
@@ -84,9 +84,10 @@ def diagnose(
     json: shared.Json = False,
     coordinator: shared.Coordinator,
 ) -> None:
-    """Diagnose the coordinator's data: wrong labels, duplicates, outliers, learnability.
+    """Find wrong labels, near-duplicates and outliers of served data.
 
-    Needs neither a run nor a worker. With --json a page is written only with --out.
+    The data is the coordinator's. Needs neither a run nor a worker. With --json a page is written
+    only with --out.
     """
     if export is not None and export.suffix.lower() != ".csv":
         raise BadParameter(f"{export} is not a .csv file.", param_hint="--export")

@@ -33,7 +33,7 @@ def report(
     allow_module: shared.AllowModule = None,
     coordinator: shared.Coordinator,
 ) -> None:
-    """Write a run's report: the verdict, its costs, the soup, and the subsets."""
+    """Write a run's verdict, costs, soup and subsets as an HTML file."""
     from lipt.common.errors import InputError, RequestError
     from lipt.trainer.comparison.outcomes import outcomes, verdict
     from lipt.trainer.comparison.trial import read_trials
@@ -81,10 +81,11 @@ def track(
     json: shared.Json = False,
     coordinator: shared.Coordinator,
 ) -> None:
-    """Log a run with its settings, its soup, its costs and its subsets to a tracker.
+    """Log a run and its subsets in an experiment tracker.
 
-    A model that was trained on one of these subsets leads back here: `lipt train --mlflow` and
-    `--wandb` log the subset's digest, and every subset's digest stands with this run.
+    That includes its settings, its soup and its costs. A model that was trained on one of these
+    subsets leads back here: `lipt train --mlflow` and `--wandb` log the subset's digest, and every
+    subset's digest stands with this run.
     """
     from lipt.trainer.tracking import require_trackers
     from lipt.trainer.tracking import track as log_run

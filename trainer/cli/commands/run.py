@@ -13,7 +13,7 @@ from typer import Exit, Option, Typer
 from lipt.common.config.knobs import option_help
 from lipt.common.config.run_config import RunConfig
 from lipt.common.states import LearnerState, RunState
-from lipt.common.terminal import print_line
+from lipt.common.terminal import CommandGroup, print_line
 from lipt.common.text import format_bytes
 from lipt.trainer.cli import options as shared
 from lipt.trainer.cli.output import (
@@ -32,7 +32,10 @@ if TYPE_CHECKING:
     from lipt.trainer.client.connection import Silence
 
 app = Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Start, list, show, watch and cancel runs."
+    cls=CommandGroup,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Start, list, show, watch and cancel runs.",
 )
 
 
@@ -153,7 +156,10 @@ def watch(
     json: shared.Json = False,
     coordinator: shared.Coordinator,
 ) -> None:
-    """Follow a run to its end; the status is 1 when it failed, was cancelled, or is held."""
+    """Follow a run to its end.
+
+    The status is 1 when it failed, was cancelled, or is held.
+    """
     with coordinator.connect() as client:
         _follow(client, client.run(run), as_json=json)
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import entry_points
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from typer import Argument, Context, Exit, Option, Typer
+from typer import Argument, BadParameter, Context, Exit, Option, Typer
 
 from lipt.common.access import Role
-from lipt.common.terminal import print_line
-from lipt.common.text import empty_classes
+from lipt.common.terminal import CommandGroup, print_line
+from lipt.common.text import did_you_mean, empty_classes
 from lipt.trainer.cli import options as shared
 from lipt.trainer.cli.output import print_json, print_result
 from lipt.trainer.formatting import table_lines
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 @shared.grouped
 def doctor(context: Context, *, json: shared.Json = False, coordinator: shared.Coordinator) -> None:
-    """Examine this installation, and whether the coordinator can be used from here.
+    """Check this installation, and its connection to a coordinator.
 
     The status is 1 when something is broken; every complaint has its remedy. Work in one process
     needs no coordinator: where none is named, none needs to answer.
@@ -204,9 +205,13 @@ STRATEGIES_GROUP = "lipt.strategies"
 
 @shared.grouped
 def list_strategies(
-    context: Context, *, json: shared.Json = False, coordinator: shared.Coordinator
+    context: Context,
+    name: str | None = Argument(None, help="A strategy to describe.", show_default=False),
+    *,
+    json: shared.Json = False,
+    coordinator: shared.Coordinator,
 ) -> None:
-    """List the selection strategies: papers, needs, costs and options.
+    """List the selection strategies, or describe one by name.
 
     Strategies of a named coordinator, else of this installation.
     """
@@ -215,8 +220,15 @@ def list_strategies(
             strategies = client.strategies()
     else:
         strategies = _installed()
-    lines = (line for strategy in strategies for line in _strategy_lines(strategy))
-    print_result(strategies, lines, as_json=json)
+    if name is None:
+        print_result(strategies, overview_lines(strategies), as_json=json)
+        return
+    known = {strategy.name: strategy for strategy in strategies}
+    if name not in known:
+        raise BadParameter(
+            f"there is no strategy {name!r}.{did_you_mean(name, known)} All are in: lipt strategies"
+        )
+    print_result(known[name], strategy_lines(known[name]), as_json=json)
 
 
 def _installed() -> list[StrategyView]:
@@ -229,31 +241,62 @@ def _installed() -> list[StrategyView]:
     return [view_of(StrategyView, found) for answer in answers for found in answer.strategies]
 
 
-def _strategy_lines(strategy: StrategyView) -> list[str]:
-    told = [
-        f"needs {' and '.join(strategy.needs)}" if strategy.needs else "",
-        "with weights" if strategy.returns_weights else "without weights",
-        "balanced per class" if strategy.balanced_by_default else "not balanced per class",
-        f"cost {strategy.cost}" if strategy.cost else "",
-        "" if strategy.default_proxy in ("", "soup") else f"proxy {strategy.default_proxy}",
-        "works with --labels none" if strategy.works_without_labels else "",
-        "needs classes: not for labels or numbers" if strategy.target_kinds == ("class",) else "",
+def group_of(strategy: StrategyView) -> str:
+    """The heading of a strategy, by what it needs."""
+    needs = set(strategy.needs)
+    if strategy.default_proxy == "auto":
+        return "The default"
+    if needs <= {"nothing", "labels"}:
+        return "Without a model"
+    if "paired features" in needs:
+        return "For image-text pairs"
+    if "learners" in needs:
+        return "By the learners' training dynamics"
+    if strategy.works_without_labels:
+        return "By coverage of the data, also without labels"
+    return "By gradients, with weights" if strategy.returns_weights else "By predictions"
+
+
+def overview_lines(strategies: Sequence[StrategyView]) -> Iterator[str]:
+    """A line for each strategy, by groups."""
+    groups: dict[str, list[StrategyView]] = {}
+    for strategy in strategies:
+        groups.setdefault(group_of(strategy), []).append(strategy)
+    width = max((len(strategy.name) for strategy in strategies), default=0)
+    for heading, listed in groups.items():
+        yield f"{heading}:"
+        for strategy in listed:
+            yield f"  {strategy.name:<{width}}  {strategy.summary}"
+    yield "Options, presets, costs and paper of one: lipt strategies NAME"
+
+
+def strategy_lines(strategy: StrategyView) -> list[str]:
+    facts = [
+        f"{strategy.name}: {strategy.summary}",
+        f"  needs: {' and '.join(strategy.needs)}" if strategy.needs else "",
+        f"  cost: {strategy.cost}" if strategy.cost else "",
+        f"  weights: {'yes' if strategy.returns_weights else 'no'}",
+        f"  equal shares of classes by default: {'yes' if strategy.balanced_by_default else 'no'}",
+        f"  works with --labels none: {'yes' if strategy.works_without_labels else 'no'}",
+        "  targets: classes alone" if strategy.target_kinds == ("class",) else "",
+        f"  proxy: {strategy.default_proxy}" if strategy.default_proxy else "",
+        f"  paper: {strategy.paper}" if strategy.paper else "",
     ]
-    more = [", ".join(filter(None, told)), strategy.paper]
     for option in strategy.options:
-        text = f"--option {option.name}={option.default_value}"
+        text = f"  --option {option.name}={option.default_value}"
         if option.allowed_values:
             choice = "one of " if len(option.allowed_values) > 1 else ""
             text += f" ({choice}{', '.join(option.allowed_values)})"
-        more.append(f"{text}: {option.help}" if option.help else text)
-    more += [f"--preset {preset.name}: {preset.summary}" for preset in strategy.presets]
-    return [f"{strategy.name}: {strategy.summary}", *(f"    {line}" for line in more if line)]
+        facts.append(f"{text}: {option.help}" if option.help else text)
+    facts += [f"  --preset {preset.name}: {preset.summary}" for preset in strategy.presets]
+    return [line for fact in facts for line in wrap(fact, 80, subsequent_indent="      ")]
 
 
 token_app = Typer(
+    cls=CommandGroup,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Give out tokens, which let others call a coordinator; list and end them.",
+    help="Create, list and revoke tokens for callers of a coordinator.",
 )
 
 
@@ -270,7 +313,10 @@ def create(
     json: shared.Json = False,
     coordinator: shared.Coordinator,
 ) -> None:
-    """Give out a token, which is printed now and never again; put it into a file of its holder."""
+    """Create a token, which is printed now and never again.
+
+    Put it into a file of its holder.
+    """
     with coordinator.connect() as client:
         given = client.create_token(role, name=name, days=days, scores=scores)
     print_result({**vars(given.token), "secret": given.secret}, [given.secret], as_json=json)
@@ -325,7 +371,10 @@ def dashboard(
     json: shared.Json = False,
     coordinator: shared.Coordinator,
 ) -> None:
-    """Print a link to the page to watch; it signs one browser in as you, within a minute."""
+    """Print a link to the coordinator's page, which signs you in.
+
+    It signs one browser in, within a minute.
+    """
     with coordinator.connect() as client:
         link = client.open_page()
         called = client.address

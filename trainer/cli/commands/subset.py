@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from typer import Argument, Option, Typer
 
+from lipt.common.terminal import CommandGroup
 from lipt.common.text import format_bytes
 from lipt.trainer.cli import options as shared
 from lipt.trainer.cli.output import open_with_progress, print_result, run_with_progress
@@ -16,7 +17,12 @@ from lipt.trainer.views import DEFAULT_STRATEGY, WeightsKind
 if TYPE_CHECKING:
     from lipt.trainer.subsets.subset import Subset
 
-app = Typer(no_args_is_help=True, rich_markup_mode=None, help="Get subsets of a run's data.")
+app = Typer(
+    cls=CommandGroup,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Get subsets of a run's data.",
+)
 
 
 @dataclass(frozen=True)
@@ -103,7 +109,7 @@ def export(
     allow_module: shared.AllowModule = None,
     json: shared.Json = False,
 ) -> None:
-    """Write a subset's images themselves, in tar shards, for training elsewhere."""
+    """Write a subset's images into tar shards, for training elsewhere."""
     from lipt.trainer.subsets.subset import Subset
 
     chosen = Subset.load(subset)

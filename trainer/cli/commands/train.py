@@ -183,7 +183,10 @@ def train(
     json: shared.Json = False,
     coordinator: shared.Coordinator,
 ) -> None:
-    """Train a model on a subset: SGD, cosine from 0.1, batch 256, images cropped and flipped."""
+    """Train a model on a subset.
+
+    The recipe is SGD, cosine from 0.1, batch 256, images cropped and flipped.
+    """
     from lipt.trainer.tracking import LoggerWarning, require_trackers
 
     require_trackers(name for name, target in vars(loggers).items() if target is not None)
@@ -308,7 +311,7 @@ def distill(
     allow_module: shared.AllowModule = None,
     json: shared.Json = False,
 ) -> None:
-    """Experimental: distil images into a few synthetic ones, progressively."""
+    """Experimental: distil images into a few synthetic ones."""
     if later is not None and stages == 1:
         raise BadParameter("--later is for stages after the first: give --stages, too.")
     shared.require_place(out, folder=True)

@@ -196,18 +196,29 @@ def test_strategies_are_listed_with_needs_and_options(relay: Relay, lipt: Any) -
     strategies = [text_format.Parse(text, subset_pb2.Strategy()) for text in (CREST, UNIFORM)]
     relay.every("ListStrategies", answer(subset_pb2.ListStrategiesResponse(strategies=strategies)))
     assert lipt("strategies").stdout.splitlines() == [
-        "crest: coresets of [random] sets",
-        "    needs signals and validation split, with weights, balanced per class, cost N + k C",
-        "    Yang et al. 2023",
-        "    --option norm=last_layer (one of last_layer, full)",
-        "    --option share=0.01 (number > 0): of a set",
-        "    --preset paper: as on CIFAR-10",
-        "uniform: random examples",
-        (
-            "    needs nothing, without weights, not balanced per class, cost N, "
-            "proxy ridge:patches, works with --labels none"
-        ),
+        "By gradients, with weights:",
+        "  crest    coresets of [random] sets",
+        "Without a model:",
+        "  uniform  random examples",
+        "Options, presets, costs and paper of one: lipt strategies NAME",
     ]
+    assert lipt("strategies", "crest").stdout.splitlines() == [
+        "crest: coresets of [random] sets",
+        "  needs: signals and validation split",
+        "  cost: N + k C",
+        "  weights: yes",
+        "  equal shares of classes by default: yes",
+        "  works with --labels none: no",
+        "  paper: Yang et al. 2023",
+        "  --option norm=last_layer (one of last_layer, full)",
+        "  --option share=0.01 (number > 0): of a set",
+        "  --preset paper: as on CIFAR-10",
+    ]
+    assert "  proxy: ridge:patches" in lipt("strategies", "uniform").stdout.splitlines()
+    unknown = lipt("strategies", "unifrom")
+    assert unknown.exit_code == 2
+    assert "there is no strategy 'unifrom'. Did you mean uniform?" in unknown.stderr
+    assert json.loads(lipt("strategies", "crest", "--json").stdout)["paper"] == "Yang et al. 2023"
     first = json.loads(lipt("strategies", "--json").stdout)[0]
     assert first["options"][0]["name"] == "norm"
     assert first["presets"] == [{"name": "paper", "summary": "as on CIFAR-10"}]
@@ -223,8 +234,15 @@ def test_without_a_coordinator_the_installed_strategies_are_listed(
     done = CliRunner().invoke(main, ["strategies"])
     assert done.exit_code == 0, done.stderr
     assert done.stderr.startswith("strategies of this installation; --coordinator HOST:PORT")
-    names = [line.partition(":")[0] for line in done.stdout.splitlines() if line[:1] != " "]
-    assert names == list(STRATEGIES)
+    lines = done.stdout.splitlines()
+    names = [line.split()[0] for line in lines if line[:1] == " "]
+    assert sorted(names) == sorted(STRATEGIES)
+    # Each on one line of a terminal, and all on one screen.
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= 45
+    for name in STRATEGIES:
+        about = CliRunner().invoke(main, ["strategies", name]).stdout.splitlines()
+        assert max(map(len, about)) <= 80
     (first, *_) = json.loads(CliRunner().invoke(main, ["strategies", "--json"]).stdout)
     assert first == to_jsonable(view_of(StrategyView, describe_strategies().strategies[0]))
 
