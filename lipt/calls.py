@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class Comparison:
     """Comparison of strategies with baselines at equal steps: an outcome per row, every training.
 
-    `verdict` tells in sentences whether a strategy beat random.
+    `verdict` is a sentence for each fraction, a table of all differences, and notes, as text.
     """
 
     outcomes: tuple[Outcome, ...]

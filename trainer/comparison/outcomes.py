@@ -5,7 +5,7 @@ Differences are taken within a seed, whose trainings share run, initial weights 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite, sqrt
 from statistics import fmean, stdev
@@ -312,42 +312,90 @@ def _time(seconds: float) -> str:
 
 
 @dataclass(frozen=True)
-class Answers:
-    """The verdict on one fraction; a text without its measures is empty.
+class Contrast:
+    """A chosen subset's difference to a baseline: in accuracy, or in seconds to a target."""
+
+    strategy: str
+    fraction: float
+    baseline: str
+    difference: Difference
+    target: float | None = None
+
+    @property
+    def result(self) -> str:
+        if self.difference.low <= 0 <= self.difference.high:
+            return "unclear"
+        more, less = ("better", "worse") if self.target is None else ("slower", "faster")
+        return more if self.difference.low > 0 else less
+
+    def cells(self) -> Cells:
+        seconds = self.target is not None
+        return {
+            "subset": f"{self.strategy} {_fraction(self.fraction)}",
+            "beside": f"{self.baseline}, to {self.target:.1%}" if seconds else self.baseline,
+            "difference (95% interval)": _seconds(self.difference)
+            if seconds
+            else _difference(self.difference),
+            "result": self.result,
+        }
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The verdict on one fraction: a sentence, the differences behind it, and notes.
 
     learned: whether every baseline learned something; otherwise there is no verdict.
     """
 
     fraction: float
-    better: str
+    sentence: str
     beats_random: bool = False
-    faster: str = ""
-    cost: str = ""
+    contrasts: tuple[Contrast, ...] = ()
+    notes: tuple[str, ...] = ()
     learned: bool = True
 
 
-def answers(rows: Sequence[Outcome]) -> list[Answers]:
+def answers(rows: Sequence[Outcome]) -> list[Answer]:
     found = []
     subsets = (row for row in rows if row.strategy not in (EVERYTHING, EVERYTHING + SOFT))
     for fraction in sorted({row.fraction for row in subsets}):
         within = [row for row in rows if row.fraction == fraction]
         chosen = [row for row in within if row.is_chosen]
         if at_chance := within[0].at_chance:
-            found.append(Answers(fraction, _nothing_learned(fraction, at_chance), learned=False))
+            found.append(Answer(fraction, _nothing_learned(fraction, at_chance), learned=False))
             continue
         if not chosen:
-            found.append(Answers(fraction, f"{_at(fraction)} nothing was chosen."))
+            found.append(Answer(fraction, f"{_at(fraction)} nothing was chosen."))
             continue
         # A strategy that beats random comes before one with a higher mean alone.
         best = max(chosen, key=lambda row: (row.beats_random, row.mean_accuracy))
-        better = _better(best, chosen) + _rising(within) + _repeated(chosen)
-        found.append(Answers(fraction, better, best.beats_random, _faster(best), _cost(best)))
+        contrasts = tuple(_contrasts(best, chosen))
+        notes = tuple(filter(None, (_cost(best), _rising(within), _repeated(chosen))))
+        found.append(Answer(fraction, _sentence(best, chosen), best.beats_random, contrasts, notes))
     return found
 
 
 def verdict(rows: Sequence[Outcome]) -> str:
-    texts = (text for found in answers(rows) for text in (found.better, found.faster, found.cost))
-    return "\n".join(filter(None, texts))
+    """A sentence for each fraction, a table of all differences, and notes."""
+    found = answers(rows)
+    lines = [answer.sentence for answer in found]
+    if table := [row.cells() for answer in found for row in answer.contrasts]:
+        lines += table_lines(list(table[0]), [list(row.values()) for row in table])
+    return "\n".join([*lines, *(note for answer in found for note in answer.notes)])
+
+
+def _contrasts(best: Outcome, chosen: Sequence[Outcome]) -> Iterator[Contrast]:
+    """All of the best subset's differences, and of the other ones those to random."""
+    gaps = (EVERYTHING, best.everything), ("resampled", best.resampled)
+    for row in (best, *(row for row in chosen if row is not best)):
+        if row.difference is not None:
+            yield Contrast(row.strategy, row.fraction, "random", row.difference)
+        for name, gap in gaps if row is best else ():
+            if gap.accuracy is not None:
+                yield Contrast(row.strategy, row.fraction, name, gap.accuracy)
+        for name, gap in gaps if row is best else ():
+            if gap.seconds is not None:
+                yield Contrast(row.strategy, row.fraction, name, gap.seconds, best.target)
 
 
 def _nothing_learned(fraction: float, at_chance: str) -> str:
@@ -357,23 +405,22 @@ def _nothing_learned(fraction: float, at_chance: str) -> str:
     )
 
 
-def _better(best: Outcome, tried: Sequence[Outcome]) -> str:
-    at = _at(best.fraction)
-    if best.difference is None:
+def _sentence(best: Outcome, chosen: Sequence[Outcome]) -> str:
+    at, difference = _at(best.fraction), best.difference
+    if difference is None:
         return f"{at} {best.label} was not compared with a random subset."
-    if not best.difference.bounded:
+    if not difference.bounded:
         return f"{at} one seed is too few to tell {best.label} from random."
-    others = [row.label for row in tried if row.difference is not None and not row.beats_random]
-    if best.beats_random:
-        text = f"{at} {best.label} beats random by {_points(best.difference)}"
-        also = [row.label for row in tried if row.beats_random and row is not best]
-        text += f", and so {_do(also)} {_and(also)}" if also else ""
-        return text + (f"; {_and(others)} {_do(others)} not beat it." if others else ".")
-    which = "it" if len(others) == 1 else f"the best, {best.label},"
-    return (
-        f"{at} {_and(others)} {_do(others)} not beat random: {which} differs by "
-        f"{_points(best.difference, '+')}."
+    sign = "" if best.beats_random else "+"
+    mean, low, high = (
+        f"{100 * value:{sign}.1f}" for value in (difference.mean, difference.low, difference.high)
     )
+    points = f"{mean} points (95% interval {low} to {high}, {difference.num_seeds} seeds)"
+    if best.beats_random:
+        return f"{at} {best.label} beats random by {points}."
+    if len(chosen) == 1:
+        return f"{at} {best.label} does not beat random: it differs by {points}."
+    return f"{at} no strategy beats random: the best, {best.label}, differs by {points}."
 
 
 def _rising(rows: Sequence[Outcome]) -> str:
@@ -382,7 +429,8 @@ def _rising(rows: Sequence[Outcome]) -> str:
         return ""
     every = len(rising) == sum(row.converged is not None for row in rows)
     whom = "all of them" if every else _and(rising)
-    return f" Accuracy on the subset was still rising with {whom}: train longer."
+    at = _at(rows[0].fraction)
+    return f"{at} accuracy on the subset was still rising with {whom}: train longer."
 
 
 def _repeated(chosen: Sequence[Outcome]) -> str:
@@ -391,55 +439,18 @@ def _repeated(chosen: Sequence[Outcome]) -> str:
         for row in chosen
         if row.num_subsets < row.num_seeds
     ]
-    return f" Some seeds gave the same subset; distinct ones: {_and(fewer)}." if fewer else ""
-
-
-def _faster(best: Outcome) -> str:
-    baselines = (EVERYTHING, best.everything), (label(RESAMPLED), best.resampled)
-    accuracies = [
-        _compared(gap.accuracy, name, ("better", "worse"), _points)
-        for name, gap in baselines
-        if gap.accuracy
-    ]
-    if not accuracies:
+    if not fewer:
         return ""
-    text = f"Trained for as many steps, {best.label} is {_and(accuracies)}."
-    if best.reached is None or best.target is None:
-        return text
-    text += f" Random ends with {best.target:.1%}; {best.label} reaches that in "
-    text += f"{best.reached.num_reached} of {best.reached.num_trainings} trainings"
-    if best.reached.seconds is not None:
-        text += f", after {_time(best.reached.seconds)} with the choice"
-    times = [
-        _compared(gap.seconds, name, ("slower", "faster"), _seconds)
-        for name, gap in baselines
-        if gap.seconds
-    ]
-    return f"{text}: {_and(times)}." if times else f"{text}."
-
-
-def _compared(
-    difference: Difference, name: str, words: tuple[str, str], text: Callable[..., str]
-) -> str:
-    """State a difference to a baseline; `words` are for positive and for negative ones."""
-    if difference.low <= 0 <= difference.high:
-        return f"not measurably different from {name}, at {text(difference, '+')}"
-    more, less = words
-    if difference.low > 0:
-        return f"{more} than {name} by {text(difference)}"
-    opposite = Difference(-difference.mean, -difference.high, -difference.low, difference.num_seeds)
-    return f"{less} than {name} by {text(opposite)}"
+    at = _at(chosen[0].fraction)
+    return f"{at} some seeds gave the same subset; distinct ones: {_and(fewer)}."
 
 
 def _cost(best: Outcome) -> str:
-    times = best.choosing_seconds / max(best.training_seconds, 1e-9)
-    share = f"{times:.1f} times" if times >= 2 else f"{times:.0%} of"
     return (
-        f"Choosing with {best.strategy} cost {_time(best.choosing_seconds)} "
-        f"({_time(best.pretraining_seconds)} of pre-training and "
-        f"{_time(best.selection_seconds)} of selection), {share} the "
-        f"{_time(best.training_seconds)} of main training; it is paid once, however "
-        "often the subset is trained on."
+        f"{_at(best.fraction)} choosing with {best.strategy} took {_time(best.choosing_seconds)}, "
+        f"once: {_time(best.pretraining_seconds)} of pre-training and "
+        f"{_time(best.selection_seconds)} of selection. Main training took "
+        f"{_time(best.training_seconds)}."
     )
 
 
@@ -447,22 +458,13 @@ def _at(fraction: float) -> str:
     return f"At {100 * fraction:g}%"
 
 
-def _points(difference: Difference, sign: str = "", unit: str = "points", scale: int = 100) -> str:
-    values = difference.mean, difference.low, difference.high
-    mean, low, high = (f"{scale * value:{sign}.1f}" for value in values)
-    if not difference.bounded:
-        return f"{mean} {unit} (one seed tells nothing)"
-    return f"{mean} {unit} (95% interval {low} to {high}, {difference.num_seeds} seeds)"
-
-
-def _seconds(difference: Difference, sign: str = "") -> str:
-    return _points(difference, sign, "s", 1)
+def _seconds(difference: Difference) -> str:
+    mean, low, high = (
+        f"{value:+.1f}" for value in (difference.mean, difference.low, difference.high)
+    )
+    return f"{mean} s ({low} to {high})" if difference.bounded else f"{mean} s"
 
 
 def _and(names: Sequence[str]) -> str:
     *others, last = names
     return f"{', '.join(others)} and {last}" if others else last
-
-
-def _do(names: Sequence[str]) -> str:
-    return "does" if len(names) == 1 else "do"

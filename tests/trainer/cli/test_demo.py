@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lipt.trainer.comparison.outcomes import outcomes, verdict
+from lipt.trainer.comparison.outcomes import answers, outcomes, verdict
 from lipt.trainer.comparison.trial import read_trials
 from lipt.trainer.subsets.subset import Subset
 
@@ -93,8 +93,8 @@ def test_the_demo_writes_two_pages_and_leaves_no_process(demo: Demo) -> None:
     folder, said = demo
     assert "data:image/png;base64," in (folder / "diagnosis.html").read_text(encoding="utf-8")
     page = (folder / "report.html").read_text(encoding="utf-8")
-    for line in verdict(outcomes(read_trials(folder / "comparison.jsonl")[1])).splitlines():
-        assert line in html.unescape(page)
+    for answer in answers(outcomes(read_trials(folder / "comparison.jsonl")[1])):
+        assert answer.sentence in html.unescape(page)
     # Of either strategy as many wanted and unwanted ones, and the worst suspects.
     assert page.count("data:image/png;base64,") == 2 * 2 * 24 + 24
     (pid,) = re.findall(r"lipt up started \(process (\d+)\)", said)

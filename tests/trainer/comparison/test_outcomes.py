@@ -1,10 +1,10 @@
 from math import inf
-from typing import Any
 
 import pytest
 
 from lipt.trainer.comparison.outcomes import (
-    Answers,
+    Answer,
+    Contrast,
     Difference,
     Gap,
     Outcome,
@@ -124,7 +124,7 @@ def test_soft_labels_are_compared_with_the_same_without_and_no_verdict() -> None
     rows = outcomes([*RANDOM, *soft, *trials("craig", [0.70] * 3), *EVERYTHING])
     assert not named(rows)["craig+soft"].beats_random
     (only,) = answers(rows)
-    assert only.better.startswith("At 10% craig does not beat random")
+    assert only.sentence.startswith("At 10% craig does not beat random")
     assert "soft" not in verdict(rows)
 
 
@@ -141,10 +141,8 @@ def test_strategies_whose_seeds_gave_the_same_subset_are_named() -> None:
     random, craig = trials("uniform", accuracies), trials("craig", accuracies)
     rows = outcomes([*random, *craig, *trials("auto", accuracies, digest="d")])
     assert {row.strategy: row.num_subsets for row in rows} == {"uniform": 3, "auto": 1, "craig": 3}
-    assert (
-        verdict(rows)
-        .splitlines()[0]
-        .endswith(" Some seeds gave the same subset; distinct ones: auto 1 of 3.")
+    assert verdict(rows).splitlines()[-1] == (
+        "At 10% some seeds gave the same subset; distinct ones: auto 1 of 3."
     )
 
 
@@ -177,7 +175,7 @@ def test_rows_have_accuracy_difference_cost_and_alternatives() -> None:
     assert lines[5].endswith("target  reached in  steps till then  time till then  choosing")
 
 
-def answer(*found: Trial) -> Answers:
+def answer(*found: Trial) -> Answer:
     (only,) = answers(outcomes(found))
     return only
 
@@ -186,21 +184,25 @@ def test_verdicts_are_win_undecided_and_loss() -> None:
     found = answer(
         *RANDOM, *trials("craig", [0.75, 0.77, 0.765]), *trials("grand", [0.4, 0.5, 0.3])
     )
-    assert found.better.startswith("At 10% craig beats random by 3.2 points (95% interval ")
-    assert found.better.endswith("3 seeds); grand does not beat it.")
+    assert found.sentence.startswith("At 10% craig beats random by 3.2 points (95% interval ")
+    assert found.sentence.endswith(", 3 seeds).")
     assert found.beats_random
+    assert [(row.strategy, row.result) for row in found.contrasts] == [
+        ("craig", "better"),
+        ("grand", "worse"),
+    ]
     found = answer(*trials("uniform", [0.7]), *trials("craig", [0.9]))
-    assert found.better == "At 10% one seed is too few to tell craig from random."
+    assert found.sentence == "At 10% one seed is too few to tell craig from random."
     found = answer(*trials("craig", [0.9, 0.9]))
-    assert found.better == "At 10% craig was not compared with a random subset."
+    assert found.sentence == "At 10% craig was not compared with a random subset."
     found = answer(*RANDOM, *trials("grand", [0.4, 0.5, 0.3]))
-    assert found.better.startswith(
+    assert found.sentence.startswith(
         "At 10% grand does not beat random: it differs by -33.0 points (95% interval "
     )
     assert not found.beats_random
     more = answer(*RANDOM, *trials("grand", [0.4, 0.5, 0.3]), *trials("craig", [0.7] * 3))
-    assert more.better.startswith(
-        "At 10% craig and grand do not beat random: the best, craig, differs by -3.0 points"
+    assert more.sentence.startswith(
+        "At 10% no strategy beats random: the best, craig, differs by -3.0 points"
     )
 
 
@@ -210,7 +212,7 @@ WINNER = trials("craig", [0.75, 0.77, 0.765])
 def test_a_baseline_at_chance_prevents_a_verdict() -> None:
     everything = trials("everything", [0.8, 0.121, 0.8], 1.0, chance=0.104)
     found = answer(*RANDOM, *WINNER, *everything)
-    assert found == Answers(
+    assert found == Answer(
         0.1,
         "At 10% this recipe does not learn here: everything reaches 12.1%, chance is 10.4%. There "
         "is no verdict. Train for more steps, lower learning_rate, or set augmentation=none.",
@@ -223,7 +225,7 @@ def test_a_baseline_at_chance_prevents_a_verdict() -> None:
 def test_every_baseline_at_chance_is_named_at_its_fraction_alone() -> None:
     lost = [*trials("uniform", [0.1, 0.1], 0.01), *trials("resampled", [0.3, 0.09], 0.01)]
     first, second = answers(outcomes([*lost, *trials("craig", [0.1, 0.1], 0.01), *RANDOM, *WINNER]))
-    assert first.better.startswith(
+    assert first.sentence.startswith(
         "At 1% this recipe does not learn here: random (uniform) reaches 10.0% and random "
         "resampled every epoch reaches 9.0%, chance is 10.0%."
     )
@@ -233,12 +235,12 @@ def test_every_baseline_at_chance_is_named_at_its_fraction_alone() -> None:
 def test_a_chosen_subset_at_chance_is_a_verdict() -> None:
     found = answer(*RANDOM, *trials("craig", [0.1] * 3))
     assert found.learned
-    assert found.better.startswith("At 10% craig does not beat random")
+    assert found.sentence.startswith("At 10% craig does not beat random")
 
 
 def test_training_that_was_too_short_is_named() -> None:
     rising = trials("craig", [0.75, 0.77, 0.765], converged=False)
-    assert answer(*RANDOM, *rising).better.endswith("was still rising with craig: train longer.")
+    assert answer(*RANDOM, *rising).notes[-1].endswith("was still rising with craig: train longer.")
     short = [
         trial
         for strategy in ("uniform", "craig")
@@ -246,77 +248,79 @@ def test_training_that_was_too_short_is_named() -> None:
     ]
     # Not computed for resampled random.
     short += trials("resampled", [0.7, 0.7], converged=False)
-    assert answer(*short).better.endswith("rising with all of them: train longer.")
+    assert answer(*short).notes[-1].endswith("rising with all of them: train longer.")
 
 
 BETTER = Difference(0.02, 0.01, 0.03, 3)
 WORSE = Difference(-0.02, -0.03, -0.01, 3)
-
-
-def faster(**changes: Any) -> str:
-    (found,) = answers([made_up_outcome(**changes)])
-    return found.faster
+UNCLEAR = Difference(0.002, -0.02, 0.024, 3)
+ONE_SEED = Difference(0.02, -inf, inf)
 
 
 @pytest.mark.parametrize(
-    ("difference", "text"),
+    ("difference", "target", "cells"),
     [
-        (BETTER, "better than everything by 2.0 points (95% interval 1.0 to 3.0, 3 seeds)."),
-        (WORSE, "worse than everything by 2.0 points (95% interval 1.0 to 3.0, 3 seeds)."),
-        (
-            Difference(0.002, -0.02, 0.024, 3),
-            (
-                "not measurably different from everything, "
-                "at +0.2 points (95% interval -2.0 to +2.4, 3 seeds)."
-            ),
-        ),
-        (
-            Difference(0.02, -inf, inf),
-            "not measurably different from everything, at +2.0 points (one seed tells nothing).",
-        ),
-    ],
-)
-def test_accuracy_is_compared_with_everything(difference: Difference, text: str) -> None:
-    assert faster(everything=Gap(difference)) == f"Trained for as many steps, craig is {text}"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
+        (BETTER, None, ("everything", "+2.0 (+1.0 to +3.0)", "better")),
+        (WORSE, None, ("everything", "-2.0 (-3.0 to -1.0)", "worse")),
+        (UNCLEAR, None, ("everything", "+0.2 (-2.0 to +2.4)", "unclear")),
+        (ONE_SEED, None, ("everything", "+2.0", "unclear")),
         (
             Difference(8.2, 7.0, 9.4, 3),
-            "slower than everything by 8.2 s (95% interval 7.0 to 9.4, 3 seeds).",
+            0.932,
+            ("everything, to 93.2%", "+8.2 s (+7.0 to +9.4)", "slower"),
         ),
         (
             Difference(-8.2, -9.4, -7.0, 3),
-            "faster than everything by 8.2 s (95% interval 7.0 to 9.4, 3 seeds).",
+            0.932,
+            ("everything, to 93.2%", "-8.2 s (-9.4 to -7.0)", "faster"),
         ),
-        (
-            Difference(1.0, -7.0, 9.0, 3),
-            (
-                "not measurably different from everything, "
-                "at +1.0 s (95% interval -7.0 to +9.0, 3 seeds)."
-            ),
-        ),
+        (Difference(1.0, -inf, inf), 0.932, ("everything, to 93.2%", "+1.0 s", "unclear")),
     ],
 )
-def test_times_to_the_target_are_compared(seconds: Difference, text: str) -> None:
-    found = faster(everything=Gap(BETTER, seconds), target=0.5, reached=Reached(3, 3, 60, 12.2))
-    assert found.endswith(
-        " Random ends with 50.0%; craig reaches that in 3 of 3 trainings, after 12 s with the "
-        f"choice: {text}"
+def test_a_difference_is_a_row_with_its_interval_and_result(
+    difference: Difference, target: float | None, cells: tuple[str, ...]
+) -> None:
+    row = Contrast("craig", 0.1, "everything", difference, target)
+    assert tuple(row.cells().values()) == ("craig 10%", *cells)
+
+
+def test_the_verdict_is_a_sentence_a_table_and_notes() -> None:
+    seconds = Difference(8.2, 7.0, 9.4, 3)
+    best = made_up_outcome(
+        strategy="facility_location",
+        difference=Difference(0.035, 0.024, 0.045, 3),
+        everything=Gap(UNCLEAR, seconds),
+        resampled=Gap(WORSE, seconds),
+        target=0.932,
+        pretraining_seconds=12.0,
+        selection_seconds=0.25,
+        training_seconds=5.0,
+        mean_accuracy=0.9,
+        num_seeds=1,
+        num_subsets=1,
     )
+    other = made_up_outcome(
+        strategy="grand", difference=WORSE, mean_accuracy=0.8, num_seeds=1, num_subsets=1
+    )
+    lines = verdict([best, other]).splitlines()
+    assert lines == [
+        "At 10% facility_location beats random by 3.5 points (95% interval 2.4 to 4.5, 3 seeds).",
+        "subset                 beside                difference (95% interval)  result",
+        "facility_location 10%  random                +3.5 (+2.4 to +4.5)        better",
+        "facility_location 10%  everything            +0.2 (-2.0 to +2.4)        unclear",
+        "facility_location 10%  resampled             -2.0 (-3.0 to -1.0)        worse",
+        "facility_location 10%  everything, to 93.2%  +8.2 s (+7.0 to +9.4)      slower",
+        "facility_location 10%  resampled, to 93.2%   +8.2 s (+7.0 to +9.4)      slower",
+        "grand 10%              random                -2.0 (-3.0 to -1.0)        worse",
+        (
+            "At 10% choosing with facility_location took 12 s, once: 12 s of pre-training and "
+            "0.2 s of selection. Main training took 5.0 s."
+        ),
+    ]
+    # A terminal's width, with the longest name of a strategy.
+    assert all(len(line) <= 80 for line in lines[1:-1])
 
 
 def test_targets_that_some_trainings_miss_are_not_compared() -> None:
-    found = faster(everything=Gap(BETTER), target=0.5, reached=Reached(3, 0, None, None))
-    assert found.endswith(" Random ends with 50.0%; craig reaches that in 0 of 3 trainings.")
-
-
-def test_selection_cost_is_in_seconds_and_as_a_share() -> None:
-    costs = {"pretraining_seconds": 12.0, "selection_seconds": 0.25}
-    (found,) = answers([made_up_outcome(training_seconds=5.0, **costs)])
-    assert found.cost == (
-        "Choosing with craig cost 12 s (12 s of pre-training and 0.2 s of selection), 2.5 times "
-        "the 5.0 s of main training; it is paid once, however often the subset is trained on."
-    )
+    (found,) = answers([made_up_outcome(everything=Gap(BETTER), target=0.5)])
+    assert [row.target for row in found.contrasts if row.baseline == "everything"] == [None]
