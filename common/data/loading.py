@@ -452,9 +452,13 @@ def _require_values(values_N: Tensor, column: Column, source: str) -> None:
     size = max(1, _BLOCK_VALUES // max(1, flat_NV.shape[1]))
     for start, block_BV in enumerate(torch.split(flat_NV, size)):
         outside_BV = (block_BV < 0) | (block_BV >= column.num_values)
-        bad_B = (~block_BV.isfinite() if floating else outside_BV).any(dim=1)
-        if bool(bad_B.any()):
-            row = start * size + int(bad_B.to(torch.uint8).argmax())
+        bad_BV = ~block_BV.isfinite() if floating else outside_BV
+        if bool(bad_BV.any()):
+            row, place = bad_BV.nonzero()[0].tolist()
+            value = block_BV[row, place].item()
             what = "that is not finite" if floating else f"outside 0..{column.num_values - 1}"
             named = f"column {column.name!r}" if column.name else "its tensor"
-            raise DataError(f"{source}: row {row} has a value {what} in {named}. Correct it.")
+            raise DataError(
+                f"{source}: row {start * size + row} has a value {what} in {named}: {value} at "
+                f"position {place}. Correct it."
+            )

@@ -155,7 +155,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "missing labels": (lambda: (FEATURES, [None, *NAMES[1:]]), "Label or remove them"),
     "one class": (lambda: (NUMBERS, np.zeros(N, int)), "needs at least 2"),
     "other lengths": (lambda: (NUMBERS, CLASSES[1:]), "Give one label for each"),
-    "infinite numbers": (lambda: (NUMBERS / 0.0, CLASSES), "not finite in its tensor. Correct it"),
+    "infinite numbers": (
+        lambda: (NUMBERS / 0.0, CLASSES),
+        "not finite in its tensor: inf at position 0. Correct it",
+    ),
     "arrays in cells": (
         lambda: pd.DataFrame({"v": list(NUMBERS), "label": CLASSES}),
         "Give a text or a number",

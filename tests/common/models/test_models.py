@@ -98,7 +98,7 @@ def test_the_first_layer_uses_every_value_of_an_example(
     for device in ("cpu", "meta"):
         assert call_model(model.to(device), inputs.zeros(5, device)).shape == (5, 7)
     column = Column("age", ColumnType.INT64, (1,))
-    with pytest.raises(ConfigError, match=r"cannot take the column 'age int64\[1\]'.* as float32"):
+    with pytest.raises(ConfigError, match=r"cannot take the column 'age int64\[1\]'.* as floats"):
         build(num_classes=2, inputs=ColumnsSpec((column,)))
 
 
