@@ -134,6 +134,11 @@ _FLAG = _Kind("True or False", "True", lambda value: type(value).__name__.starts
 _NAMES = _list_of("names", '["NAME"]', lambda one: isinstance(one, str))
 _COUNT = _Kind("a whole number from 1", "1", lambda value: _is_whole(value, 1))
 _KINDS: Mapping[str, _Kind] = {
+    "model": _Kind(
+        "a model's name, a module or a function",
+        '"resnet8"',
+        lambda value: isinstance(value, str) or callable(value),
+    ),
     "options": _of("a dictionary", '{"NAME": VALUE}', Mapping),
     **dict.fromkeys(("strategies", "baselines", "allow_modules", "allowed_modules"), _NAMES),
     **dict.fromkeys(("path", "out", "checkpoint"), _of("a path", '"NAME"', str, os.PathLike)),

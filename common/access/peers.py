@@ -5,7 +5,7 @@ from __future__ import annotations
 from ipaddress import IPv6Address, ip_address, ip_network
 from urllib.parse import unquote
 
-# Whoever has one address of an IPv6 network has all of them.
+# Anybody who has one address of an IPv6 network has all of them.
 _SHARED_BITS = 64
 
 

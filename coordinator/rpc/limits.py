@@ -277,6 +277,7 @@ class CallInterceptor(Interceptor):
 async def _ended_by(check: Callable[[], object]) -> AsyncIterator[None]:
     """End the block with the first error of `check`, which runs every `_CHECK_SECONDS`."""
     loop, ended = asyncio.get_running_loop(), None
+    timer: asyncio.TimerHandle
     try:
         async with asyncio.timeout(None) as limit:
 

@@ -31,6 +31,7 @@ from lipt.core.proxies.proxy import (
 )
 from lipt.core.selection.select import find_strategy
 from lipt.core.selection.strategies.auto import (
+    Training,
     auto,
     gather,
     learners_can_matter,
@@ -101,7 +102,8 @@ def _unneeded(
         return None
     pictures_N = matches_of(workspace, question.config.evaluation_threads).pictures_N
     copies = float(surplus_duplicates(pictures_N).double().mean())
-    training = dict(question.options).get("training", "converged")
+    short = dict(question.options).get("training") == "short"
+    training: Training = "short" if short else "converged"
     found = gather(signals, find_label_errors(signals), question.budget, training, copies)
     share = len(signals.labels_N) / len(dataset)
     of_all = replace(found, fraction=found.fraction * share)

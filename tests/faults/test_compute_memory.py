@@ -24,8 +24,8 @@ def test_requests_without_memory_fail_by_name_and_the_queue_goes_on(cluster: Clu
         def ask(strategy: str) -> int:
             return len(client.subset(run.run_id, strategy, fraction=0.1))
 
-        killed, refused, other = map(
-            pool.submit, [ask] * 3, ("facility_location", "craig", "glister")
+        killed, refused, other = (
+            pool.submit(ask, name) for name in ("facility_location", "craig", "glister")
         )
         with pytest.raises(ComputeError, match=r"SIGKILL .* attempt 3 of 3.* memory is short"):
             killed.result()

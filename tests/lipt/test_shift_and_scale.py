@@ -81,7 +81,7 @@ def test_wrong_labels_are_found_at_any_shift_and_scale(reader: str, tmp_path: Pa
 def test_features_of_the_user_s_own_choose_the_same(form: str) -> None:
     def chosen(features: np.ndarray) -> list[int]:
         subset = lipt.select(
-            (X, CLASSES), 0.1, strategy="kcenter", features=features, progress=False
+            (X, CLASSES), fraction=0.1, strategy="kcenter", features=features, progress=False
         )
         return subset.indices.tolist()
 

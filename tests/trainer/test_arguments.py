@@ -1,3 +1,4 @@
+# pyright: reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
 
 import math

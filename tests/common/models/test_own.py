@@ -79,7 +79,7 @@ def test_an_expanded_buffer_can_be_loaded_into() -> None:
     net.register_buffer("hidden", torch.ones(1).expand(3), persistent=False)
     ready = prepared(net)
     ready.load_state_dict({**net.state_dict(), "scale": torch.arange(3.0)})
-    assert ready.scale.tolist() == [0, 1, 2]
+    assert ready.get_buffer("scale").tolist() == [0, 1, 2]
     assert "hidden" not in ready.state_dict()
 
 

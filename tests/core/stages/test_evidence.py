@@ -103,11 +103,11 @@ def test_soft_labels_need_learners_even_of_a_random_choice() -> None:
 
 
 def test_a_run_that_is_trained_already_gives_the_same_subset() -> None:
-    data, given = clouds(600), {"fraction": 0.5}
-    alone = Pretrained(data, run=SMALL, progress=False).select(**given)
+    data = clouds(600)
+    alone = Pretrained(data, run=SMALL, progress=False).select(fraction=0.5)
     pretrained = Pretrained(data, run=SMALL, progress=False)
     pretrained.train()
-    after = pretrained.select(**given)
+    after = pretrained.select(fraction=0.5)
     assert after.digest == alone.digest
     assert after.manifest["proxy"]["features"] == alone.manifest["proxy"]["features"]
 

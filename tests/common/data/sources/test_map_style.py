@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ VECTOR = np.arange(4.0)
 class Rows:
     """Rows with what else a test gives the data set."""
 
-    def __init__(self, examples: Sequence[Any], labels: Sequence[Any], **attributes: Any) -> None:
+    def __init__(self, examples: Any, labels: Any, **attributes: Any) -> None:
         self.examples, self.labels = examples, labels
         self.__dict__.update(attributes)
 
@@ -182,7 +182,8 @@ def test_random_rows_are_always_refused(
 def test_random_erasing_and_random_labels_are_refused() -> None:
     erased = RandomErasing(p=0.1)
     whole = torch.from_numpy(PIXELS).permute(2, 0, 1) / 255
-    rows = Subset(Transformed([whole] * 80, [0, 1] * 40, transform=erased), range(80))
+    erasing: Any = Transformed([whole] * 80, [0, 1] * 40, transform=erased)
+    rows = Subset(erasing, range(80))
     with pytest.raises(DataError, match="differs between two reads"):
         open_data(rows)
     noisy = Transformed(
@@ -211,7 +212,7 @@ def test_the_callers_generators_are_neither_used_nor_moved() -> None:
     def states() -> list[Any]:
         return [
             random.getstate(),
-            np.random.get_state()[1].tolist(),  # noqa: NPY002
+            np.random.get_state(legacy=False)["state"]["key"].tolist(),  # type: ignore[call-overload] # noqa: NPY002
             torch.get_rng_state().tolist(),
         ]
 
@@ -256,7 +257,7 @@ X, Y = np.eye(4), np.array([0, 1, 0, 1])
         ),
         (Stream(), "data is a Stream, which can only be iterated over"),
         (
-            DataLoader(Rows(X, Y)),
+            DataLoader(cast("Any", Rows(X, Y))),
             r"is a DataLoader of batches\. Give its data set: loader\.dataset",
         ),
         ([], "data is empty. Give at least one example of each class"),
