@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any
@@ -33,7 +34,8 @@ described = partial(lipt.strategy, summary="the first rows")
 @pytest.mark.parametrize(
     "needs",
     ["features", ("features",), ["features"], {"features"}, [Need.FEATURES], FEATURES],
-    ids=str,
+    # Some values have an address in their text.
+    ids=map(str, itertools.count()),
 )
 def test_needs_are_names_in_any_collection(needs: Any) -> None:
     strategy = described(needs=needs)(first)
@@ -72,7 +74,8 @@ def test_kinds_and_balance_are_names() -> None:
         ({"presets": {"paper": {}}}, "presets=.* is not a dictionary of .*Preset by name"),
         ({"prepare": 3}, "prepare=3 is not a function"),
     ],
-    ids=str,
+    # Some values have an address in their text.
+    ids=map(str, itertools.count()),
 )
 def test_invalid_fields_are_refused_at_the_decorator(about: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words) as refused:

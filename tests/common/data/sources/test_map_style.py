@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -269,7 +270,8 @@ X, Y = np.eye(4), np.array([0, 1, 0, 1])
         (((X, Y), (X, Y)), r"data is a tuple of 2 data sets\. Give one alone, and a test set"),
         ((Stream(), Stream()), "data is a tuple of 2 data sets"),
     ],
-    ids=str,
+    # Some values have an address in their text.
+    ids=map(str, itertools.count()),
 )
 def test_other_forms_of_data_are_named_with_what_to_give(data: Any, words: str) -> None:
     with pytest.raises((ConfigError, DataError), match=words) as refused:
