@@ -412,7 +412,7 @@ def decode_all(
     """
     rows = _source_rows(source, tuple(allowed_modules), progress)
     if isinstance(rows, ColumnRows):
-        return Decoded(source, len(rows), (), tuple(load(rows).reading))
+        return Decoded(source, len(rows), (), columns=tuple(load(rows).reading))
     if not isinstance(rows, EncodedRows):
         raise DataError(
             f"{source} holds no files; such examples are checked whenever they are opened. Give "
