@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import copy_context
 from functools import partial, wraps
 from multiprocessing import current_process
@@ -30,7 +30,8 @@ ParamsT = ParamSpec("ParamsT")
 ReturnT = TypeVar("ReturnT")
 
 # By process: a fork's child does not inherit a lock that another thread holds for ever.
-_locks: dict[int, AbstractContextManager[object]] = {}
+_locks: dict[int, threading.RLock] = {}
+_this_thread = threading.local()
 
 
 @contextmanager
@@ -40,15 +41,39 @@ def computation(cpu_threads: int | None = None) -> Iterator[None]:
     Blocks may be nested in one thread; another thread waits for their end.
     """
     lock = _locks.setdefault(os.getpid(), threading.RLock())
-    with lock, thread_defaults(), _settings_of(_OWN):
+    # Within a computation dispatch modes are LiPT's own, such as a ceiling of memory.
+    depth = _depth()
+    with lock, thread_defaults(keeps_dispatch_modes=depth > 0), _settings_of(_OWN):
         _keep_freed_memory()
         before = torch.get_num_threads()
         threads = before if cpu_threads is None else cpu_threads
         torch.set_num_threads(1 if _has_lost_its_pool() else threads)
+        _this_thread.depth = os.getpid(), depth + 1
         try:
             yield
         finally:
+            _this_thread.depth = os.getpid(), depth
             torch.set_num_threads(before)
+
+
+@contextmanager
+def others_may_compute() -> Iterator[None]:
+    """Let other threads compute while this computation waits for something else, such as an RPC.
+
+    They leave the settings as they find them.
+    """
+    with ExitStack() as taken_again:
+        for _ in range(_depth()):
+            lock = _locks[os.getpid()]
+            lock.release()
+            taken_again.callback(lock.acquire)
+        yield
+
+
+def _depth() -> int:
+    """The number of this thread's computations, of this process: a fork copies the parent's."""
+    process, depth = getattr(_this_thread, "depth", (0, 0))
+    return int(depth) if process == os.getpid() else 0
 
 
 def computed(function: Callable[ParamsT, ReturnT]) -> Callable[ParamsT, ReturnT]:
@@ -96,14 +121,14 @@ def fastest_kernels() -> Iterator[None]:
 
 
 @contextmanager
-def thread_defaults() -> Iterator[None]:
+def thread_defaults(*, keeps_dispatch_modes: bool = False) -> Iterator[None]:
     """Run a block with a new thread's state of torch: no modes, no hooks, no autocast."""
     with ExitStack() as restored:
         if torch._C._functorch.peek_interpreter_stack() is not None:
             from torch._functorch import pyfunctorch  # noqa: PLC0415 - slow, and rarely needed
 
             restored.enter_context(pyfunctorch.temporarily_clear_interpreter_stack())
-        if dispatch._get_current_dispatch_mode() is not None:
+        if dispatch._get_current_dispatch_mode() is not None and not keeps_dispatch_modes:
             restored.enter_context(dispatch._disable_current_modes())
         while torch._C._len_torch_function_stack():
             mode = torch._C._pop_torch_function_stack()

@@ -38,9 +38,10 @@ def trained_outputs(model: Callable[..., Any], inputs_B: Inputs) -> Tensor:
     """A model's logits; ConfigError for batch norm of one value in a model in training."""
     try:
         return call_model(model, inputs_B)
-    except ValueError as error:
+    except ConfigError as error:
         layers = model.modules() if isinstance(model, nn.Module) else ()
-        if num_stored(inputs_B) > 1 or not any(isinstance(layer, _BatchNorm) for layer in layers):
+        alone = num_stored(inputs_B) == 1 and isinstance(error.__cause__, ValueError)
+        if not alone or not any(isinstance(layer, _BatchNorm) for layer in layers):
             raise
         raise ConfigError(
             "the model's batch norm has no variance in a batch of one example. Train on 2 examples "

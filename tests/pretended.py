@@ -23,6 +23,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
+from lipt.common import computation
+
 DEVICE = torch.device("meta")
 
 # What gives Python a value, or a tensor whose shape depends on values.
@@ -78,16 +80,20 @@ class Pretended(TorchDispatchMode):
         self._making = _Making(self)
         # It knows no such device.
         self._autocast = mock.patch.object(torch, "autocast", return_value=nullcontext())
+        # Computations leave all modes, and this one is the device.
+        self._modes = mock.patch.object(computation, "thread_defaults", return_value=nullcontext())
         self.waits: Counter[str] = Counter()
 
     def __enter__(self) -> Self:
         self._autocast.start()
+        self._modes.start()
         self._making.__enter__()
         return super().__enter__()  # type: ignore[no-any-return]
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
         self._making.__exit__(*error)
+        self._modes.stop()
         self._autocast.stop()
 
     def __torch_dispatch__(

@@ -17,6 +17,7 @@ from typing import Self
 from torch import nn
 
 from lipt.common.blobs.store import BlobStore
+from lipt.common.computation import computation
 from lipt.common.config.run_config import AugmentationMethod, RunConfig, SoupMethod
 from lipt.common.data.loading import MEMORY_BUDGET_BYTES
 from lipt.common.errors import ConfigError, LiptError, OverLimitError, WeightsError
@@ -365,7 +366,7 @@ class RunAdmission:
         most = self._ceilings()["compute_memory"]
         share = most.at_most // MODEL_COPIES
         try:
-            with LiveTensors(max_bytes=share):
+            with computation(), LiveTensors(max_bytes=share):
                 return build_model(
                     spec,
                     num_classes=self.data.target.num_outputs,

@@ -79,7 +79,7 @@ class Question(Sources):
     unlabelled: whether labels may not enter the choice.
     num_merged: learners offered to the soup, if `weights` are theta_p.
     teacher: the proxy whose head gives soft labels, if requested.
-    has_own_weights: whether `weights` are the request's own.
+    has_own_weights: whether `weights` are the request's own, and not theta_p.
     """
 
     inputs: InputFormat
@@ -202,7 +202,7 @@ def question_of(
         num_merged=len(run.learners) if weights == run.pretrained_weights else 0,
         initial=weights if warm_up is not None else initial_for(signal_proxy, run),
         teacher=None if teacher is None else str(teacher),
-        has_own_weights=query.weights is not None,
+        has_own_weights=query.weights not in {None, run.pretrained_weights},
     )
 
 

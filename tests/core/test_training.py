@@ -241,5 +241,5 @@ def test_batch_norm_of_one_value_is_refused_with_a_remedy() -> None:
     def own(_: Tensor) -> Tensor:
         raise ValueError("mine")
 
-    with pytest.raises(ValueError, match="mine"):
+    with pytest.raises(ConfigError, match="ValueError: mine"):
         trained_outputs(own, one)

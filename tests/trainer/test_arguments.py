@@ -77,7 +77,7 @@ NONSENSE = {
     "select(None, strategy=3)": "strategy=3 is not a text",
     "select(None, strategy='\\udce9')": r"strategy='\\udce9' is not a text in UTF-8",
     "Client().start_run(name='caf\\udce9')": r"name='caf\\udce9' is not a text in UTF-8",
-    "Client().weights('\\udce9')": r"run_id='\\udce9' is not a text in UTF-8",
+    "Client().weights('\\udce9')": r"run='\\udce9' is not a text in UTF-8",
     "select(None, strategy='random')": r"no strategy 'random'\. Did you mean uniform",
     "select(None, strategy='balanced')": r"no strategy 'balanced'\. Did you mean uniform_per_class",
     "select(None, strategy='k_center')": r"no strategy 'k_center'\. Did you mean kcenter",

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lipt.common.computation import computed, fastest_kernels
+from lipt.common.computation import computed, fastest_kernels, others_may_compute
 from lipt.common.data import Dataset
 from lipt.common.data.loading import open_set
 from lipt.common.determinism import derive_generator, derive_seed, seeded_generators
@@ -98,7 +98,9 @@ class Training:
                 per_epoch = self.recipe.steps_per_epoch(len(self.examples))
                 epochs_left = math.ceil((num_steps - self.progress.step) / per_epoch)
                 self.source.num_epochs = self.progress.epoch + epochs_left
-                self._use(self.source.before_epoch(self.progress.epoch))
+                with others_may_compute():
+                    subset = self.source.before_epoch(self.progress.epoch)
+                self._use(subset)
             record = self._train_epoch(on_step)
             for callback in on_epoch:
                 callback(record)
@@ -284,7 +286,8 @@ def fit(
         if checkpoint is not None and checkpoint.is_file():
             saved = Checkpoint.load(checkpoint, built, identity)
             subset = saved.subset
-        source = reselect(built, subset) if callable(reselect) else reselect
+        with others_may_compute():
+            source = reselect(built, subset) if callable(reselect) else reselect
         if source is not None:
             identity["selection"] = dict(source.identity)
             if checkpoint is not None and saved is not None:

@@ -24,7 +24,7 @@ from lipt.common.data import (
     without_quarantined,
 )
 from lipt.common.data.dataset import IdMapping
-from lipt.common.data.loading import load
+from lipt.common.data.loading import default_side, load
 from lipt.common.data.sources.rows import ArrayRows, ColumnRows, EncodedRows
 from lipt.common.images.formats import decode_image
 from lipt.common.inputs.model_input import to_model_input
@@ -37,6 +37,8 @@ from lipt.common.inputs.specs import (
     ImageSpec,
 )
 from tests.common.data.columns import SIZES, TOKENS, column_rows, counted, write_folder
+
+SIDE = default_side()
 
 Encode = Callable[..., bytes]
 
@@ -95,8 +97,8 @@ budgets = pytest.mark.parametrize("budget", [IN_MEMORY, ON_DISK])
     ("sizes", "image_size", "expected"),
     [
         ([(64, 64), (64, 64)], None, (64, 64)),
-        ([(65, 64), (65, 64)], None, (224, 224)),
-        ([(20, 30), (30, 20)], None, (224, 224)),
+        ([(65, 64), (65, 64)], None, (SIDE, SIDE)),
+        ([(20, 30), (30, 20)], None, (SIDE, SIDE)),
         ([(20, 30), (30, 20)], 16, (16, 16)),
     ],
 )

@@ -13,7 +13,7 @@ import torch
 from torchvision import datasets
 
 from lipt.common.data import open_dataset
-from lipt.common.data.loading import decode_all, known_sources, load
+from lipt.common.data.loading import decode_all, default_side, known_sources, load
 from lipt.common.data.sources.rows import EncodedRows
 from lipt.common.errors import ConfigError, DataError, MissingExtraError, UnknownNameError
 from lipt.common.imports import SCHEMES
@@ -93,7 +93,9 @@ def test_encoded_images_are_validated_again_only_after_a_change(
     assert torch.equal(second.images(torch.arange(5)), first.images(torch.arange(5)))
     checked.clear()
     (image_folder / "cat" / "1.png").write_bytes(encode(1, (30, 40)))
-    assert open_dataset(source, memory_budget_bytes=0).inputs == ImageSpec(3, 224, 224)
+    assert open_dataset(source, memory_budget_bytes=0).inputs == ImageSpec(
+        3, default_side(), default_side()
+    )
     assert set(checked) == {0, 1, 2, 3, 4}
 
 
@@ -106,7 +108,7 @@ LARGE = "; a training step takes about 12 times that of --image-size 64"
 @pytest.mark.parametrize(
     ("size", "note"),
     [
-        (None, f"{SCALED} 224 x 224: 150.5 kB each, 301.1 kB {AGAIN}{LARGE}"),
+        (224, f"{SCALED} 224 x 224: 150.5 kB each, 301.1 kB {AGAIN}{LARGE}"),
         (8, f"{SCALED} 8 x 8: 192 B each, 384 B {AGAIN}"),
     ],
 )

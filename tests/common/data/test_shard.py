@@ -95,7 +95,7 @@ def test_files_have_the_documented_tensors(image_folder: Path) -> None:
             GOOD | {"images": entry("U8", [2, 1, 2, 1], 16, 20)},
             r"'images' is uint8\[2, 1, 2, 1\] instead of uint8\[2, 1, 1, 2\]",
         ),
-        (GOOD | {"images": entry("U8", [2**40, 2**40, 1, 1], 16, 20)}, r"but lies at \[16, 20\]"),
+        (GOOD | {"images": entry("U8", [2**40, 2**40, 1, 1], 16, 20)}, "which no tensor can be"),
         (GOOD | {"extra": entry("U8", [0], 20, 20)}, r"'extra' is uint8\[0\] instead of missing"),
         ({"images": entry("U8", [20], 0, 20)}, r"'images' is uint8\[20\] instead of"),
         (GOOD | {"__metadata__": {"a": "b"}}, "has metadata"),

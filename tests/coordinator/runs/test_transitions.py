@@ -277,7 +277,8 @@ async def test_weights_that_cannot_be_recomputed_are_reported_lost(
 ) -> None:
     blobs.path(BlobName.of(THETA_P)).unlink()
     compute.answers[MakeSoup] = answer
-    lost = rf"1 files of run name-r .*{BlobName.of(THETA_P).sha256[:12]}.*Start the run again\."
+    other = rf"1 files of run name-r .*{BlobName.of(THETA_P).sha256[:12]}.*Start the run again\."
+    lost = rf"{other}|theta_p of run name-r is lost, and so are results .*start the run again\."
     with pytest.raises(CorruptBlobError, match=lost):
         await restore_theta_p(ready, blobs, compute)
 

@@ -225,7 +225,7 @@ def test_mixed_targets_are_between_label_and_soft_label() -> None:
         WeightedSubsetLoss()(logits, labels, weights),
     )
     for alpha in (-0.1, 1.1, float("nan")):
-        with pytest.raises(ConfigError, match=r"outside \[0, 1\]"):
+        with pytest.raises(ConfigError, match=r"not a number in \[0, 1\]"):
             SoftTargetLoss(alpha)
 
 

@@ -183,11 +183,10 @@ SURROGATE, ESCAPED = "\ud800", "\\ud800"
     [
         [(torch.ones(2) * row, ("a", SURROGATE)[row % 2]) for row in range(6)],
         [(torch.ones(2) * row, (["a"], ["a", SURROGATE])[row % 2]) for row in range(6)],
-        {"x": [*range(6)], "label": ["a", SURROGATE] * 3},
     ],
-    ids=["classes", "labels", "table"],
+    ids=["classes", "labels"],
 )
-def test_names_that_are_not_utf8_are_escaped_in_all_sources(data: Any) -> None:
+def test_names_that_are_not_utf8_are_escaped_in_rows(data: Any) -> None:
     opened = open_data(data)
     names = opened.class_names if opened.rows.targets is None else opened.rows.targets.names
     assert names == ("a", ESCAPED)
