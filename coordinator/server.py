@@ -215,7 +215,9 @@ def _grpc_server(app: App, admitted: Admission, limits: PeerLimits) -> grpc.aio.
         interceptors=[CallInterceptor(identification, app.events, app.meters, limits)],
         options=(
             # The other half is for files, the page, the metrics, and this user's own connections.
-            *connection_options(raise_descriptor_limit() // 2),
+            *connection_options(
+                raise_descriptor_limit() // 2, app.settings.limits.per_peer.max_streams
+            ),
             # Workers ping every 30 s, also between calls.
             ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
             ("grpc.keepalive_permit_without_calls", 1),

@@ -279,8 +279,11 @@ async def answering_probes(listen: str | None) -> AsyncIterator[Probes]:
         await server.stop(None)
 
 
-def connection_options(most: int) -> tuple[tuple[str, int], ...]:
-    """GRPC's options for a port with at most so many connections, none of them silent for long."""
+def connection_options(most: int, max_streams: int = 0) -> tuple[tuple[str, int], ...]:
+    """GRPC's options for a port with at most so many connections, none of them silent for long.
+
+    max_streams: that a peer may have, all of them over one connection.
+    """
     return (
         ("grpc.so_reuseport", 0),
         ("grpc.max_allowed_incoming_connections", most),
@@ -291,7 +294,7 @@ def connection_options(most: int) -> tuple[tuple[str, int], ...]:
         ("grpc.max_connection_age_ms", int(_AGE_SECONDS * 1000)),
         ("grpc.max_connection_age_grace_ms", int(_GRACE_SECONDS * 1000)),
         # Calls of one connection that the coordinator has not ended, those of its peer included.
-        ("grpc.max_concurrent_streams", _MOST_STREAMS),
+        ("grpc.max_concurrent_streams", max(_MOST_STREAMS, 2 * max_streams)),
     )
 
 
