@@ -16,6 +16,7 @@ from tests.properties import register_profiles
 
 register_profiles()
 
+_HANDLERS = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
 
 # What starts whole processes of the product; everything in end_to_end/ does.
 _PROCESSES = frozenset({"cluster", "demo", "run_alone", "served"})
@@ -31,8 +32,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_configure() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # As a terminal starts a program: in the background, or under nohup, these may be ignored.
+    for number, handler in _HANDLERS.items():
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 def pytest_unconfigure() -> None:

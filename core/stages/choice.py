@@ -47,7 +47,7 @@ from lipt.core.signals.signals import (
     unlabelled,
 )
 from lipt.core.stages.diagnosis import matches_of
-from lipt.core.stages.evidence import Unneeded, gather_evidence
+from lipt.core.stages.evidence import Unneeded, usable_sources
 from lipt.core.stages.proxy import proxied_features, proxied_signals
 from lipt.core.stages.question import PROXY_NEEDS, TRAINED_FEATURES, Question
 from lipt.core.stages.warm_up import (
@@ -224,7 +224,7 @@ def _input_sentences(
     used = {kind for head in heads for kind in head["features"].split("+")}
     others = [one for head in heads for one in head.get("tried", ())]
     tried = {kind for one in others for kind in one["features"].split("+")}
-    unneeded = next((Unneeded(head["unneeded"]) for head in heads if "unneeded" in head), None)
+    unneeded = next((head["unneeded"] for head in heads if "unneeded" in head), None)
     learners = _learners_sentence(question, used, tried, of_model, unneeded)
     draws = "seed" in signature(strategy.function).parameters
     if "method" in findings:
@@ -333,11 +333,11 @@ def _signals(
 
 
 def _proxied(workspace: Workspace, question: Question, proxy: Proxy) -> Signals:
-    evidence = gather_evidence(workspace, question, proxy)
-    signals = proxied_signals(workspace, evidence.sources, proxy)
-    if evidence.unneeded is None:
+    usable = usable_sources(workspace, question, proxy)
+    signals = proxied_signals(workspace, usable.sources, proxy)
+    if usable.unneeded is None:
         return signals
-    return replace(signals, facts={**(signals.facts or {}), "unneeded": evidence.unneeded.value})
+    return replace(signals, facts={**(signals.facts or {}), "unneeded": usable.unneeded})
 
 
 def _own_features(workspace: Workspace, question: Question) -> UserFeatures | None:

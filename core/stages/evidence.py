@@ -31,7 +31,6 @@ from lipt.core.proxies.proxy import (
 )
 from lipt.core.selection.select import find_strategy
 from lipt.core.selection.strategies.auto import (
-    Training,
     auto,
     gather,
     learners_can_matter,
@@ -54,7 +53,7 @@ class Unneeded(StrEnum):
 
 
 @dataclass(frozen=True)
-class Evidence:
+class UsableSources:
     """The inputs that a proxy may use, and why no learner is among them, if none is."""
 
     sources: Sources
@@ -69,18 +68,18 @@ def needs_learners(workspace: Workspace, question: Question) -> bool:
         return True
     texts = [text for text in (question.proxy, question.teacher) if text is not None]
     proxies = {text: Proxy.parse(text) for text in texts}.values()
-    return any(gather_evidence(workspace, question, proxy).unneeded is None for proxy in proxies)
+    return any(usable_sources(workspace, question, proxy).unneeded is None for proxy in proxies)
 
 
-def gather_evidence(workspace: Workspace, question: Question, proxy: Proxy) -> Evidence:
+def usable_sources(workspace: Workspace, question: Question, proxy: Proxy) -> UsableSources:
     """Decide from untrained features whether a proxy may use the run's learners."""
     if proxy.features is not None or question.unlabelled or question.has_own_weights:
-        return Evidence(question, None)
+        return UsableSources(question, None)
     untrained = Sources(
         question.config, question.inputs, None, question.features, None, question.initial
     )
     unneeded = _unneeded(workspace, question, untrained, proxy)
-    return Evidence(question if unneeded is None else untrained, unneeded)
+    return UsableSources(question if unneeded is None else untrained, unneeded)
 
 
 def _unneeded(
@@ -102,8 +101,7 @@ def _unneeded(
         return None
     pictures_N = matches_of(workspace, question.config.evaluation_threads).pictures_N
     copies = float(surplus_duplicates(pictures_N).double().mean())
-    short = dict(question.options).get("training") == "short"
-    training: Training = "short" if short else "converged"
+    training = strategy.parse_options(dict(question.options))["training"]
     found = gather(signals, find_label_errors(signals), question.budget, training, copies)
     share = len(signals.labels_N) / len(dataset)
     of_all = replace(found, fraction=found.fraction * share)

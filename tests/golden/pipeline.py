@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
-from lipt.common.computation import computation
 from lipt.common.config.run_config import WeightEncoding
 from lipt.common.data import Dataset, open_dataset, pack_shard
 from lipt.common.errors import LiptError
@@ -112,7 +111,7 @@ def parts(cifar10: Path | None) -> dict[str, Callable[[Path], list[Stage]]]:
 
 
 def run_case(case: Case, folder: Path) -> list[Stage]:
-    with _own_environment(folder), computation(1):
+    with _own_environment(folder):
         data, state = case.open(folder), folder / "state"
         with Session(data, case.model, device="cpu", state_dir=state) as session:
             client, dataset = session.client, session.data
@@ -327,7 +326,6 @@ def run_demo(folder: Path) -> list[Stage]:
     examples = data.examples(some), data.labels_N[some]
     with (
         _own_environment(folder),
-        computation(1),
         mock.patch.object(demo, "print_line"),
         Session(examples, plan.model, device="cpu") as session,
         worker_thread(session.client.address, folder / "worker", device="cpu", allowed_modules=()),
@@ -358,8 +356,16 @@ def run_demo(folder: Path) -> list[Stage]:
 
 @contextmanager
 def _own_environment(folder: Path) -> Iterator[None]:
-    """The environment without the user's settings, and with caches in the folder."""
+    """The environment without the user's settings, with caches in the folder and one CPU thread.
+
+    Not a computation: the service's threads would wait for its end.
+    """
     own = {name: value for name, value in os.environ.items() if not name.startswith("LIPT_")}
     own["XDG_CACHE_HOME"] = str(folder / "cache")
-    with mock.patch.dict(os.environ, own, clear=True):
-        yield
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with mock.patch.dict(os.environ, own, clear=True):
+            yield
+    finally:
+        torch.set_num_threads(num_threads)

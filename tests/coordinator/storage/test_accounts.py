@@ -126,7 +126,7 @@ def test_unfinished_uploads_are_limited_with_a_retry_time(desk: Desk) -> None:
 
 def test_senders_of_a_blob_have_parts_of_their_own(desk: Desk) -> None:
     desk.begin("a", 60)
-    # Whoever sends it as well, or again, has another part, which counts as well.
+    # A second sender, or the same one again, has another part, which counts as well.
     desk.begin("a", 50, "other")
     with pytest.raises(StorageFullError, match="this peer would take 120 bytes"):
         desk.begin("a", 60)

@@ -31,6 +31,7 @@ from lipt.core.proxies.untrained import draw_filters, patch_features
 from lipt.core.results import CommittedLearner, Trajectories
 from lipt.core.signals.signals import Signals, required
 from lipt.core.stages import proxy as proxying
+from lipt.core.stages import proxy_features
 from lipt.core.stages.proxy import proxied_features, proxied_signals
 from lipt.core.stages.question import Sources
 from lipt.core.stages.warm_up import own_learners
@@ -245,8 +246,8 @@ def test_auto_fits_only_the_best_of_a_sample_to_all_examples(
         fitted.append(tuple(features_ND.shape))
         return leave_one_out(features_ND, *args, **kwargs)
 
-    monkeypatch.setattr(proxying, "MAX_SAMPLE", 100)
-    monkeypatch.setattr(proxying, "leave_one_out", noted)
+    monkeypatch.setattr(proxy_features, "MAX_SAMPLE", 100)
+    monkeypatch.setattr(proxy_features, "leave_one_out", noted)
     # Signals of other seeds are stored already.
     config = CONFIG.model_copy(update={"seed": 5})
     signals, facts = ask("auto", config=config)
@@ -272,9 +273,9 @@ def test_the_first_proxy_is_taken_if_it_leaves_too_few_errors_of_all(
         head = leave_one_out(features_ND, *args, **kwargs)
         return replace(head, accuracy=next(scores) if len(features_ND) == 100 else 0.995)
 
-    monkeypatch.setattr(proxying, "MAX_SAMPLE", 100)
+    monkeypatch.setattr(proxy_features, "MAX_SAMPLE", 100)
     monkeypatch.setattr(proxying, "_EASY", easy)
-    monkeypatch.setattr(proxying, "leave_one_out", on_sample)
+    monkeypatch.setattr(proxy_features, "leave_one_out", on_sample)
     seed = 6 if easy < 1 else 7
     _, facts = ask("auto", config=CONFIG.model_copy(update={"seed": seed}))
     assert facts["features"] == chosen
@@ -305,7 +306,7 @@ def test_only_images_have_patches(context: Context) -> None:
 def test_features_alone_need_neither_a_head_nor_a_label(
     context: Context, monkeypatch: pytest.MonkeyPatch, patches_ND: Tensor
 ) -> None:
-    monkeypatch.setattr(proxying, "leave_one_out", None)
+    monkeypatch.setattr(proxy_features, "leave_one_out", None)
     signals = proxied_features(context, Sources(CONFIG, IMAGE, NOWHERE), PATCHES)
     # Every example has the same say in the mean and the deviation, whatever its class.
     features_ND = patches_ND.double()
