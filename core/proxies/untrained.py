@@ -7,8 +7,9 @@ over the image and its mirror image. The square root evens out rare and common p
 
 Columns: floating-point values are features as they are, or standardized where float16 or float32
 does not hold them. Whole numbers from 0 are words or categories: features count each value, per
-position where there are few positions, else over all. Too many features of one column are randomly
-projected.
+position where there are few positions, else over all. A category of one row alone is no feature:
+it would tell that row, as an id does, and nothing of others. Too many features of one column are
+randomly projected.
 
 Shapes: N images, B of a batch, C channels, R sampled patches, P pixels of a patch, F filters, D = 8
 F features; V values of a column, S distinct values, W its features.
@@ -200,6 +201,11 @@ def _values_of(column: Column, values_N: Tensor, seed: int) -> Callable[[Tensor]
         projection = torch.randn(width, _PROJECTED, generator=generator) / _PROJECTED**0.5
 
     flat_NV = values_N.reshape(len(values_N), -1)
+    weights_W = torch.ones(width)
+    if kinds and placed:
+        positions_NV = flat_NV.long() % _MAX_KINDS + kinds * torch.arange(places)
+        weights_W = (positions_NV.flatten().bincount(minlength=width) > 1).float()
+        projection = None if projection is None else projection * weights_W[:, None]
     figures = None if kinds or _is_usual(flat_NV) else figures_of(flat_NV)
 
     def numbers(values_B: Tensor) -> Tensor:
@@ -213,8 +219,7 @@ def _values_of(column: Column, values_N: Tensor, seed: int) -> Callable[[Tensor]
             kinds_BV = kinds_BV + kinds * torch.arange(places)
         if projection is not None:
             return functional.embedding_bag(kinds_BV, projection, mode="sum")
-        ones_BV = torch.ones_like(kinds_BV, dtype=torch.float32)
-        return torch.zeros(len(kinds_BV), width).scatter_add_(1, kinds_BV, ones_BV)
+        return torch.zeros(len(kinds_BV), width).scatter_add_(1, kinds_BV, weights_W[kinds_BV])
 
     return counts if kinds else numbers
 

@@ -134,10 +134,18 @@ def test_only_wide_columns_are_projected(
         ("bool", (), 0, [True], [[1]]),
         # Categories count at their place: of place 0 the value 2, of place 1 the value 0. How many
         # there are follows from the data where the column does not say.
-        ("int64", (2,), 3, [[2, 0]], [[0, 0, 1, 1, 0, 0]]),
-        ("int64", (2,), 0, [[2, 0]], [[0, 0, 1, 1, 0, 0]]),
+        ("int64", (2,), 3, [[2, 0]] * 2, [[0, 0, 1, 1, 0, 0]] * 2),
+        ("int64", (2,), 0, [[2, 0]] * 2, [[0, 0, 1, 1, 0, 0]] * 2),
+        # Of one row alone are the value 0 of place 0 and the value 2 of place 1.
+        (
+            "int64",
+            (2,),
+            3,
+            [[1, 2], [1, 1], [0, 1]],
+            [[0, 1, 0, 0, 0, 0], [0, 1, 0, 0, 1, 0], [0, 0, 0, 0, 1, 0]],
+        ),
     ],
-    ids=["numbers", "flags", "a-flag", "categories", "counted-categories"],
+    ids=["numbers", "flags", "a-flag", "categories", "counted-categories", "of-one-row"],
 )
 def test_columns_by_hand(
     kind: str,
@@ -148,6 +156,13 @@ def test_columns_by_hand(
 ) -> None:
     column = Column("x", ColumnType(kind), shape, num_values=num_values)
     assert of_column(column, torch.tensor(values)).tolist() == expected
+
+
+def test_an_id_of_each_row_is_no_feature_however_many_rows() -> None:
+    column = Column("x", ColumnType.INT64, (), num_values=5000)
+    assert is_projected(column, torch.arange(5000))
+    assert of_column(column, torch.arange(5000)).abs().max() == 0
+    assert of_column(column, torch.arange(5000).clamp(max=4998))[:4998].abs().max() == 0
 
 
 def test_word_features_ignore_positions() -> None:
