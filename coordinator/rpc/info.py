@@ -31,12 +31,10 @@ from lipt.common.rpc.handlers import Context, Interceptor, refusals
 from lipt.common.rpc.messages import enum_to_proto, enum_value
 from lipt.coordinator.access.caller import Caller, current_caller
 from lipt.coordinator.access.tokens import Tokens
-from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.rpc.messages import (
-    dataset_view,
     message_of,
     protocol_version,
     run_view,
@@ -123,7 +121,7 @@ class AccessService(access_pb2_grpc.AccessServiceServicer):
 class InfoService(info_pb2_grpc.InfoServiceServicer):
     """This coordinator and the state of the whole service."""
 
-    data: DataDescription
+    dataset: pb.DatasetInfo
     store: RunStore
     dispatcher: Dispatcher
     compute: ComputeQueue
@@ -136,7 +134,7 @@ class InfoService(info_pb2_grpc.InfoServiceServicer):
         return pb.GetInfoResponse(
             protocol=protocol_version(),
             versions=versions(),
-            dataset=dataset_view(self.data),
+            dataset=self.dataset,
             default_run=run_config_to_proto(self.default_run),
             workers=map(self._worker, self.dispatcher.alive()),
             device=self.device,
