@@ -165,12 +165,13 @@ def choose(
         question, signals.facts, heads, chosen.findings, len(workspace.dataset)
     )
     alpha = [_alpha(soft.facts)] if soft else []
-    findings: dict[str, Any] = {"words": [*done, *alpha, *words]}
+    findings: dict[str, Any] = {}
+    shift: list[str] = []
     if question.balanced and workspace.dataset.target.kind is TargetKind.CLASS:
         labels_K = workspace.dataset.labels_N[chosen.indices_K.cpu()]
-        shares, shift = class_shift(workspace.dataset, labels_K)
-        findings["class_shares"] = shares
-        findings["words"] += shift
+        findings["class_shares"], shift = class_shift(workspace.dataset, labels_K)
+    # The choice comes first, then what it changes.
+    findings["words"] = [*done[:1], *shift, *done[1:], *alpha, *words]
     chosen = replace(chosen, findings={**chosen.findings, **findings})
     selection = _by_id(chosen, workspace.dataset.id_mapping)
     facts = (signals.facts, warm_up, soft, signals.scored_by)
@@ -204,7 +205,8 @@ def class_shift(dataset: Dataset, labels_K: Tensor) -> tuple[dict[str, Any], lis
         return shares, []
     name, before, after = dataset.class_names[most], data_C[most], subset_C[most]
     sentence = f"balanced: class {name} is {before:.1%} of the data and {after:.1%} of the subset"
-    return shares, [f"{sentence}; without balance it keeps its share"]
+    kept = "balanced=False or --no-balanced keeps its share"
+    return shares, [f"{sentence}; {kept}, and `class_shares` in the manifest has weights"]
 
 
 def _input_sentences(

@@ -255,6 +255,10 @@ class Plan:
     excludes_duplicates: bool = False
 
 
+# Smaller shares are named with a decimal.
+_NAMED_SHARE = 0.01
+
+
 def make_plan(evidence: Evidence) -> Plan:
     """Decide which examples to exclude, and how to choose among the rest."""
     if evidence.copies < REDUNDANT:
@@ -310,13 +314,16 @@ def _by_labels(evidence: Evidence) -> Plan:
         for error, wrong in zip(evidence.errors_C, wrong_C, strict=True)
     )
     kept = f"{100 * evidence.fraction:.2g}% of the examples"
-    least = f"without the {evidence.mean(excluded_C):.0%} with the lowest label quality"
+    least, left = "", evidence.mean(excluded_C)
+    if left:
+        share = f"{left:.0%}" if left >= _NAMED_SHARE else f"{left:.1%}"
+        least = f", without the {share} with the lowest label quality"
     is_small = evidence.fraction < _REPRESENTED and evidence.per_class < _REPRESENTED_PER_CLASS
     if is_small and (evidence.fewness > 0 or evidence.head_decides or any(excluded_C)):
-        reason = f"to keep {kept}: of each class those that represent it, {least}"
+        reason = f"to keep {kept}: of each class those that represent it{least}"
         return Plan(excluded_C, wrong_C, "facility_location", reason)
     if any(excluded_C):
-        reason = f"to keep {kept}: class-balanced random, {least}"
+        reason = f"to keep {kept}: class-balanced random{least}"
         return Plan(excluded_C, wrong_C, "random", reason)
     reason = (
         f"class-balanced random: no gain is known of choosing {kept} where labels are right and "
@@ -359,14 +366,15 @@ def _findings(
     evidence: Evidence, plan: Plan, found: LabelErrors, excluded: Tensor
 ) -> dict[str, Any]:
     noise = found.noise.overall
-    looks_wrong, interval = f"{noise.low:.1%} to {noise.high:.1%}", ""
+    interval = f"{noise.low:.1%} to {noise.high:.1%}"
+    wrong = f"how many labels are wrong is unknown: {interval}, as far as the head can tell"
     if noise.known_rate is not None:
-        looks_wrong, interval = f"{noise.rate:.1%}", f" (95% interval {looks_wrong})"
+        wrong = f"{noise.rate:.1%} of the labels look wrong (95% interval {interval})"
     by_quality = excluded[found.quality_N[excluded].argsort(stable=True)]
     return {
         "words": [
             plan.reason,
-            f"{looks_wrong} of the labels look wrong{interval}",
+            wrong,
             f"{evidence.copies:.1%} of the examples are near-duplicates of others",
         ],
         "method": plan.method,
