@@ -111,8 +111,9 @@ def read_row(source: str, data: Any, row: int) -> tuple[Any, Any]:
         return item[0], item[1]
     if isinstance(item, np.ndarray | Tensor):
         raise DataError(
-            f"{source}: row {row} is a {what} without a label. Give arrays as (X, y); without "
-            'labels any y of two classes serves with labels="none", strategy="facility_location".'
+            f"{source}: row {row} is a {what} without a label. Return (image, label), or give "
+            "(X, y); without labels any y of two classes serves with "
+            'labels="none", strategy="facility_location".'
         )
     raise DataError(
         f"{source}: row {row} is a {what}. Return (image, label), (tensor, label), or a dictionary "
