@@ -187,13 +187,33 @@ def needs_of_space(options: Mapping[str, Any]) -> frozenset[Need]:
     return FEATURES if options["space"] == "features" else SIGNALS
 
 
+class Growth(StrEnum):
+    """How a strategy's time grows with the number of examples."""
+
+    LINEAR = "linear"  # one look at each example
+    PAIRS = "pairs"  # every pair of examples, of a class where it selects by class
+    ITERATIONS = "iterations"  # a look at each example in every iteration
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A strategy's time; `formula` describes it in N examples, C classes, d features, k budget."""
+
+    growth: Growth = Growth.UNKNOWN
+    formula: str = ""
+
+    def __str__(self) -> str:
+        return self.formula or self.growth.value
+
+
 @dataclass(frozen=True)
 class Strategy:
     """A selection algorithm and its description for the service.
 
     function: `f(signals, budget, *, options..., seed) -> Selection`, with `seed` if it draws.
     Balanced, it sees one class at a time; one that takes `balanced` shares the budget itself.
-    cost: such as `N^2 (C + d)`, with N examples, C classes, d features, k budget.
+    cost: decides in which process a request waits, and how much memory it may take.
     needs, kinds: its inputs and targets, or functions of all options' values.
     prepare: `f(signals, *, options..., seed) -> Signals`, applied once to all examples before they
     are split by class.
@@ -206,7 +226,7 @@ class Strategy:
     function: Callable[..., Selection]
     summary: str
     paper: str = ""
-    cost: str = ""
+    cost: Cost = Cost()
     balance: Balance = Balance.BY_DEFAULT
     returns_weights: bool = False
     needs: frozenset[Need] | Callable[[Mapping[str, Any]], frozenset[Need]] = SIGNALS
@@ -220,12 +240,6 @@ class Strategy:
 
     def __call__(self, *arguments: Any, **options: Any) -> Selection:
         return self.function(*arguments, **options)
-
-    @property
-    def is_linear(self) -> bool:
-        """Whether its cost is one pass over the examples."""
-        letters = set(re.findall("[A-Za-z]+", self.cost))
-        return bool(letters) and letters <= {"N", "C", "d", "log"} and "^" not in self.cost
 
     @property
     def name(self) -> str:

@@ -1,6 +1,6 @@
 """Users' strategies: the decorator's fields and the function's signature and result, checked.
 
-Inputs and kinds of targets may be given by their names: needs=["features"].
+Inputs, kinds of targets, balance and cost may be given by name: needs=["features"], cost="linear".
 """
 
 from __future__ import annotations
@@ -19,16 +19,14 @@ from lipt.common.targets.kinds import TargetKind
 from lipt.common.text import did_you_mean
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.selection.selection import Selection
-from lipt.core.selection.strategy import Balance, Need, Preset, Strategy
+from lipt.core.selection.strategy import Balance, Cost, Growth, Need, Preset, Strategy
 
 EnumT = TypeVar("EnumT", bound=StrEnum)
 
 _EXAMPLE = '@lipt.strategy(summary="the last ones", needs=["features"])'
 _FIELDS = {field.name: field for field in fields(Strategy)[1:]}
 _TYPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
-    **dict.fromkeys(
-        ("summary", "paper", "cost", "proxy"), ("a text", lambda v: isinstance(v, str))
-    ),
+    **dict.fromkeys(("summary", "paper", "proxy"), ("a text", lambda v: isinstance(v, str))),
     **dict.fromkeys(
         ("returns_weights", "rechecks", "averages"), ("True or False", lambda v: type(v) is bool)
     ),
@@ -60,6 +58,7 @@ def user_strategy(function: Any, about: Mapping[str, Any]) -> Strategy:
             given[name] = _names_or_function(name, kind, given[name])
     if "balance" in given:
         (given["balance"],) = _members("balance", Balance, given["balance"], at_most=1)
+    given["cost"] = _cost(given.get("cost", Cost()))
     if "proxy" in given:
         Proxy.parse(given["proxy"])
     if not inspect.isfunction(function):
@@ -70,6 +69,13 @@ def user_strategy(function: Any, about: Mapping[str, Any]) -> Strategy:
     strategy = Strategy(function, **given)
     _require_signature(strategy)
     return strategy
+
+
+def _cost(value: Any) -> Cost:
+    if isinstance(value, Cost):
+        return value
+    (growth,) = _members("cost", Growth, value, at_most=1)
+    return Cost(growth)
 
 
 def _names_or_function(name: str, kind: type[EnumT], value: Any) -> Any:

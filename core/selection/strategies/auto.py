@@ -43,7 +43,7 @@ from lipt.core.selection.selection import (
 )
 from lipt.core.selection.strategies.facility_location import facility_location
 from lipt.core.selection.strategies.random_draws import uniform
-from lipt.core.selection.strategy import SIGNALS, Need, built_in
+from lipt.core.selection.strategy import SIGNALS, Cost, Growth, Need, built_in
 from lipt.core.signals.signals import Signals, required, unlabelled
 
 # Main training to the end, or stopped early as in a search of hyper-parameters.
@@ -97,7 +97,7 @@ _MAX_NAMED = 1000
 
 @built_in(
     summary="what suits the data; random where no gain is known",
-    cost="N (C + d) + N^2 d / C",
+    cost=Cost(Growth.PAIRS, "N (C + d) + N^2 d / C"),
     needs=SIGNALS | {Need.DUPLICATES},
     revision=1,
     proxy="auto",

@@ -25,6 +25,8 @@ from lipt.core.selection.selection import (
     proportional_quotas,
 )
 from lipt.core.selection.strategy import (
+    Cost,
+    Growth,
     Preset,
     Strategy,
     WarmUp,
@@ -88,7 +90,9 @@ def test_entries_describe_their_functions(strategy: Strategy) -> None:
 
 
 def test_linear_strategies_are_listed() -> None:
-    linear = {name for name, strategy in STRATEGIES.items() if strategy.is_linear}
+    linear = {
+        name for name, strategy in STRATEGIES.items() if strategy.cost.growth is Growth.LINEAR
+    }
     assert linear == {
         *("uniform", "uniform_per_class", "el2n", "grand", "entropy", "margin"),
         *("least_confidence", "moderate", "ccs", "forgetting", "aum", "dual", "disagreement"),
@@ -131,7 +135,7 @@ def test_a_decorated_function_is_a_strategy_by_its_name() -> None:
     signals = signals_of(errors_NC=torch.ones(6, 2))
     chosen = choose(newest, signals, 2, balanced=False, options={"skipped": "1"})
     assert chosen.indices_K.tolist() == [3, 4]
-    assert not newest.is_linear
+    assert newest.cost == Cost()
     with pytest.raises(ConfigError, match="there is a strategy 'el2n' already"):
         lipt.strategy(summary="another")(registry.find_strategy("el2n").function)
     assert lipt.strategy(newest.function, summary="the last ones") == registry.STRATEGIES["newest"]
