@@ -39,7 +39,7 @@ from lipt.coordinator.runs.transitions import (
     requeued,
     with_result,
 )
-from lipt.coordinator.state.records import LearnerRecord, RunRecord, SilentEnd
+from lipt.coordinator.state.records import LearnerFailure, LearnerRecord, RunRecord, SilentEnd
 
 logger = logging.getLogger(__name__)
 
@@ -226,7 +226,7 @@ class Dispatcher:
         granted = RunLearner(run, learner)
         # With copies, a second lease is redundancy, not a failure.
         if learner.epoch > 1 and not learner.unconfirmed:
-            self._record(EventKind.LEARNER_REASSIGNED, granted.lease, learner.message)
+            self._record(EventKind.LEARNER_REASSIGNED, granted.lease, learner.latest_reason)
         return granted
 
     def _waiting_learners(self) -> list[policy.QueuedLearners]:
@@ -320,18 +320,16 @@ class Dispatcher:
         require_lease(run, lease)
         return run, False
 
-    async def fail(self, lease: LeaseId, reason: str) -> None:
+    async def fail(self, lease: LeaseId, failure: LearnerFailure) -> None:
         if lease.key.is_range:
-            self._take_range_back(lease, reason, failed=True)
+            self._take_range_back(lease, failure.cause, failed=True)
             return
 
         def failed(run: RunRecord, learner: LearnerRecord) -> LearnerRecord:
             most = run.config.learners.max_attempts
-            return after_failure(
-                learner, worker_id=lease.worker_id, reason=reason, max_attempts=most
-            )
+            return after_failure(learner, failure, worker_id=lease.worker_id, max_attempts=most)
 
-        await self._take_back(lease, EventKind.LEARNER_FAILED, reason, failed)
+        await self._take_back(lease, EventKind.LEARNER_FAILED, failure.cause, failed)
 
     async def give_back(self, lease: LeaseId, *, too_large: str = "") -> None:
         """Requeue a learner or range; after `too_large` the worker gets no more of its run."""

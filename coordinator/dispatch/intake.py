@@ -30,7 +30,7 @@ from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.leases import LeaseId, RangeGrant
 from lipt.coordinator.instruments import LEARNER_BYTES, LEARNER_TRAIN
 from lipt.coordinator.runs.transitions import LearnerResult
-from lipt.coordinator.state.records import RunRecord
+from lipt.coordinator.state.records import FailureReason, LearnerFailure, RunRecord
 from lipt.core.learner.learner import is_pruned_from
 from lipt.core.results import frozen_names_of
 
@@ -109,7 +109,8 @@ class Intake:
                 with span("check learner", run_id=key.run_id, assignment_id=str(key)):
                     await loop.run_in_executor(self._learner_thread, check)
             except LearnerRejectedError as error:
-                await self.dispatcher.fail(lease, str(error))
+                rejected = LearnerFailure(reason=FailureReason.REJECTED, detail=str(error))
+                await self.dispatcher.fail(lease, rejected)
                 raise
             await self.dispatcher.commit(lease, result)
         encoding = run.config.learners.encoding.value

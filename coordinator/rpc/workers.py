@@ -16,7 +16,7 @@ from lipt.common.observability.logs import log_about
 from lipt.common.observability.tracing import TRACEPARENT
 from lipt.common.rpc.handlers import Context
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, enum_value, fill_message
-from lipt.common.states import LearnerPhase
+from lipt.common.states import DivergedQuantity, Divergence, LearnerPhase
 from lipt.coordinator.access.caller import current_caller, require_unguessable
 from lipt.coordinator.dispatch.dispatcher import Demand, Dispatcher
 from lipt.coordinator.dispatch.intake import Intake
@@ -25,6 +25,7 @@ from lipt.coordinator.rpc.limits import shown_by
 from lipt.coordinator.rpc.messages import protocol_version
 from lipt.coordinator.runs.store import LearnerProgress
 from lipt.coordinator.runs.transitions import LearnerResult
+from lipt.coordinator.state.records import FailureReason, LearnerFailure
 from lipt.v1 import worker_pb2 as pb
 from lipt.v1 import worker_pb2_grpc
 
@@ -123,7 +124,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             too_large = request.error[:1000] or "it is over its limits"
             await self.dispatcher.give_back(lease, too_large=too_large)
         elif request.error:
-            await self.dispatcher.fail(lease, request.error[:1000])
+            await self.dispatcher.fail(lease, _failure(request))
         else:
             await self.dispatcher.give_back(lease)
         return pb.ReleaseAssignmentResponse()
@@ -201,3 +202,15 @@ async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, ResultT]) -> Res
         stopping.cancel()
         working.cancel()
         await asyncio.wait({working})
+
+
+def _failure(request: pb.ReleaseAssignmentRequest) -> LearnerFailure:
+    sent = request.divergence
+    quantity = enum_value(pb.DivergedQuantity.DESCRIPTOR, sent.quantity)
+    if quantity not in set(DivergedQuantity):
+        return LearnerFailure(reason=FailureReason.ERROR, detail=request.error[:1000])
+    return LearnerFailure(
+        reason=FailureReason.DIVERGED,
+        detail=request.error[:1000],
+        divergence=Divergence(DivergedQuantity(quantity), sent.step, sent.num_steps),
+    )

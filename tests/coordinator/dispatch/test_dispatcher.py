@@ -16,8 +16,9 @@ from lipt.coordinator.dispatch.policy import choose_learner
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.runs.store import LearnerProgress
 from lipt.coordinator.runs.transitions import LearnerResult
+from lipt.coordinator.state.records import LearnerFailure
 from tests.coordinator.dispatch.conftest import Bench
-from tests.coordinator.made_up_runs import made_up_run
+from tests.coordinator.made_up_runs import error, made_up_run
 
 RESULT = LearnerResult(BlobName.of(b"learner"), loss=1.0, train_seconds=2.0, bytes_received=3)
 
@@ -304,20 +305,26 @@ async def test_a_learner_above_a_worker_s_limits_goes_to_another(bench: Bench) -
 OTHER_RESULT = LearnerResult(BlobName.of(b"other"), loss=1.0, train_seconds=2.0, bytes_received=3)
 
 
+FAILURE = error("NaN")
+
+
 @pytest.mark.parametrize(
     ("first", "second", "refused"),
     [
         (RESULT, RESULT, type(None)),
         (RESULT, OTHER_RESULT, StaleLeaseError),
-        (RESULT, "NaN", StaleLeaseError),
-        ("NaN", RESULT, StaleLeaseError),
+        (RESULT, FAILURE, StaleLeaseError),
+        (FAILURE, RESULT, StaleLeaseError),
     ],
 )
 async def test_the_first_of_two_concurrent_results_counts(
     bench: Bench, first: Any, second: Any, refused: type
 ) -> None:
     lease = await bench.leased(made_up_run())
-    ways: dict[type, Any] = {str: bench.dispatcher.fail, LearnerResult: bench.dispatcher.commit}
+    ways: dict[type, Any] = {
+        LearnerFailure: bench.dispatcher.fail,
+        LearnerResult: bench.dispatcher.commit,
+    }
     calls = (ways[type(it)](lease, it) for it in (first, second))
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [type(None), refused]

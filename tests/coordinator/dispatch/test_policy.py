@@ -37,7 +37,7 @@ from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.maintenance import needs_of
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, SilentEnd, UnconfirmedResult
 from tests.coordinator.dispatch.conftest import Bench
-from tests.coordinator.made_up_runs import having, made_up_run
+from tests.coordinator.made_up_runs import error, having, made_up_run
 
 NOW = 1000.0
 
@@ -75,7 +75,7 @@ def test_the_lowest_unreserved_index_of_the_oldest_run_goes_first() -> None:
 def test_a_failed_learner_prefers_another_worker() -> None:
     run = made_up_run(num_learners=1)
     run = run.with_learner(
-        after_failure(run.learners[0], worker_id="bad", reason="NaN", max_attempts=3)
+        after_failure(run.learners[0], error("NaN"), worker_id="bad", max_attempts=3)
     )
     bad, good = worker("bad"), worker("good")
     assert chosen(bad, [run], alive=[good]) is None
@@ -122,7 +122,7 @@ def test_learner_is_in_quarantine_after_three_silent_ends_in_a_row_at_one_step(
 
 def test_a_failure_with_a_reason_is_not_a_silent_end() -> None:
     run = ended(made_up_run(), (0, 1), (0, 2))
-    failed = after_failure(run.learners[0], worker_id="w", reason="NaN", max_attempts=9)
+    failed = after_failure(run.learners[0], error("NaN"), worker_id="w", max_attempts=9)
     run = ended(run.with_learner(failed), (0, 3))
     assert next_trial_at(consecutive_ends(run.learners[0], SILENT)) is None
 
@@ -183,7 +183,7 @@ def test_a_worker_is_not_offered_a_run_above_its_limits() -> None:
     # Nor does it keep a learner from one on which it failed.
     failed = made_up_run(num_learners=1)
     failed = failed.with_learner(
-        after_failure(failed.learners[0], worker_id="w", reason="NaN", max_attempts=3)
+        after_failure(failed.learners[0], error("NaN"), worker_id="w", max_attempts=3)
     )
     assert chosen(worker(), [failed], alive=[small]) == ("r", 0)
 

@@ -40,7 +40,7 @@ from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from tests.clock import Clock
 from tests.coordinator.dispatch.conftest import Bench
-from tests.coordinator.made_up_runs import leased, made_up_run
+from tests.coordinator.made_up_runs import error, leased, made_up_run
 from tests.meters import sums
 
 VERSIONS = {"lipt": "0.1.0", "torch": "2", "cpu": "x"}
@@ -396,7 +396,7 @@ async def test_a_worker_with_other_data_gets_no_range(bench: Bench) -> None:
     assert await bench.acquire(other) is None
     again = cast("RangeGrant", await next_work(bench, next_))
     assert again.lease.key == held.lease.key
-    await bench.dispatcher.fail(again.lease, "it cannot be read.")
+    await bench.dispatcher.fail(again.lease, error("unread"))
     assert cast("RangeGrant", await next_work(bench, next_)).lease.key.learner == 1
 
 
