@@ -121,11 +121,6 @@ class WarmUp:
             raise ValueError(f"{text!r} is no pre-training")
         return cls(float(found[1]), int(found[2] or 1))
 
-    @classmethod
-    def among(cls, options: Mapping[str, str]) -> Self | None:
-        """The warm-up among a strategy's valid options."""
-        return cls.parse(options.get(PRETRAINING, LIPT))
-
     def __str__(self) -> str:
         epochs = repr(self.epochs).removesuffix(".0")
         return f"epochs:{epochs}" + (f"x{self.models}" if self.models > 1 else "")
@@ -141,9 +136,7 @@ WARM_UP_OPTION = Option(
     "what the model that is looked at was trained by: LiPT, or N ordinary epochs (R models)",
     LIPT,
     (LIPT, "epochs:N", "epochs:NxR"),
-    TypeAdapter(
-        Annotated[str, BeforeValidator(lambda value: str(WarmUp.parse(str(value)) or LIPT))]
-    ),
+    TypeAdapter(Annotated[Any, BeforeValidator(WarmUp.parse)]),
 )
 
 
@@ -266,25 +259,32 @@ class Strategy:
         return bool(needs & MODEL_NEEDS) and Need.DYNAMICS not in needs and self.proxy == "soup"
 
     def parse_options(self, given: Mapping[str, str]) -> dict[str, Any]:
-        """Values of all options by name, from texts or defaults; StrategyOptionError if invalid."""
-        values = {option.name: option.default_value for option in self.options}
+        """Values of its own options, from texts or defaults; StrategyOptionError if invalid."""
+        values = {option.name: option.default_value for option in self.own_options}
         if unknown := sorted(given.keys() - values):
             described = (f"{option.name} ({' | '.join(option.allowed)})" for option in self.options)
-            listed = f"Its options: {', '.join(described)}" if values else "It takes none"
+            listed = f"Its options: {', '.join(described)}" if self.options else "It takes none"
             raise StrategyOptionError(
                 f"strategy {self.name!r} has no option {unknown[0]!r}. {listed}."
             )
-        for option in self.options:
+        for option in self.own_options:
             if option.name in given:
-                text = given[option.name]
-                try:
-                    values[option.name] = option.adapter.validate_python(text)
-                except ValidationError:
-                    raise StrategyOptionError(
-                        f"option {option.name} of strategy {self.name!r} cannot be {text!r}. "
-                        f"Choose one of: {', '.join(option.allowed)} (default {option.default})."
-                    ) from None
+                values[option.name] = self._parse(option, given[option.name])
         return values
+
+    def parse_warm_up(self, text: str) -> WarmUp | None:
+        """The warm-up in the option `pretraining`, None for LiPT's own; StrategyOptionError."""
+        warm_up: WarmUp | None = self._parse(WARM_UP_OPTION, text)
+        return warm_up
+
+    def _parse(self, option: Option, text: str) -> Any:
+        try:
+            return option.adapter.validate_python(text)
+        except ValidationError:
+            raise StrategyOptionError(
+                f"option {option.name} of strategy {self.name!r} cannot be {text!r}. "
+                f"Choose one of: {', '.join(option.allowed)} (default {option.default})."
+            ) from None
 
     def preset(self, name: str) -> Preset:
         """The preset of that name, empty for the defaults; UnknownNameError if there is none."""

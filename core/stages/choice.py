@@ -36,7 +36,7 @@ from lipt.core.proxies.ridge import class_weights, leave_one_out, weighted_accur
 from lipt.core.selection.select import find_strategy, select
 from lipt.core.selection.selection import Selection
 from lipt.core.selection.strategies.auto import gather
-from lipt.core.selection.strategy import MODEL_NEEDS, Need, WarmUp
+from lipt.core.selection.strategy import MODEL_NEEDS, PRETRAINING, Need
 from lipt.core.signals.signals import (
     Signals,
     UserFeatures,
@@ -102,10 +102,11 @@ class Chosen:
 
 def manifest_of(question: Question, chosen: Chosen) -> dict[str, Any]:
     """The manifest of a question and its answer."""
+    warm_up = {} if question.warm_up is None else {PRETRAINING: str(question.warm_up)}
     return {
         "strategy": question.strategy,
         "preset": question.preset,
-        "options": dict(question.options),
+        "options": {**dict(question.options), **warm_up},
         "labels": "none" if question.unlabelled else "given",
         "proxy": {
             # None if neither a head nor a model is used.
@@ -325,9 +326,8 @@ def _signals(
 ) -> tuple[Signals, WarmUpSignals | None]:
     dataset, config, needs, warmed = workspace.dataset, question.config, question.needs, None
     proxy = None if question.proxy is None else Proxy.parse(question.proxy)
-    warm_up = WarmUp.among(dict(question.options))
-    if warm_up is not None:
-        warmed = warm_up_signals(workspace, question, warm_up)
+    if question.warm_up is not None:
+        warmed = warm_up_signals(workspace, question, question.warm_up)
     # Validate them before the model's expensive pass over the data.
     own = _own_features(workspace, question)
     if warmed is not None:

@@ -181,7 +181,7 @@ def test_options_are_keyword_only_parameters_given_as_texts() -> None:
     assert [option.help for option in OPTIONS] == ["", "what large weights cost", "", "", ""]
     given = {"solver": "stochastic", "penalty": "0.25", "exact": "true", "limit": "3"}
     expected = {"solver": "stochastic", "penalty": 0.25, "rounds": 15, "exact": True, "limit": 3}
-    assert EXAMPLE.parse_options(given) == expected | {"pretraining": "lipt"}
+    assert EXAMPLE.parse_options(given) == expected
     assert EXAMPLE.parse_options({})["limit"] == "all"
 
 
@@ -277,7 +277,8 @@ def test_strategies_with_a_model_have_the_warm_up_option() -> None:
     assert having.isdisjoint({"auto", "uniform", "uniform_per_class", "clipcov"})
     assert having.isdisjoint({"forgetting", "aum", "dual", "disagreement"})
     assert having >= {"grand", "el2n", "craig", "glister", "kcenter", "facility_location", "ccs"}
-    assert find_strategy("craig").parse_options({})["pretraining"] == "lipt"
+    assert find_strategy("craig").parse_warm_up("lipt") is None
+    assert find_strategy("craig").parse_warm_up("epochs:2x3") == WarmUp(2.0, 3)
 
 
 def test_the_largest_scores_come_first_and_ties_keep_data_set_order() -> None:
