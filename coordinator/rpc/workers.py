@@ -20,7 +20,14 @@ from lipt.common.states import DivergedQuantity, Divergence, LearnerPhase
 from lipt.coordinator.access.caller import current_caller, require_unguessable
 from lipt.coordinator.dispatch.dispatcher import Demand, Dispatcher
 from lipt.coordinator.dispatch.intake import Intake
-from lipt.coordinator.dispatch.leases import AssignmentKey, LeaseId, RangeGrant, RunLearner
+from lipt.coordinator.dispatch.leases import (
+    LearnerLease,
+    LeaseId,
+    RangeGrant,
+    RangeLease,
+    RunLearner,
+    lease_of,
+)
 from lipt.coordinator.rpc.limits import shown_by
 from lipt.coordinator.rpc.messages import protocol_version
 from lipt.coordinator.runs.store import LearnerProgress
@@ -101,7 +108,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         self, request: pb.CommitResultRequest, context: Context
     ) -> pb.CommitResultResponse:
         lease = self._leased(request, context)
-        if lease.key.is_range:
+        if isinstance(lease, RangeLease):
             range_blob = blob_from_proto(request.result)
             await self.intake.take_range(lease, range_blob, request.data_proof)
             return pb.CommitResultResponse()
@@ -147,14 +154,14 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
 
     def _leased(self, request: Any, context: Context) -> LeaseId:
         self._require_worker(request.worker_id, context)
-        key = AssignmentKey.parse(request.assignment_id)
-        lease = LeaseId(key, request.epoch, request.worker_id)
+        lease = lease_of(request.assignment_id, request.epoch, request.worker_id)
         self._log_about(lease)
         return lease
 
     def _log_about(self, lease: LeaseId) -> None:
-        key = lease.key
-        log_about(run=key.run_id, assignment=key, learner=key.learner, worker=lease.worker_id)
+        log_about(assignment=lease.key, worker=lease.worker_id)
+        if isinstance(lease, LearnerLease):
+            log_about(run=lease.key.run_id, learner=lease.key.learner)
 
     def _range(self, grant: RangeGrant) -> pb.Assignment:
         return pb.Assignment(

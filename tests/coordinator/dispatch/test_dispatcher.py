@@ -11,7 +11,7 @@ from lipt.common.observability.logs import EventKind
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.dispatch import dispatcher as module
 from lipt.coordinator.dispatch import policy
-from lipt.coordinator.dispatch.leases import AssignmentKey, LeaseId, RunLearner
+from lipt.coordinator.dispatch.leases import LearnerLease, RangeAssignment, RangeLease, RunLearner
 from lipt.coordinator.dispatch.policy import choose_learner
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.runs.store import LearnerProgress
@@ -95,7 +95,7 @@ async def test_a_worker_cannot_commit_after_its_lease_went_to_another(bench: Ben
     bench.clock.now = 31.0
     await bench.expire()
     new = await bench.take(heir)
-    assert new == LeaseId(old.key, old.epoch + 1, heir)
+    assert new == LearnerLease(old.key, old.epoch + 1, heir)
     with pytest.raises(StaleLeaseError):
         await bench.dispatcher.commit(old, RESULT)
     with pytest.raises(StaleLeaseError):  # before its files are read
@@ -296,7 +296,7 @@ async def test_a_learner_above_a_worker_s_limits_goes_to_another(bench: Bench) -
     await bench.dispatcher.give_back(lease, too_large="again")  # harmless
     assert bench.state() is LearnerState.LEASED
     # A lease that is not its own, of a run or a scan, adds nothing to what it has declined.
-    other = LeaseId(AssignmentKey("scan-1", 0), 1, large)
+    other = RangeLease(RangeAssignment("scan-1", 0), 1, large)
     for foreign in (lease._replace(worker_id=large), other):
         await bench.dispatcher.give_back(foreign, too_large="no lease of this worker")
     assert bench.dispatcher.workers.note_call(large).declined == frozenset()

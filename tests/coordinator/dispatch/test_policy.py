@@ -11,7 +11,7 @@ from lipt.common.errors import StaleLeaseError
 from lipt.common.observability.logs import EventKind
 from lipt.common.states import LearnerState
 from lipt.coordinator.access.caller import ANYBODY, Caller
-from lipt.coordinator.dispatch.leases import AssignmentKey, LeaseId
+from lipt.coordinator.dispatch.leases import LearnerAssignment, LearnerLease
 from lipt.coordinator.dispatch.policy import (
     QueuedLearners,
     candidates,
@@ -58,8 +58,8 @@ def chosen(
     runs: Sequence[RunRecord],
     *,
     alive: Sequence[WorkerRecord] = (),
-    reserved: Collection[AssignmentKey] = (),
-) -> AssignmentKey | None:
+    reserved: Collection[LearnerAssignment] = (),
+) -> LearnerAssignment | None:
     found = candidates(map(waiting, runs), now=NOW, reserved=reserved)
     candidate = choose_learner(who, found, alive=lambda: alive)
     return None if candidate is None else candidate.key
@@ -69,7 +69,7 @@ def test_the_lowest_unreserved_index_of_the_oldest_run_goes_first() -> None:
     old = having(made_up_run("old"), LearnerState.DONE)
     runs = [old, made_up_run("new")]
     assert chosen(worker(), runs) == ("old", 1)
-    assert chosen(worker(), runs, reserved={AssignmentKey("old", 1)}) == ("old", 2)
+    assert chosen(worker(), runs, reserved={LearnerAssignment("old", 1)}) == ("old", 2)
 
 
 def test_a_failed_learner_prefers_another_worker() -> None:
@@ -138,7 +138,7 @@ def test_a_quarantined_learner_goes_last_and_when_due() -> None:
     old = old.with_learner(old.learners[2].changed(state=LearnerState.DONE))
     runs = [QueuedLearners(old, range(2)), waiting(made_up_run("new", num_learners=1))]
 
-    def keys_at(now: float) -> list[AssignmentKey]:
+    def keys_at(now: float) -> list[LearnerAssignment]:
         return [candidate.key for candidate in candidates(runs, now=now, silent=SILENT)]
 
     assert keys_at(62.9) == [("old", 1), ("new", 0)]
@@ -151,14 +151,14 @@ def test_silent_ends_of_a_run_add_up_until_its_first_result() -> None:
         run = ended(run, (0, at), index=index)
     run = ended(run, (0, 4), index=1)
 
-    def keys_at(now: float, run: RunRecord, *reserved: AssignmentKey) -> list[int]:
+    def keys_at(now: float, run: RunRecord, *reserved: LearnerAssignment) -> list[int]:
         found = candidates([waiting(run)], now=now, silent=SILENT, reserved=reserved)
         return [candidate.learner.index for candidate in found]
 
     # All are held back; the one that ended most workers is tried alone, after a pause.
     assert keys_at(126.9, run) == []
     assert keys_at(127.0, run) == [1]
-    assert keys_at(127.0, run, AssignmentKey("old", 1)) == []
+    assert keys_at(127.0, run, LearnerAssignment("old", 1)) == []
     tried = run.with_learner(run.learners[1].changed(state=LearnerState.LEASED))
     assert keys_at(9e9, tried) == []
     assert "4 learners are in quarantine: 4 workers" in quarantine_reason(waiting(run), SILENT)
@@ -360,7 +360,7 @@ def test_unconfirmed_results_are_not_collected() -> None:
     assert not set(held.files) & needed(run.with_learner(taken))
 
 
-async def train(bench: Bench, name: str, content: str) -> LeaseId:
+async def train(bench: Bench, name: str, content: str) -> LearnerLease:
     lease = await bench.take(bench.join(name))
     await bench.dispatcher.commit(lease, result(content))
     return lease

@@ -17,7 +17,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
     SoupResult,
 )
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
-from lipt.coordinator.dispatch.leases import LeaseId, RunLearner, steady_clock
+from lipt.coordinator.dispatch.leases import LearnerLease, RunLearner, steady_clock
 from lipt.coordinator.instruments import STAGES
 from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
@@ -101,7 +101,7 @@ class Bench:
         await task
         return self.store.find("r")
 
-    async def take(self, name: str) -> LeaseId:
+    async def take(self, name: str) -> LearnerLease:
         worker_id = self.dispatcher.workers.register(
             name, name=name, device="cpu", versions={}, allowed_modules=()
         ).worker_id
