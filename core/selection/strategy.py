@@ -243,6 +243,10 @@ class Strategy:
         return "balanced" in inspect.signature(self.function).parameters
 
     @cached_property
+    def draws(self) -> bool:
+        return "seed" in inspect.signature(self.function).parameters
+
+    @cached_property
     def options(self) -> tuple[Option, ...]:
         """The options of its signatures, and the warm-up's if it can have one."""
         return (*self.own_options, *((WARM_UP_OPTION,) if self.can_be_warmed_up else ()))

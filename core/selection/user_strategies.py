@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -165,4 +165,4 @@ def require_selection(name: str, found: Any, budget: int, num_examples: int) -> 
             f"{weights_K.numel()} weights, for a budget of {budget} among {num_examples} examples. "
             "Return so many rows from 0, each once, and finite weights from 0."
         )
-    return Selection(indices_K, weights_K, found.stopped_early, found.findings)
+    return replace(found, indices_K=indices_K, weights_K=weights_K)

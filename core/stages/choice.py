@@ -15,7 +15,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from inspect import signature
 from typing import Any
 
 import torch
@@ -170,7 +169,13 @@ def choose(
     learned = inputs.of_model or not _LEARNED.isdisjoint(inputs.used | inputs.tried)
     # With weights of its own, or a warm-up, a request looks at no learner.
     pretrained = bool(learned and question.num_merged)
-    words = _input_sentences(question, inputs, heads, chosen.findings, len(workspace.dataset))
+    words = _input_sentences(
+        question,
+        inputs,
+        heads,
+        is_random=chosen.is_random,
+        num_examples=len(workspace.dataset),
+    )
     alpha = [_alpha(soft.facts)] if soft else []
     findings: dict[str, Any] = {"words": [*done, *alpha, *words]}
     if question.balanced and workspace.dataset.target.kind is TargetKind.CLASS:
@@ -246,21 +251,19 @@ def _input_sentences(
     question: Question,
     inputs: _Inputs,
     heads: Sequence[Facts],
-    findings: Facts,
+    *,
+    is_random: bool | None,
     num_examples: int,
 ) -> list[str]:
     """Sentences on the head, on the learners, and on whether seed and model can matter."""
-    strategy, needs, of_model = find_strategy(question.strategy), question.needs, inputs.of_model
+    needs, of_model = question.needs, inputs.of_model
     unneeded = next((head["unneeded"] for head in heads if "unneeded" in head), None)
     learners = _learners_sentence(question, inputs, unneeded)
-    draws = "seed" in signature(strategy.function).parameters
-    if "method" in findings:
-        draws = findings["method"] == "random"
     # Heads of more examples choose their penalty on a drawn sample.
     drawn = any(head["drawn"] or num_examples > MAX_SAMPLE for head in heads)
     if of_model or (inputs.used | inputs.tried).intersection(TRAINED_FEATURES):
         mattered = "another seed or model may give another subset"
-    elif draws or drawn or Need.VALIDATION in needs:
+    elif is_random or drawn or Need.VALIDATION in needs:
         mattered = "another seed may give another subset; no model was used"
     else:
         mattered = "any seed and model give this subset"

@@ -143,7 +143,8 @@ def auto(
         candidates.append((rows[:num_candidates].sort().values, quota))
         excluded.append(rows[num_candidates:])
     chosen = _choose(signals, candidates, plan.method, seed)
-    return replace(chosen, findings=_findings(evidence, plan, found, torch.cat(excluded)))
+    findings = _findings(evidence, plan, found, torch.cat(excluded))
+    return replace(chosen, findings=findings, is_random=plan.method == "random")
 
 
 @dataclass(frozen=True)
@@ -408,7 +409,7 @@ def auto_strata(signals: Signals, budget: int, *, balanced: bool, seed: int) -> 
         "copies": copies,
         "excluded": {"count": int(surplus_N.sum())},
     }
-    return replace(_choose(signals, strata, "random", seed), findings=findings)
+    return replace(_choose(signals, strata, "random", seed), findings=findings, is_random=True)
 
 
 def surplus_duplicates(pictures_N: Tensor) -> Tensor:

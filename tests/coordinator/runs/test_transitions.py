@@ -419,8 +419,7 @@ def test_an_open_run_s_refusal_has_its_progress_and_a_command() -> None:
     [
         (RunState.FAILED, "its workers went home.", "has failed: its workers went home."),
         (RunState.FAILED, "no sentence", "has failed: no sentence."),
-        # As the driver's record has it.
-        (RunState.CANCELLED, "cancelled", "was cancelled."),
+        (RunState.CANCELLED, "", "was cancelled."),
     ],
 )
 def test_an_ended_run_s_refusal_has_its_reason(state: RunState, message: str, said: str) -> None:
