@@ -30,6 +30,7 @@ from lipt.common.errors import DivergedError
 from lipt.common.inputs.specs import InputFormat
 from lipt.common.models.head import freeze, head_names
 from lipt.common.observability.tracing import span
+from lipt.common.states import Divergence
 from lipt.common.weights.checkpoints import read_checkpoint
 from lipt.common.weights.encodings import encode_weights
 from lipt.common.weights.files import Weights, pack, specs_of
@@ -178,12 +179,12 @@ def _all_learners(
     cuts: Sequence[tuple[Tensor, float]],
 ) -> tuple[CommittedLearner, ...]:
     """Train the learners one after another, without those that diverge, as a coordinator does."""
-    learners, diverged = list[CommittedLearner](), list[str]()
+    learners, diverged = list[CommittedLearner](), list[Divergence]()
     for index, (ids, density) in enumerate(cuts):
         try:
             learners.append(one_learner(workspace, config, inputs, initial, index, ids, density))
         except DivergedError as error:
-            diverged.append(str(error))
+            diverged.append(error.divergence)
     if diverged:
         message = divergence_message(diverged, len(cuts))
         if len(learners) < config.learners.min_learners:

@@ -33,6 +33,7 @@ from lipt.coordinator.access.caller import Caller, current_caller
 from lipt.coordinator.access.tokens import Tokens
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
+from lipt.coordinator.dispatch.leases import LearnerLease
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.rpc.messages import (
     message_of,
@@ -211,7 +212,7 @@ class InfoService(info_pb2_grpc.InfoServiceServicer):
         return run_view(self.store, record, waiting_reason=waiting)
 
     def _worker(self, worker: WorkerRecord) -> pb.WorkerInfo:
-        held = self.dispatcher.leases.held_by(worker.worker_id)
+        held = self.dispatcher.leases.held_by(worker.worker_id, LearnerLease)
         scored = self.dispatcher.scans.held_by(worker.worker_id)
         key = held.key if held else None
         learner = f"{self.store.find(key.run_id).name}/{key.learner}" if key else ""

@@ -15,7 +15,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from inspect import signature
 from typing import Any
 
 import torch
@@ -31,12 +30,12 @@ from lipt.common.signals import row_blocks
 from lipt.common.subsets import Examples
 from lipt.common.targets.kinds import TargetKind
 from lipt.core.diagnosis.label_errors import find_label_errors
-from lipt.core.proxies.proxy import MAX_SAMPLE, SOUP, FeatureKind, Proxy
+from lipt.core.proxies.proxy import MAX_SAMPLE, SOUP, FeatureKind, Proxy, with_features_as_text
 from lipt.core.proxies.ridge import class_weights, leave_one_out, weighted_accuracy
 from lipt.core.selection.select import find_strategy, select
 from lipt.core.selection.selection import Selection
 from lipt.core.selection.strategies.auto import gather
-from lipt.core.selection.strategy import MODEL_NEEDS, Need, WarmUp
+from lipt.core.selection.strategy import MODEL_NEEDS, PRETRAINING, Need
 from lipt.core.signals.signals import (
     Signals,
     UserFeatures,
@@ -61,11 +60,12 @@ from lipt.core.stages.warm_up import (
 from lipt.core.workspace import Workspace
 
 Facts = Mapping[str, Any]
+_LEARNED = frozenset({FeatureKind.SOUP, FeatureKind.LEARNERS})
 
 
 @dataclass(frozen=True)
 class SoftLabels:
-    """Probabilities of the classes, float16, and facts for a manifest, as JSON."""
+    """Probabilities of the classes, float16, and facts of the head for a manifest."""
 
     probabilities_KC: Tensor
     facts: Mapping[str, Any]
@@ -78,6 +78,7 @@ class Chosen:
     selection: ids, ascending, and their weights. device: that the strategy ran on.
     proxy: facts of the proxy, for a manifest. warm_up: the ordinary warm-up's costs.
     soft: soft labels of the chosen examples. scored_by: credentials that scored for the signals.
+    uses_pretraining: whether learners or their soup were looked at, though another proxy won.
     """
 
     selection: Selection
@@ -86,6 +87,7 @@ class Chosen:
     warm_up: WarmUpSignals | None = None
     soft: SoftLabels | None = None
     scored_by: Mapping[str, Any] | None = None
+    uses_pretraining: bool = False
 
     @property
     def examples(self) -> Examples:
@@ -99,18 +101,20 @@ class Chosen:
 
 def manifest_of(question: Question, chosen: Chosen) -> dict[str, Any]:
     """The manifest of a question and its answer."""
+    warm_up = {} if question.warm_up is None else {PRETRAINING: str(question.warm_up)}
     return {
         "strategy": question.strategy,
         "preset": question.preset,
-        "options": dict(question.options),
+        "options": {**dict(question.options), **warm_up},
         "labels": "none" if question.unlabelled else "given",
         "proxy": {
             # None if neither a head nor a model is used.
             "proxy": question.proxy or (str(SOUP) if _uses_model(question) else None),
             **({"backbone": question.backbone} if question.backbone else {}),
-            **(chosen.proxy or {}),
+            **with_features_as_text(chosen.proxy or {}),
         },
-        "soft_labels": None if chosen.soft is None else chosen.soft.facts,
+        "soft_labels": None if chosen.soft is None else with_features_as_text(chosen.soft.facts),
+        "uses_pretraining": chosen.uses_pretraining,
         "budget": question.budget,
         "balanced": question.balanced,
         "stopped_early": chosen.selection.stopped_early,
@@ -161,8 +165,16 @@ def choose(
         with computation(question.config.evaluation_threads):
             soft = soft_labels(taught, chosen.indices_K.cpu(), seed=question.config.seed)
     done = chosen.findings.get("words", ())
+    inputs = _inputs_of(question, signals.facts, heads)
+    learned = inputs.of_model or not _LEARNED.isdisjoint(inputs.used | inputs.tried)
+    # With weights of its own, or a warm-up, a request looks at no learner.
+    pretrained = bool(learned and question.num_merged)
     words = _input_sentences(
-        question, signals.facts, heads, chosen.findings, len(workspace.dataset)
+        question,
+        inputs,
+        heads,
+        is_random=chosen.is_random,
+        num_examples=len(workspace.dataset),
     )
     alpha = [_alpha(soft.facts)] if soft else []
     findings: dict[str, Any] = {}
@@ -174,7 +186,7 @@ def choose(
     findings["words"] = [*done[:1], *shift, *done[1:], *alpha, *words]
     chosen = replace(chosen, findings={**chosen.findings, **findings})
     selection = _by_id(chosen, workspace.dataset.id_mapping)
-    facts = (signals.facts, warm_up, soft, signals.scored_by)
+    facts = (signals.facts, warm_up, soft, signals.scored_by, pretrained)
     return Chosen(selection, device_name(device), *facts)
 
 
@@ -209,64 +221,83 @@ def class_shift(dataset: Dataset, labels_K: Tensor) -> tuple[dict[str, Any], lis
     return shares, [f"{sentence}; {kept}, and `class_shares` in the manifest has weights"]
 
 
-def _input_sentences(
-    question: Question,
-    proxy: Facts | None,
-    heads: Sequence[Facts],
-    findings: Facts,
-    num_examples: int,
-) -> list[str]:
-    """Sentences on the head, on the learners, and on whether seed and model can matter."""
-    strategy, needs = find_strategy(question.strategy), question.needs
-    own = question.features is not None or Need.PAIRED_FEATURES in needs
-    looks = needs & ({Need.SIGNALS, Need.VALIDATION} if own else PROXY_NEEDS)
+@dataclass(frozen=True)
+class _Inputs:
+    """Inputs of a choice: needs met by a model with its own head, and features of ridge heads."""
+
+    proxy: Facts | None
+    of_model: frozenset[Need]
+    used: frozenset[FeatureKind]
+    tried: frozenset[FeatureKind]
+
+
+def _inputs_of(question: Question, proxy: Facts | None, heads: Sequence[Facts]) -> _Inputs:
+    needs = question.needs
+    looks = needs & ({Need.SIGNALS, Need.VALIDATION} if _has_own(question) else PROXY_NEEDS)
     of_model = needs & {Need.DYNAMICS, Need.GRADIENT_NORMS}
     if proxy is None and not question.unlabelled:
         of_model |= looks
-    used = {kind for head in heads for kind in head["features"].split("+")}
-    others = [one for head in heads for one in head.get("tried", ())]
-    tried = {kind for one in others for kind in one["features"].split("+")}
+    tried = [one for head in heads for one in head.get("tried", ())]
+    return _Inputs(proxy, of_model, _kinds_of(heads), _kinds_of(tried))
+
+
+def _kinds_of(heads: Sequence[Facts]) -> frozenset[FeatureKind]:
+    return frozenset(kind for head in heads for kind in head["features"])
+
+
+def _has_own(question: Question) -> bool:
+    return question.features is not None or Need.PAIRED_FEATURES in question.needs
+
+
+def _input_sentences(
+    question: Question,
+    inputs: _Inputs,
+    heads: Sequence[Facts],
+    *,
+    is_random: bool | None,
+    num_examples: int,
+) -> list[str]:
+    """Sentences on the head, on the learners, and on whether seed and model can matter."""
+    needs, of_model = question.needs, inputs.of_model
     unneeded = next((head["unneeded"] for head in heads if "unneeded" in head), None)
-    learners = _learners_sentence(question, used, tried, of_model, unneeded)
-    draws = "seed" in signature(strategy.function).parameters
-    if "method" in findings:
-        draws = findings["method"] == "random"
+    learners = _learners_sentence(question, inputs, unneeded)
     # Heads of more examples choose their penalty on a drawn sample.
     drawn = any(head["drawn"] or num_examples > MAX_SAMPLE for head in heads)
-    if of_model or (used | tried).intersection(TRAINED_FEATURES):
+    if of_model or (inputs.used | inputs.tried).intersection(TRAINED_FEATURES):
         mattered = "another seed or model may give another subset"
-    elif draws or drawn or Need.VALIDATION in needs:
+    elif is_random or drawn or Need.VALIDATION in needs:
         mattered = "another seed may give another subset; no model was used"
     else:
         mattered = "any seed and model give this subset"
     if not needs and question.teacher is None:
         return [mattered]
-    by = "the request's own features" if own else "no features"
+    by = "the request's own features" if _has_own(question) else "no features"
     if of_model:
         by = "a model with its own head"
     if Need.DYNAMICS in needs:
         by = "outputs of the learners in training"
-    return [_proxy_sentence(proxy, by), learners, mattered]
+    return [_proxy_sentence(inputs.proxy, by), learners, mattered]
 
 
 def _proxy_sentence(head: Facts | None, by: str) -> str:
     if head is None:
         return f"judged by {by}"
+    features = "+".join(head["features"])
     if "accuracy" not in head:
-        return f"judged by features ({head['features']}) without any label"
+        return f"judged by features ({features}) without any label"
     score = f"right on {head['accuracy']:.1%} of the labels that it has not seen"
     if "chance" in head:
         score += f", as a mean over classes; chance is {head['chance']:.1%}"
     if "score" in head:
         score = f"with {head['score']} {head['accuracy']:.3g} on examples that it has not seen"
-    return f"judged by a ridge head on {head['features']}, {score}"
+    return f"judged by a ridge head on {features}, {score}"
 
 
 def _alpha(soft: Facts) -> str:
     text = (
         f"recommended alpha {soft['recommended_alpha']:.2g}: of the labels not chosen, the head of "
-        f"all ({soft['features']}) is right on {soft['accuracy_on_others']:.1%}, one of the chosen "
-        f"alone on {soft['accuracy_of_chosen_alone']:.1%}"
+        f"all ({'+'.join(soft['features'])}) is right on {soft['accuracy_on_others']:.1%}, one of "
+        f"the chosen alone on {soft['accuracy_of_chosen_alone']:.1%}"
     )
     if soft["suspected"]:
         text += f"; {soft['suspected']:.1%} of the chosen labels look wrong"
@@ -275,13 +306,7 @@ def _alpha(soft: Facts) -> str:
     return text
 
 
-def _learners_sentence(
-    question: Question,
-    used: set[str],
-    tried: set[str],
-    of_model: frozenset[Need],
-    unneeded: Unneeded | None,
-) -> str:
+def _learners_sentence(question: Question, inputs: _Inputs, unneeded: Unneeded | None) -> str:
     reasons = {
         Unneeded.PRICE: "no learner is needed: their features cannot gain what training costs here",
         Unneeded.PLAN: "no learner is needed: the choice is random whatever they find",
@@ -289,14 +314,16 @@ def _learners_sentence(
     if unneeded is not None:
         return reasons[unneeded]
     count, merged = question.num_learners, question.num_merged
-    needs_each = FeatureKind.LEARNERS in used or Need.DYNAMICS in question.needs
+    needs_each = FeatureKind.LEARNERS in inputs.used or Need.DYNAMICS in question.needs
     if count and needs_each:
         return f"{count} learner{'' if count == 1 else 's'} took part"
-    if merged and (of_model or FeatureKind.SOUP in used):
+    if merged and (inputs.of_model or FeatureKind.SOUP in inputs.used):
         return f"{merged} learner{'' if merged == 1 else 's'} took part, merged into theta_p"
-    if FeatureKind.LEARNERS in tried:
+    if FeatureKind.LEARNERS in inputs.tried:
         return f"no learner was used; {count} were tried"
-    return "no learner was used" + ("; theta_p was tried" if FeatureKind.SOUP in tried else "")
+    return "no learner was used" + (
+        "; theta_p was tried" if FeatureKind.SOUP in inputs.tried else ""
+    )
 
 
 def _signals(
@@ -304,9 +331,8 @@ def _signals(
 ) -> tuple[Signals, WarmUpSignals | None]:
     dataset, config, needs, warmed = workspace.dataset, question.config, question.needs, None
     proxy = None if question.proxy is None else Proxy.parse(question.proxy)
-    warm_up = WarmUp.among(dict(question.options))
-    if warm_up is not None:
-        warmed = warm_up_signals(workspace, question, warm_up)
+    if question.warm_up is not None:
+        warmed = warm_up_signals(workspace, question, question.warm_up)
     # Validate them before the model's expensive pass over the data.
     own = _own_features(workspace, question)
     if warmed is not None:

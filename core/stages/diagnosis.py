@@ -28,7 +28,7 @@ from lipt.core.diagnosis.duplicates import (
     find_matches,
 )
 from lipt.core.diagnosis.label_errors import find_label_errors, fit_of_targets
-from lipt.core.proxies.proxy import Proxy
+from lipt.core.proxies.proxy import Proxy, with_features_as_text
 from lipt.core.proxies.ridge import HeadTargets
 from lipt.core.selection.solvers.representatives import redundancy
 from lipt.core.stages.proxy import proxied_signals
@@ -103,6 +103,6 @@ def diagnose(workspace: Workspace, sources: Sources, proxy: Proxy) -> Diagnosis:
         labels_N=every_N,
         class_names=dataset.class_names,
         kind=signals.kind,
-        proxy=facts,
+        proxy=with_features_as_text(facts),
         redundancy=redundant,
     )

@@ -161,7 +161,7 @@ def _of_sample(features: ProxyFeatures) -> Signals:
         errors_MC, _ = _calibrated_errors(head, labels_M, class_weights(labels_M))
     else:
         errors_MC = _errors(head.outputs_NC, targets.take(sample.ids_M).errors)
-    facts = {"features": "+".join(best.features), "accuracy": best.accuracy}
+    facts = {"features": list(best.features), "accuracy": best.accuracy}
     features_MD = sample.of(best.features, activity)
     return Signals(errors_MC, features_MD, labels_M, kind=dataset.target.kind, facts=facts)
 

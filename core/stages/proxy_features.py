@@ -115,7 +115,7 @@ class ProxyFeatures:
     def facts(self, kinds: Kinds, features_ND: Tensor) -> dict[str, Any]:
         return {
             "proxy": str(self.proxy),
-            "features": "+".join(kinds),
+            "features": list(kinds),
             "num_features": features_ND.shape[1],
             # Whether the seed drew filters or projections.
             "drawn": FeatureKind.PATCHES in self._made

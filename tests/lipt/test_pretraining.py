@@ -205,6 +205,8 @@ def test_findings_list_inputs_and_reasons(
     # What the strategy has done comes before.
     at = subset.findings.index(judged)
     assert subset.findings[at : at + len(sentences)] == tuple(sentences)
+    learned = any("took part" in sentence for sentence in expected)
+    assert subset.manifest["uses_pretraining"] is learned
     if expected[-1] == ONE_SEED:
         other = lipt.Pretrained(make(), seed=1, run=QUICK, progress=False)
         assert other.select(strategy, **asked).digest == subset.digest

@@ -43,7 +43,7 @@ from lipt.core.selection.selection import (
 )
 from lipt.core.selection.strategies.facility_location import facility_location
 from lipt.core.selection.strategies.random_draws import uniform
-from lipt.core.selection.strategy import SIGNALS, Need, built_in
+from lipt.core.selection.strategy import SIGNALS, Cost, Growth, Need, built_in
 from lipt.core.signals.signals import Signals, required, unlabelled
 
 # Main training to the end, or stopped early as in a search of hyper-parameters.
@@ -97,7 +97,7 @@ _MAX_NAMED = 1000
 
 @built_in(
     summary="what suits the data; random where no gain is known",
-    cost="N (C + d) + N^2 d / C",
+    cost=Cost(Growth.PAIRS, "N (C + d) + N^2 d / C"),
     needs=SIGNALS | {Need.DUPLICATES},
     revision=1,
     proxy="auto",
@@ -143,7 +143,8 @@ def auto(
         candidates.append((rows[:num_candidates].sort().values, quota))
         excluded.append(rows[num_candidates:])
     chosen = _choose(signals, candidates, plan.method, seed)
-    return replace(chosen, findings=_findings(evidence, plan, found, torch.cat(excluded)))
+    findings = _findings(evidence, plan, found, torch.cat(excluded))
+    return replace(chosen, findings=findings, is_random=plan.method == "random")
 
 
 @dataclass(frozen=True)
@@ -416,7 +417,7 @@ def auto_strata(signals: Signals, budget: int, *, balanced: bool, seed: int) -> 
         "copies": copies,
         "excluded": {"count": int(surplus_N.sum())},
     }
-    return replace(_choose(signals, strata, "random", seed), findings=findings)
+    return replace(_choose(signals, strata, "random", seed), findings=findings, is_random=True)
 
 
 def surplus_duplicates(pictures_N: Tensor) -> Tensor:

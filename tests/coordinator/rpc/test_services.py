@@ -22,7 +22,7 @@ from lipt.coordinator.access.tokens import Tokens
 from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.compute.messages import OnProgress, Progressed
 from lipt.coordinator.compute.queue import Computation
-from lipt.coordinator.dispatch.leases import AssignmentKey, LeaseId
+from lipt.coordinator.dispatch.leases import LearnerAssignment, LearnerLease
 from lipt.coordinator.rpc import trainers as module
 from lipt.coordinator.rpc.info import AccessService, InfoService
 from lipt.coordinator.rpc.messages import dataset_view, run_view
@@ -241,7 +241,7 @@ async def test_a_learner_has_its_times_and_phase(bench: Watched) -> None:
     await bench.store.add(made_up_run("r", num_learners=1))
     worker_id = bench.join("i" * 32)
     await bench.dispatcher.next_work(worker_id, wait_seconds=0.0)
-    lease = LeaseId(AssignmentKey("r", 0), 1, worker_id)
+    lease = LearnerLease(LearnerAssignment("r", 0), 1, worker_id)
     said = LearnerProgress(LearnerPhase.TRAINING, step=2, loss=0.5)
     answers = bench.watch(num_runs=1)
     await anext(answers)
