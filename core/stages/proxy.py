@@ -23,7 +23,6 @@ from lipt.core.diagnosis.label_errors import (
     second_head_helps,
 )
 from lipt.core.proxies.proxy import (
-    FeatureKind,
     Proxy,
     ProxyScore,
     can_win,
@@ -75,35 +74,10 @@ def _kept(
     kind: str, features: ProxyFeatures, compute: Callable[[ProxyFeatures], Signals]
 ) -> Signals:
     features.require()
-    workspace, sources, proxy = features.workspace, features.sources, features.proxy
-    config, soup = sources.config, sources.config.soup
-    statistics = (soup.batch_norm_examples, config.validation)
-    learners = proxy.may_use(FeatureKind.LEARNERS)
-    depends_on: tuple[object, ...] = (
-        str(proxy),
-        config.seed,
-        workspace.dataset.fingerprint,
-        config.evaluation_threads,
-        str(workspace.device),
-        (sources.weights, config.model, sources.inputs)
-        if proxy.may_use(FeatureKind.SOUP) or learners
-        else None,
-        (
-            sources.trajectories,
-            # They decide which learner was trained on which examples.
-            (config.learners, config.validation),
-            statistics if soup.reestimate_batch_norm else None,
-        )
-        if learners
-        else None,
-        sources.features if proxy.may_use(FeatureKind.USER) else None,
-        features.backbone_identity if proxy.may_use(FeatureKind.BACKBONE) else None,
-    )
-    if sources.initial is not None:
-        began = config.initialization.weights_sha256
-        depends_on += (sources.initial, began, config.model, sources.inputs, statistics, soup)
-    with computation(config.evaluation_threads):
-        return workspace.cached(Key(Signals, kind, depends_on), lambda: compute(features))
+    workspace, threads = features.workspace, features.sources.config.evaluation_threads
+    key = Key(Signals, kind, features.depends_on(features.proxy))
+    with computation(threads):
+        return workspace.cached(key, lambda: compute(features))
 
 
 def _with_heads(features: ProxyFeatures) -> Signals:
