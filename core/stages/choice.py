@@ -148,6 +148,7 @@ def choose(
             seed=derive_seed(question.config.seed, "selection"),
             options=dict(question.options),
         )
+    workspace.report(f"selecting by {question.strategy}", 1, 1)
     if not len(chosen.indices_K):
         raise SignalsError(
             f"strategy {question.strategy!r} chooses nothing for a budget of "
@@ -344,7 +345,9 @@ def _own_features(workspace: Workspace, question: Question) -> UserFeatures | No
     """The user's features, or the data set's own pairs."""
     if question.features is not None:
         workspace.report("reading the features", 0, 1)
-        return workspace.user_features(question.features)
+        features = workspace.user_features(question.features)
+        workspace.report("reading the features", 1, 1)
+        return features
     paired = Need.PAIRED_FEATURES in question.needs and not question.unlabelled
     return features_of_pairs(workspace.dataset) if paired else None
 

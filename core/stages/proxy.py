@@ -104,7 +104,8 @@ def _with_heads(features: ProxyFeatures) -> Signals:
     signals = replace(signals, confidence_N=confidence_N)
     if confidence_N is not None and second_head_helps(labels_N, features_ND.shape[1]):
         activity = "fitting a second head, to confident labels"
-        second = features.head(features_ND, activity, confidence_N=confidence_N)
+        report = features.workspace.progress(activity)
+        second = features.head(features_ND, report, confidence_N=confidence_N)
         weights_N = class_weights(labels_N, confidence_N)
         second_NC, second_inverse_temperature = _calibrated_errors(second, labels_N, weights_N)
         signals = replace(signals, second_errors_NC=second_NC)
@@ -123,20 +124,19 @@ def _with_heads(features: ProxyFeatures) -> Signals:
 
 def _of_sample(features: ProxyFeatures) -> Signals:
     sample, activity = ProxySample(features), "looking at a sample"
-    heads, tried = dict[Kinds, LeaveOneOut](), list[ProxyScore]()
+    heads, tried = dict[Kinds, tuple[Tensor, LeaveOneOut]](), list[ProxyScore]()
     for kinds in candidates(features.available):
         if can_win(passes := passes_of(kinds, 0), tried):
-            _, heads[kinds] = sample.head(kinds, activity)
-            tried.append(ProxyScore(kinds, heads[kinds].accuracy, passes))
+            heads[kinds] = sample.head(kinds, activity)
+            tried.append(ProxyScore(kinds, heads[kinds][1].accuracy, passes))
     best, dataset = choose(tried), features.workspace.dataset
-    head, labels_M = heads[best.features], dataset.labels_N[sample.ids_M]
+    (features_MD, head), labels_M = heads[best.features], dataset.labels_N[sample.ids_M]
     targets = HeadTargets.of(dataset)
     if targets is None:
         errors_MC, _ = _calibrated_errors(head, labels_M, class_weights(labels_M))
     else:
         errors_MC = _errors(head.outputs_NC, targets.take(sample.ids_M).errors)
     facts = {"features": "+".join(best.features), "accuracy": best.accuracy}
-    features_MD = sample.of(best.features, activity)
     return Signals(errors_MC, features_MD, labels_M, kind=dataset.target.kind, facts=facts)
 
 
@@ -162,7 +162,8 @@ def _chosen(features: ProxyFeatures) -> tuple[Kinds, Tensor, LeaveOneOut, list[P
 
     def of_all(kinds: Kinds) -> tuple[Tensor, LeaveOneOut]:
         features_ND = features.of_all(kinds)
-        return features_ND, features.head(features_ND, "fitting a ridge head")
+        report = features.workspace.progress("fitting a ridge head")
+        return features_ND, features.head(features_ND, report)
 
     sample, activity = ProxySample(features), "trying proxies on a sample"
     for kinds in possible if len(possible) > 1 else ():

@@ -7,7 +7,7 @@ Shapes: N examples, B of a block, M of a sample, D features, L learners of W fea
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -61,6 +61,8 @@ _IMAGES_TO_MIRROR = 1_000
 _EXAMPLES_FOR_MEANS = 1_000
 
 Kinds = tuple[FeatureKind, ...]
+# Called with the amount done, and the total.
+OnDone = Callable[[int, int], None]
 
 
 class ProxyFeatures:
@@ -162,9 +164,10 @@ class ProxyFeatures:
 
     def of_all(self, kinds: Kinds) -> Tensor:
         every_N = torch.arange(len(self.workspace.dataset))
-        return self.of(kinds, every_N, f"computing features ({'+'.join(kinds)})")
+        activity = f"computing features ({'+'.join(kinds)})"
+        return self.of(kinds, every_N, self.workspace.progress(activity))
 
-    def of(self, kinds: Kinds, ids_N: Tensor, activity: str) -> Tensor:
+    def of(self, kinds: Kinds, ids_N: Tensor, on_progress: OnDone) -> Tensor:
         """Features of some examples, side by side."""
         self.use(kinds)
         for kind in kinds:
@@ -174,13 +177,13 @@ class ProxyFeatures:
             [self._made[kind] for kind in kinds],
             self.workspace.dataset,
             ids_N,
-            on_progress=self.workspace.progress(activity),
+            on_progress=on_progress,
         )
 
     def head(
         self,
         features_ND: Tensor,
-        activity: str,
+        on_progress: OnDone,
         *,
         some: Tensor | None = None,
         confidence_N: Tensor | None = None,
@@ -196,7 +199,7 @@ class ProxyFeatures:
             generator=derive_generator(self.sources.config.seed, "ridge sample"),
             confidence_N=None if confidence_N is None else confidence_N.to(device),
             wanted=None if wanted is None else wanted.take(ids_N, device),
-            on_progress=self.workspace.progress(activity),
+            on_progress=on_progress,
         )
         return replace(head, outputs_NC=head.outputs_NC.cpu())
 
@@ -250,11 +253,10 @@ class ProxyFeatures:
         ids_M = drawn[:_IMAGES_TO_MIRROR].sort().values
         images_MCHW = dataset.images(ids_M)
         ways = [replace(filters, mirrored=way) for way in (False, True)]
+        parts = _parts(self.workspace.progress("trying mirror images"), len(ways))
         plain, averaged = (
-            self.head(
-                self._patches_of(images_MCHW, way.to(device)), "trying mirror images", some=ids_M
-            )
-            for way in ways
+            self.head(self._patches_of(images_MCHW, way.to(device)), part, some=ids_M)
+            for way, part in zip(ways, parts, strict=True)
         )
         return ways[averaged.accuracy > plain.accuracy]
 
@@ -321,6 +323,15 @@ class ProxyFeatures:
         return lambda _, stored_B: bank(stored_B)
 
 
+def _parts(report: OnDone, number: int) -> list[OnDone]:
+    """Progress of consecutive parts of one activity, as percent of all of them."""
+
+    def of_part(before: int, done: int, total: int) -> None:
+        report((100 * before + 100 * done // total) // number, 100)
+
+    return [partial(of_part, before) for before in range(number)]
+
+
 @dataclass(frozen=True)
 class SampleHead(KeptValue):
     """Features of the sample, M x D, and leave-one-out outputs of a head on them, M x C."""
@@ -342,12 +353,6 @@ class ProxySample:
         self._features = features
         self._parts: dict[FeatureKind, Tensor] = {}
 
-    def of(self, kinds: Kinds, activity: str) -> Tensor:
-        for kind in kinds:
-            if kind not in self._parts:
-                self._parts[kind] = self._features.of((kind,), self.ids_M, activity)
-        return torch.cat([self._parts[kind] for kind in kinds], dim=1)
-
     def head(self, kinds: Kinds, activity: str) -> tuple[Tensor, LeaveOneOut]:
         """The sample's features of some kinds, side by side, and a head on them.
 
@@ -358,8 +363,13 @@ class ProxySample:
         features.use(kinds)
 
         def compute() -> SampleHead:
-            features_MD = self.of(kinds, activity)
-            head = features.head(features_MD, activity, some=self.ids_M)
+            missing = [kind for kind in kinds if kind not in self._parts]
+            report = features.workspace.progress(f"{activity} ({'+'.join(kinds)})")
+            *each, last = _parts(report, len(missing) + 1)
+            for kind, part in zip(missing, each, strict=True):
+                self._parts[kind] = features.of((kind,), self.ids_M, part)
+            features_MD = torch.cat([self._parts[kind] for kind in kinds], dim=1)
+            head = features.head(features_MD, last, some=self.ids_M)
             return SampleHead(features_MD, head.outputs_NC, head.accuracy, head.penalty)
 
         if not set(kinds).isdisjoint(TRAINED_FEATURES):
