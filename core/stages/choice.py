@@ -29,6 +29,7 @@ from lipt.common.process.devices import device_name, versions
 from lipt.common.signals import row_blocks
 from lipt.common.subsets import Examples
 from lipt.common.targets.kinds import TargetKind
+from lipt.core.call_parts import Part
 from lipt.core.diagnosis.label_errors import find_label_errors
 from lipt.core.proxies.proxy import MAX_SAMPLE, SOUP, FeatureKind, Proxy, with_features_as_text
 from lipt.core.proxies.ridge import class_weights, leave_one_out, weighted_accuracy
@@ -136,7 +137,8 @@ def choose(
     strategy, needs = find_strategy(question.strategy), question.needs
     with span("signals", strategy=question.strategy):
         signals, warm_up = _signals(workspace, question, compute)
-    workspace.report(f"selecting by {question.strategy}", 0, 1)
+    selecting = workspace.progress(f"selecting by {question.strategy}", Part.SELECTION)
+    selecting(0, 1)
     # Draws from labels alone are the same on any device: no accelerator is needed.
     alone = not needs and question.features is None
     device = torch.device("cpu") if alone else workspace.device
@@ -152,6 +154,7 @@ def choose(
             seed=derive_seed(question.config.seed, "selection"),
             options=dict(question.options),
         )
+    selecting(1, 1)
     if not len(chosen.indices_K):
         raise SignalsError(
             f"strategy {question.strategy!r} chooses nothing for a budget of "
@@ -372,7 +375,9 @@ def _own_features(workspace: Workspace, question: Question) -> UserFeatures | No
     """The user's features, or the data set's own pairs."""
     if question.features is not None:
         workspace.report("reading the features", 0, 1)
-        return workspace.user_features(question.features)
+        features = workspace.user_features(question.features)
+        workspace.report("reading the features", 1, 1)
+        return features
     paired = Need.PAIRED_FEATURES in question.needs and not question.unlabelled
     return features_of_pairs(workspace.dataset) if paired else None
 

@@ -1,3 +1,5 @@
+import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -5,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lipt.common.computation import computation
 from lipt.common.determinism import derive_generator
 from lipt.common.inputs.specs import Column, ColumnType
 from lipt.core.proxies import untrained as module
@@ -59,13 +62,36 @@ def test_patch_features_equal_convolution_and_pooling(channels: int, side: int) 
 def test_mirrored_features_average_an_image_and_its_mirror(side: int) -> None:
     images_NCHW = made_up(5, side=side)
     filters = filters_of(images_NCHW)
-    found_ND = patch_features(images_NCHW, filters, mirrored=True)
+    found_ND = patch_features(images_NCHW, replace(filters, mirrored=True))
     each_2ND = torch.stack(
         [convolved(images, filters) for images in (images_NCHW, images_NCHW.flip(3))]
     )
     torch.testing.assert_close(found_ND, each_2ND.square().mean(dim=0).sqrt(), rtol=1e-4, atol=1e-4)
-    of_mirror_ND = patch_features(images_NCHW.flip(3), filters, mirrored=True)
+    of_mirror_ND = patch_features(images_NCHW.flip(3), replace(filters, mirrored=True))
     torch.testing.assert_close(found_ND, of_mirror_ND, rtol=1e-4, atol=1e-4)
+
+
+def test_each_part_of_the_images_has_a_thread_and_its_own_bits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    images_NCHW = made_up(50)
+    filters = draw_filters(images_NCHW, generator=torch.Generator().manual_seed(0))
+    shares, used = patches._shares, list[tuple[int, int]]()
+
+    def counted(*arguments: Tensor) -> Tensor:
+        used.append((threading.get_ident(), torch.get_num_threads()))
+        return shares(*arguments)
+
+    monkeypatch.setattr(patches, "_shares", counted)
+    found = []
+    for num_threads in (1, 2):
+        with computation(num_threads):
+            found.append(patch_features(images_NCHW, filters))
+            assert torch.get_num_threads() == num_threads
+    assert torch.equal(*found)
+    # 50 images in parts of 16, twice; no operation is shared by threads.
+    assert [threads for _, threads in used] == [1] * 8
+    assert threading.get_ident() not in dict(used)
 
 
 def test_filters_are_whitened_patches_of_unit_length() -> None:
