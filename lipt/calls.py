@@ -68,6 +68,7 @@ def select(
     features: Features | None = None,
     labels: Literal["given", "none"] = "given",
     soft_labels: bool = False,
+    pred_probs: Any = None,
     run: Mapping[str, Any] | None = None,
     image_size: int | None = None,
     device: str = "auto",
@@ -92,8 +93,12 @@ def select(
         labels: "none" selects by features alone.
         soft_labels: return `Subset.soft_labels` as well, as training targets: probabilities by a
             ridge head fitted without the example.
+        pred_probs: out-of-sample class probabilities of your own model, N x C, columns in the order
+            of the class names: an array, tensor or frame. They replace a head's: for `auto`, scores
+            of errors, and soft labels.
 
     Raises:
+        ProbabilitiesError: `pred_probs` do not fit the data, or are no probabilities.
         LiptError: as `Client.subset`, or the model cannot be trained.
         DataError: the data is empty or has no labels.
     """
@@ -124,6 +129,7 @@ def select(
         features=features,
         labels=labels,
         soft_labels=soft_labels,
+        pred_probs=pred_probs,
     )
 
 
@@ -134,6 +140,7 @@ def diagnose(
     target: str | None = None,
     proxy: str | None = None,
     features: Features | None = None,
+    pred_probs: Any = None,
     image_size: int | None = None,
     device: str = "auto",
     progress: bool | None = None,
@@ -145,13 +152,15 @@ def diagnose(
     Arguments of `pretrain`, and:
         proxy: proxy model as HEAD:FEATURES ("ridge:patches"); None for the default.
         features: your own features: {"features": N x d}.
+        pred_probs: out-of-sample class probabilities of your own model, N x C, columns in the order
+            of the class names. Label errors come from them; the proxy's features give the rest.
     """
     from lipt.pretraining import Pretrained
 
     looked_at = Pretrained(
         data, target=target, image_size=image_size, device=device, progress=progress
     )
-    return looked_at.diagnose(proxy, features=features)
+    return looked_at.diagnose(proxy, features=features, pred_probs=pred_probs)
 
 
 @checked
