@@ -151,6 +151,10 @@ class ProbabilitiesError(InputError, reason="INVALID_PROBABILITIES"):
     """A user's own class probabilities do not fit the data set, or are no probabilities."""
 
 
+class MarksError(InputError, reason="INVALID_MARKS"):
+    """A file of marked labels is damaged, or belongs to other data."""
+
+
 class LearnerRejectedError(InputError, reason="LEARNER_REJECTED"):
     """A committed learner that is unfit for the soup."""
 

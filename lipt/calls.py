@@ -1,4 +1,4 @@
-"""The one-call functions `select`, `diagnose` and `compare`.
+"""The one-call functions `select`, `diagnose`, `clean` and `compare`.
 
 Progress is a bar in a notebook or terminal, else a line every ten seconds. Arguments are checked
 first: torch, which takes seconds to load, is imported within the functions.
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from lipt.trainer.comparison.outcomes import Outcome
     from lipt.trainer.comparison.trial import Trial
     from lipt.trainer.diagnosis.diagnosis import Diagnosis
+    from lipt.trainer.diagnosis.marks import Cleaned
     from lipt.trainer.main_training import Recipe
     from lipt.trainer.subsets.subset import Subset
 
@@ -161,6 +162,38 @@ def diagnose(
         data, target=target, image_size=image_size, device=device, progress=progress
     )
     return looked_at.diagnose(proxy, features=features, pred_probs=pred_probs)
+
+
+@checked
+def clean(
+    data: Any,
+    diagnosis: Diagnosis | None = None,
+    *,
+    marks: str | Path | None = None,
+    target: str | None = None,
+) -> Cleaned:
+    """Return the data without wrong labels, and with corrected ones, as a map-style data set.
+
+        cleaned = lipt.clean(data, lipt.diagnose(data), marks="marks.json")
+        loader = DataLoader(cleaned, batch_size=64, shuffle=True)
+
+    Its examples are those of `data`. `indices` are their rows there, `labels` their class numbers.
+
+    Args:
+        data: the diagnosed data, as in `lipt.select`, with one class per example.
+        diagnosis: its surely wrong labels and surplus duplicates are dropped, unless marked
+            otherwise; None drops marked examples only.
+        marks: the file that a person saved in `diagnosis.html`. Labels marked right stay, wrong
+            ones are dropped, and others get the class that was chosen.
+        target: as in `open_dataset`.
+
+    Raises:
+        MarksError: a damaged file, or the diagnosis or the marks of other data.
+        ConfigError: neither is given, or the data has no classes.
+    """
+    from lipt.trainer.diagnosis.marks import clean as clean_by
+
+    return clean_by(data, diagnosis, marks, target)
 
 
 @checked
