@@ -243,7 +243,7 @@ function workerRow(worker) {
       badge(standing(health)),
       html`<span class="name">${worker.assignment || html`<span class="dim">${worker.idle_reason || "nothing"}</span>`}</span>`,
       worker.device, relative(silence), moment(worker.joined_at), worker.certificate_expires_at ? moment(worker.certificate_expires_at) : "none",
-      html`<span class="dim" title=${all || undefined}>${[lipt && `lipt ${lipt}`, torch && `torch ${torch}`].filter(Boolean).join(", ") || "–"}</span>`,
+      html`<span class="dim" title=${all || undefined}>${[lipt && `lipt ${lipt}`, torch && `torch ${torch}`].filter(Boolean).join(", ") || MISSING}</span>`,
     ],
   };
 }
