@@ -30,6 +30,7 @@ from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.diagnosis.findings import facts, fit_text, noise_text, proxy_text
 from lipt.trainer.main_training.steps import require_fingerprint
+from lipt.trainer.report.charts import loss_chart, soup_chart
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import RunView
 
@@ -245,6 +246,8 @@ def render(
             diagnosis=diagnosis,
             suspects=list(views.values()),
             small=are_small(dataset),
+            losses=loss_chart(run.learners),
+            growth=soup_chart(run.learners),
             learners=[*tried, *(found for found in run.learners if found.ingredient is None)],
             cells=cells,
             rows=rows,

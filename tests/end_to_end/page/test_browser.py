@@ -33,6 +33,8 @@ CUT_OFF = """[...document.querySelectorAll("main *:not(.cards thead *)")].filter
   const scrolls = element.matches(".wide") && element.scrollWidth > element.clientWidth;
   return width > 1 && right > innerWidth + 0.5 || scrolls;
 }).map((element) => `${element.tagName} ${element.className}: ${element.textContent}`)"""
+SOUP = re.compile("^The soup's accuracy: .* learners were offered")
+LOSSES = re.compile(r"^Losses in training: learner 0 from \d+\.\d+ to \d+\.\d+")
 # A run that is at work for as long as a test looks at it.
 LONG_RUN = {
     "model": "resnet8",
@@ -164,6 +166,11 @@ def test_a_narrow_page_shows_every_value_of_a_learner_and_keeps_its_table(
 ) -> None:
     page = watcher.open("trainer", f"runs/{ready}", width=390)
     expect(rows(page, "Learners")).not_to_have_count(0)
+    charts: list[Any] = [page.get_by_role("img", name=name) for name in (SOUP, LOSSES)]
+    for chart in charts:
+        expect(chart).to_be_visible()
+        # Drawn for this width: labels are not scaled.
+        assert chart.bounding_box()["width"] == int(chart.get_attribute("width"))
     card = rows(page, "Learners").first
     for name in ("loss", "accuracy", "soup after", "density", "time"):
         cell = card.locator(f"[data-name='{name}']")
