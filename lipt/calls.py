@@ -142,6 +142,7 @@ def diagnose(
     proxy: str | None = None,
     features: Features | None = None,
     pred_probs: Any = None,
+    page: str | Path | None = None,
     image_size: int | None = None,
     device: str = "auto",
     progress: bool | None = None,
@@ -155,13 +156,23 @@ def diagnose(
         features: your own features: {"features": N x d}.
         pred_probs: out-of-sample class probabilities of your own model, N x C, columns in the order
             of the class names. Label errors come from them; the proxy's features give the rest.
+        page: file to write as HTML, such as "diagnosis.html": the findings with pictures, where a
+            person marks labels for `lipt.clean`. MissingExtraError without jinja2.
     """
     from lipt.pretraining import Pretrained
 
     looked_at = Pretrained(
         data, target=target, image_size=image_size, device=device, progress=progress
     )
-    return looked_at.diagnose(proxy, features=features, pred_probs=pred_probs)
+    if page is None:
+        return looked_at.diagnose(proxy, features=features, pred_probs=pred_probs)
+    from lipt.trainer.files import write_atomically
+    from lipt.trainer.report.report import open_templates, render_diagnosis
+
+    open_templates("the page of lipt.diagnose")  # before anything is computed
+    found = looked_at.diagnose(proxy, features=features, pred_probs=pred_probs)
+    write_atomically(Path(page), render_diagnosis(found, looked_at.data).encode())
+    return found
 
 
 @checked

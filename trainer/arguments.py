@@ -142,7 +142,7 @@ _KINDS: Mapping[str, _Kind] = {
     "options": _of("a dictionary", '{"NAME": VALUE}', Mapping),
     **dict.fromkeys(("strategies", "baselines", "allow_modules", "allowed_modules"), _NAMES),
     **dict.fromkeys(
-        ("path", "out", "checkpoint", "marks"), _of("a path", '"NAME"', str, os.PathLike)
+        ("path", "out", "checkpoint", "marks", "page"), _of("a path", '"NAME"', str, os.PathLike)
     ),
     **dict.fromkeys(
         ("image_size", "seeds", "every", "num_epochs", "num_ranks", "num_examples"), _COUNT
