@@ -28,12 +28,20 @@ from lipt.common.inputs.specs import InputFormat
 from lipt.common.models import build_model, lay_out
 from lipt.common.models.head import frozen_names
 from lipt.common.signals.passes import Batches
-from lipt.common.weights.files import KeptValue, Weights, read_weights, specs_of, unusable
+from lipt.common.weights.files import (
+    KeptValue,
+    Weights,
+    read_container,
+    read_weights,
+    specs_of,
+    unusable,
+)
 from lipt.core.call_parts import CallParts, Part
 from lipt.core.evaluation import batch_size_for
 from lipt.core.proxies.features import Backbone
 from lipt.core.results import open_learner
 from lipt.core.sharding import Split, split_validation
+from lipt.core.signals.probabilities import PROBABILITIES
 from lipt.core.signals.signals import UserFeatures, read_user_features
 
 # Called with an activity, the amount done, and the total.
@@ -141,6 +149,11 @@ class Workspace(ABC):
             id_mapping.by_position(read.features_ND),
             None if paired_NP is None else id_mapping.by_position(paired_NP),
         )
+
+    def probabilities(self, name: BlobName) -> Tensor:
+        """A user's class probabilities of every example, by position."""
+        file = read_container(self.read(name), max_bytes=name.size_bytes, max_tensors=1)
+        return self.dataset.id_mapping.by_position(file.tensor(PROBABILITIES))
 
     def progress(
         self, activity: str, part: Part | None = None, before: float = 0.0, share: float = 1.0

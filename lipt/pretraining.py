@@ -41,6 +41,7 @@ from lipt.core.pipeline import pretrain as pretrain_all
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.results import Ingredient
 from lipt.core.sharding import fit_defaults, split_validation
+from lipt.core.signals.probabilities import PROBABILITIES, read_probabilities
 from lipt.core.stages.choice import manifest_of
 from lipt.core.stages.diagnosis import diagnose
 from lipt.core.stages.evidence import training_passes
@@ -223,6 +224,7 @@ class Pretrained:
         features: Features | None = None,
         labels: Literal["given", "none"] = "given",
         soft_labels: bool = False,
+        pred_probs: Any = None,
     ) -> Subset:
         """Select examples; arguments as in `lipt.select`, errors as in `Client.subset`."""
         if fraction is None and budget is None:
@@ -243,6 +245,7 @@ class Pretrained:
                 proxy=proxy or "",
                 labels=labels,
                 soft_labels=soft_labels,
+                probabilities=self._keep_probabilities(pred_probs),
             )
             trained = self._train(self._training_for(query))
             self.workspace.parts.leave_out(Part.LEARNERS)
@@ -250,10 +253,18 @@ class Pretrained:
 
     @checked
     @computed
-    def diagnose(self, proxy: str | None = None, *, features: Features | None = None) -> Diagnosis:
+    def diagnose(
+        self, proxy: str | None = None, *, features: Features | None = None, pred_probs: Any = None
+    ) -> Diagnosis:
         """Find wrong labels, duplicates and outliers; arguments as in `lipt.diagnose`."""
         with self._progress_shown(CallParts.of_diagnosis(len(self.data))):
-            sources = Sources(self.config, None, None, self._keep_features(features))
+            sources = Sources(
+                self.config,
+                None,
+                None,
+                features=self._keep_features(features),
+                probabilities=self._keep_probabilities(pred_probs),
+            )
             found = diagnose(self.workspace, sources, Proxy.parse(proxy or "auto"))
         return read_diagnosis(
             found.pack(), num_examples=self.data.num_ids, fingerprint=self.data.fingerprint
@@ -337,6 +348,11 @@ class Pretrained:
         # Other files are refused before anything is trained.
         self.workspace.user_features(name)
         return name
+
+    def _keep_probabilities(self, pred_probs: Any) -> BlobName | None:
+        if pred_probs is None:
+            return None
+        return self.workspace.put(pack({PROBABILITIES: read_probabilities(pred_probs, self.data)}))
 
     def _weights(self, name: BlobName | None) -> Weights:
         assert name is not None  # noqa: S101 - it was trained

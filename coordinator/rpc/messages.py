@@ -20,6 +20,7 @@ from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, enum_to_pro
 from lipt.common.states import LearnerPhase, LearnerState, RunState
 from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
+from lipt.coordinator.runs.transitions import LossCurve
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, RunSummary
 from lipt.v1 import info_pb2, run_pb2, worker_pb2
 
@@ -109,6 +110,8 @@ def _learner(
     store: RunStore, learner: LearnerRecord, progress: LearnerProgress, run: RunRecord
 ) -> run_pb2.Learner:
     done = learner.state is LearnerState.DONE
+    curve = LossCurve(learner.losses, learner.loss_steps)
+    curve = curve if done else store.losses(run.run_id, learner.index)
     out = learner.state is LearnerState.LEASED and progress.phase is not LearnerPhase.UNKNOWN
     return message_of(
         run_pb2.Learner,
@@ -116,6 +119,8 @@ def _learner(
         attempts=learner.epoch,
         step=run.config.learners.num_steps if done else progress.step,
         loss=learner.loss if done else progress.loss,
+        losses=curve.losses,
+        loss_steps=curve.steps,
         message=learner.account,
         ingredient=store.ingredient(run.run_id, learner),
         phase=progress.phase if out else None,

@@ -48,7 +48,7 @@ from lipt.core.signals.signals import (
 )
 from lipt.core.stages.diagnosis import matches_of
 from lipt.core.stages.evidence import Unneeded, usable_sources
-from lipt.core.stages.proxy import proxied_features, proxied_signals
+from lipt.core.stages.proxy import proxied_features, proxied_signals, with_probabilities
 from lipt.core.stages.question import PROXY_NEEDS, TRAINED_FEATURES, Question
 from lipt.core.stages.warm_up import (
     ComputeSignals,
@@ -288,11 +288,15 @@ def _proxy_sentence(head: Facts | None, by: str) -> str:
     features = "+".join(head["features"])
     if "accuracy" not in head:
         return f"judged by features ({features}) without any label"
-    score = f"right on {head['accuracy']:.1%} of the labels that it has not seen"
+    own = "probabilities" in head
+    seen = "" if own else " that it has not seen"
+    score = f"right on {head['accuracy']:.1%} of the labels{seen}"
     if "chance" in head:
         score += f", as a mean over classes; chance is {head['chance']:.1%}"
     if "score" in head:
         score = f"with {head['score']} {head['accuracy']:.3g} on examples that it has not seen"
+    if own:
+        return f"judged by pred_probs, {score}; compared by {features}"
     return f"judged by a ridge head on {features}, {score}"
 
 
@@ -313,6 +317,7 @@ def _learners_sentence(question: Question, inputs: _Inputs, unneeded: Unneeded |
     reasons = {
         Unneeded.PRICE: "no learner is needed: their features cannot gain what training costs here",
         Unneeded.PLAN: "no learner is needed: the choice is random whatever they find",
+        Unneeded.PROBABILITIES: "no learner is needed: pred_probs were given",
     }
     if unneeded is not None:
         return reasons[unneeded]
@@ -366,6 +371,8 @@ def _signals(
 def _proxied(workspace: Workspace, question: Question, proxy: Proxy) -> Signals:
     usable = usable_sources(workspace, question, proxy)
     signals = proxied_signals(workspace, usable.sources, proxy)
+    with computation(question.config.evaluation_threads):
+        signals = with_probabilities(workspace, question, signals)
     if usable.unneeded is None:
         return signals
     return replace(signals, facts={**(signals.facts or {}), "unneeded": usable.unneeded})

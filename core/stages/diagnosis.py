@@ -32,7 +32,7 @@ from lipt.core.diagnosis.label_errors import find_label_errors, fit_of_targets
 from lipt.core.proxies.proxy import Proxy, with_features_as_text
 from lipt.core.proxies.ridge import HeadTargets
 from lipt.core.selection.solvers.representatives import redundancy
-from lipt.core.stages.proxy import proxied_signals
+from lipt.core.stages.proxy import proxied_signals, with_probabilities
 from lipt.core.stages.question import Sources
 from lipt.core.workspace import Key, Workspace
 
@@ -71,7 +71,10 @@ def matches_of(workspace: Workspace, cpu_threads: int) -> Matches:
 
 
 def diagnose(workspace: Workspace, sources: Sources, proxy: Proxy) -> Diagnosis:
-    """Diagnose by a proxy's signals; ProxyError if its head learned from the same labels."""
+    """Diagnose by a proxy's signals; ProxyError if its head learned from the same labels.
+
+    A user's own class probabilities replace the head's for the label errors.
+    """
     if proxy.is_own_head:
         raise ProxyError(
             f"the proxy {proxy} cannot diagnose: its head has learned from the "
@@ -82,10 +85,11 @@ def diagnose(workspace: Workspace, sources: Sources, proxy: Proxy) -> Diagnosis:
     signals = proxied_signals(workspace, sources, proxy)
     labels_N, features_ND, facts = signals.labels_N, signals.features_ND, signals.facts or {}
     with computation(config.evaluation_threads):
+        rated = with_probabilities(workspace, sources, signals)
         if signals.kind is TargetKind.CLASS:
-            errors = find_label_errors(signals)
+            errors = find_label_errors(rated)
         else:
-            errors = fit_of_targets(signals, num_classes)
+            errors = fit_of_targets(rated, num_classes)
         copies = matches_of(workspace, config.evaluation_threads)
         duplicates = find_duplicates(labels_N, errors.quality_N, copies)
         outliers = find_outliers(features_ND, generator=generator("diagnosis: outliers"))
@@ -114,6 +118,6 @@ def diagnose(workspace: Workspace, sources: Sources, proxy: Proxy) -> Diagnosis:
         labels_N=every_N,
         class_names=dataset.class_names,
         kind=signals.kind,
-        proxy=with_features_as_text(facts),
+        proxy=with_features_as_text(rated.facts or {}),
         redundancy=redundant,
     )

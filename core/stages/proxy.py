@@ -2,6 +2,7 @@
 
 Errors are the calibrated softmax of leave-one-out outputs minus one-hot, or the outputs' residuals
 for labels and numbers. With surely wrong labels, a second head is fitted to the confident ones.
+A user's own class probabilities replace the errors of both heads.
 
 Shapes: N examples, B of a block, M of a sample, C classes, D features.
 """
@@ -39,6 +40,7 @@ from lipt.core.proxies.ridge import (
     float64_blocks,
     fullness,
     scaling_of,
+    weighted_accuracy,
 )
 from lipt.core.signals.compute import errors_of
 from lipt.core.signals.signals import STORAGE_LIMITS, Signals, required, unlabelled
@@ -56,6 +58,29 @@ def proxied_signals(workspace: Workspace, sources: Sources, proxy: Proxy) -> Sig
     ProxyError or FeaturesError if features are unavailable; SignalsError if not finite.
     """
     return _kept("proxy", ProxyFeatures(workspace, sources, proxy, labelled=True), _with_heads)
+
+
+def with_probabilities(workspace: Workspace, sources: Sources, signals: Signals) -> Signals:
+    """The signals with the errors of the user's own class probabilities, if they are given."""
+    if sources.probabilities is None:
+        return signals
+    labels_N = signals.labels_N
+    probabilities_NC = workspace.probabilities(sources.probabilities)
+
+    def errors(block_BC: Tensor, rows: slice) -> Tensor:
+        own_B1 = labels_N[rows][:, None]
+        return block_BC.scatter_add(1, own_B1, -torch.ones_like(own_B1, dtype=block_BC.dtype))
+
+    own = replace(signals, errors_NC=_errors(probabilities_NC, errors), second_errors_NC=None)
+    confidence_N = label_confidence(find_label_errors(own), labels_N)
+    facts = {name: fact for name, fact in (signals.facts or {}).items() if name != "second"}
+    facts |= {
+        "probabilities": sources.probabilities.sha256,
+        "accuracy": weighted_accuracy(probabilities_NC, labels_N, class_weights(labels_N)),
+        "inverse_temperature": 1.0,
+        "suspected": 0 if confidence_N is None else int((confidence_N < 1).sum()),
+    }
+    return replace(own, confidence_N=confidence_N, facts=facts)
 
 
 def sample_signals(workspace: Workspace, sources: Sources, proxy: Proxy) -> Signals:

@@ -132,12 +132,19 @@ class Findings(_Value):
         return accuracy if isinstance(accuracy, float) else None
 
     @property
+    def has_own_probabilities(self) -> bool:
+        """Whether label errors come from a user's own class probabilities."""
+        return "probabilities" in self.proxy
+
+    @property
     def head_is_limited(self) -> bool:
         """Whether the head may err for other reasons than wrong labels and too few examples.
 
         Its own estimate of wrong labels then counts these errors, too.
         """
         num_features = self.proxy.get("num_features")
+        if self.has_own_probabilities:
+            return False
         if not isinstance(num_features, int) or self.learnability.accuracies[-1] >= _RELIABLE:
             return False
         per_class = self.num_examples / self._num_full_classes
@@ -246,8 +253,9 @@ def noise_text(findings: Findings) -> str:
             f"{findings.num_examples:,} examples and this head are too little to estimate how many "
             "labels are wrong"
         )
+    source = "pred_probs that are" if findings.has_own_probabilities else "a head that is"
     ends = f"{found.noise_low:.1%} to {found.noise_high:.1%}"
-    head = "this head" if accuracy is None else f"a head that is right on {accuracy:.1%}"
+    head = "this head" if accuracy is None else f"{source} right on {accuracy:.1%}"
     if found.noise_rate is None:
         return f"of all labels {ends} are wrong, and {head} cannot say more closely"
     return f"of all labels an estimated {found.noise_rate:.1%} are wrong ({ends}, by {head})"
@@ -263,6 +271,8 @@ def proxy_text(findings: Findings) -> str:
     if not isinstance(features, str):
         return ""
     head = f"a ridge head on {features}"
+    if findings.has_own_probabilities:
+        return f"pred_probs, accuracy {accuracy or 0:.1%}, beside the features {features}"
     if accuracy is None:
         return head
     if findings.target_kind is not TargetKind.CLASS:

@@ -250,10 +250,14 @@ async def test_a_learner_has_its_times_and_phase(bench: Watched) -> None:
     assert (out.phase, out.step, out.num_steps) == (worker_pb2.LEARNER_PHASE_TRAINING, 2, 10)
     assert out.leased_at.ToSeconds() == 1000
     assert not out.HasField("committed_at")
+    assert (list(out.loss_steps), list(out.losses)) == ([2], [0.5])
     bench.clock.now += 7.0
     await bench.dispatcher.commit(lease, LEARNER)
     (done,) = (await anext(answers)).runs[0].learners
     assert (done.committed_at.ToSeconds(), done.phase) == (1007, 0)
+    # The result's own loss is the last one, on disk as well.
+    assert (list(done.loss_steps), list(done.losses)) == ([2, 10], [0.5, LEARNER.loss])
+    assert bench.store.find("r").learners[0].loss_steps == (2, 10)
 
 
 async def test_a_worker_has_its_registration_and_certificate_expiry(bench: Watched) -> None:
