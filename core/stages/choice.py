@@ -30,6 +30,7 @@ from lipt.common.process.devices import device_name, versions
 from lipt.common.signals import row_blocks
 from lipt.common.subsets import Examples
 from lipt.common.targets.kinds import TargetKind
+from lipt.core.call_parts import Part
 from lipt.core.diagnosis.label_errors import find_label_errors
 from lipt.core.proxies.proxy import MAX_SAMPLE, SOUP, FeatureKind, Proxy
 from lipt.core.proxies.ridge import class_weights, leave_one_out, weighted_accuracy
@@ -132,7 +133,8 @@ def choose(
     strategy, needs = find_strategy(question.strategy), question.needs
     with span("signals", strategy=question.strategy):
         signals, warm_up = _signals(workspace, question, compute)
-    workspace.report(f"selecting by {question.strategy}", 0, 1)
+    selecting = workspace.progress(f"selecting by {question.strategy}", Part.SELECTION)
+    selecting(0, 1)
     # Draws from labels alone are the same on any device: no accelerator is needed.
     alone = not needs and question.features is None
     device = torch.device("cpu") if alone else workspace.device
@@ -148,7 +150,7 @@ def choose(
             seed=derive_seed(question.config.seed, "selection"),
             options=dict(question.options),
         )
-    workspace.report(f"selecting by {question.strategy}", 1, 1)
+    selecting(1, 1)
     if not len(chosen.indices_K):
         raise SignalsError(
             f"strategy {question.strategy!r} chooses nothing for a budget of "

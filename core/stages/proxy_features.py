@@ -24,6 +24,7 @@ from lipt.common.images.formats import mild_augmentation
 from lipt.common.inputs.model_input import Stored, columns_in, images_in, to_model_input
 from lipt.common.inputs.specs import ColumnsSpec, ImageSpec, InputFormat
 from lipt.common.weights.files import KeptValue
+from lipt.core.call_parts import Part
 from lipt.core.diagnosis.duplicates import are_pictures
 from lipt.core.evaluation import OpenWeights
 from lipt.core.proxies.features import (
@@ -165,7 +166,7 @@ class ProxyFeatures:
     def of_all(self, kinds: Kinds) -> Tensor:
         every_N = torch.arange(len(self.workspace.dataset))
         activity = f"computing features ({'+'.join(kinds)})"
-        return self.of(kinds, every_N, self.workspace.progress(activity))
+        return self.of(kinds, every_N, self.workspace.progress(activity, Part.FEATURES))
 
     def of(self, kinds: Kinds, ids_N: Tensor, on_progress: OnDone) -> Tensor:
         """Features of some examples, side by side."""
@@ -253,7 +254,9 @@ class ProxyFeatures:
         ids_M = drawn[:_IMAGES_TO_MIRROR].sort().values
         images_MCHW = dataset.images(ids_M)
         ways = [replace(filters, mirrored=way) for way in (False, True)]
-        parts = _parts(self.workspace.progress("trying mirror images"), len(ways))
+        parts = _parts(
+            self.workspace.progress("trying mirror images", Part.FILTERS), len(ways), len(ids_M)
+        )
         plain, averaged = (
             self.head(self._patches_of(images_MCHW, way.to(device)), part, some=ids_M)
             for way, part in zip(ways, parts, strict=True)
@@ -323,11 +326,11 @@ class ProxyFeatures:
         return lambda _, stored_B: bank(stored_B)
 
 
-def _parts(report: OnDone, number: int) -> list[OnDone]:
-    """Progress of consecutive parts of one activity, as percent of all of them."""
+def _parts(report: OnDone, number: int, num_examples: int) -> list[OnDone]:
+    """Progress of consecutive parts of one activity, each of which visits the examples once."""
 
     def of_part(before: int, done: int, total: int) -> None:
-        report((100 * before + 100 * done // total) // number, 100)
+        report((before * total + done) * num_examples // total, number * num_examples)
 
     return [partial(of_part, before) for before in range(number)]
 
@@ -353,7 +356,7 @@ class ProxySample:
         self._features = features
         self._parts: dict[FeatureKind, Tensor] = {}
 
-    def head(self, kinds: Kinds, activity: str) -> tuple[Tensor, LeaveOneOut]:
+    def head(self, kinds: Kinds, activity: str, part: Part) -> tuple[Tensor, LeaveOneOut]:
         """The sample's features of some kinds, side by side, and a head on them.
 
         Without features of learners both are kept: they tell whether learners are needed, and are
@@ -364,10 +367,10 @@ class ProxySample:
 
         def compute() -> SampleHead:
             missing = [kind for kind in kinds if kind not in self._parts]
-            report = features.workspace.progress(f"{activity} ({'+'.join(kinds)})")
-            *each, last = _parts(report, len(missing) + 1)
-            for kind, part in zip(missing, each, strict=True):
-                self._parts[kind] = features.of((kind,), self.ids_M, part)
+            report = features.workspace.progress(f"{activity} ({'+'.join(kinds)})", part)
+            *each, last = _parts(report, len(missing) + 1, len(self.ids_M))
+            for kind, on_progress in zip(missing, each, strict=True):
+                self._parts[kind] = features.of((kind,), self.ids_M, on_progress)
             features_MD = torch.cat([self._parts[kind] for kind in kinds], dim=1)
             head = features.head(features_MD, last, some=self.ids_M)
             return SampleHead(features_MD, head.outputs_NC, head.accuracy, head.penalty)
