@@ -68,10 +68,9 @@ class CallParts:
 
     @property
     def share(self) -> float:
-        """The share of the call that is done, in [0, 1]."""
-        total = sum(self._work.values())
+        """The share of the call that is done, in [0, 1]; 0 for a call without known parts."""
         left = sum(work * (1.0 - self._done[part]) for part, work in self._work.items())
-        return 1.0 - left / total if total else 0.0
+        return 1.0 - left / sum(self._work.values()) if self._work else 0.0
 
     def advance(self, part: Part, share: float) -> None:
         """Record a part's share; one below that before changes nothing."""

@@ -104,6 +104,7 @@ def test_parts_that_are_left_out_count_as_done() -> None:
     assert (parts.share, parts.jumps) == (pytest.approx(0.65), 1)
     parts.leave_out()
     assert (parts.share, parts.jumps) == (1.0, 2)
+    assert CallParts({}).share == 0.0
 
 
 def test_a_line_has_the_share_of_the_call_a_rate_and_the_remaining_time(
