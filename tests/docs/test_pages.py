@@ -31,6 +31,19 @@ def test_every_page_is_in_the_navigation() -> None:
     assert named == {str(page.relative_to(DOCS)) for page in PAGES}
 
 
+def test_folders_and_files_of_the_architecture_exist() -> None:
+    page = text(DOCS / "architecture.md")
+    drawing = page.partition("```text")[2].partition("```")[0]
+    drawn = re.findall(r"[\w/]+(?:/|\.py)(?=[ :])", drawing)
+    listed = re.findall(
+        r"`([\w/]+(?:/|\.py))`", " ".join(re.findall(r"^\| (.*?) \|", page, re.MULTILINE))
+    )
+    assert len(drawn) > 10
+    assert len(listed) > 20
+    for name in (*drawn, *listed):
+        assert any((ROOT / room / name).exists() for room in (".", "coordinator", "core")), name
+
+
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_named_on_pages_exist(page: Path) -> None:
     folders = "|".join((*PACKAGES, "proto", "tests", "examples", "benchmarks", "deploy"))
