@@ -301,10 +301,13 @@ def _proxy_sentence(head: Facts | None, by: str) -> str:
 
 
 def _alpha(soft: Facts) -> str:
+    of_all = f"the head of all ({'+'.join(soft['features'])}) is right on"
+    of_chosen = "one of the chosen alone"
+    if "probabilities" in soft:
+        of_all, of_chosen = "pred_probs are right on", "a head of the chosen alone"
     text = (
-        f"recommended alpha {soft['recommended_alpha']:.2g}: of the labels not chosen, the head of "
-        f"all ({'+'.join(soft['features'])}) is right on {soft['accuracy_on_others']:.1%}, one of "
-        f"the chosen alone on {soft['accuracy_of_chosen_alone']:.1%}"
+        f"recommended alpha {soft['recommended_alpha']:.2g}: of the labels not chosen, {of_all} "
+        f"{soft['accuracy_on_others']:.1%}, {of_chosen} on {soft['accuracy_of_chosen_alone']:.1%}"
     )
     if soft["suspected"]:
         text += f"; {soft['suspected']:.1%} of the chosen labels look wrong"
@@ -451,6 +454,8 @@ def soft_labels(signals: Signals, places_K: Tensor, *, seed: int) -> SoftLabels:
         "trust": trust,
         "recommended_alpha": recommended_alpha(on_others, alone, suspected, trust),
     }
+    if "probabilities" in head:
+        facts["probabilities"] = head["probabilities"]
     probabilities_KC = torch.empty(len(places_K), errors_NC.shape[1], dtype=torch.float16)
     for rows in row_blocks(len(places_K), 8 * errors_NC.shape[1]):
         places_B = places_K[rows]

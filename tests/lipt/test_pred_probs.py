@@ -71,6 +71,7 @@ def test_scores_of_errors_and_soft_labels_are_those_of_the_probabilities() -> No
     taught = lipt.select((points, labels), budget=9, strategy="uniform", soft_labels=True, **asked)
     assert taught.soft_labels is not None
     assert np.allclose(taught.soft_labels, probabilities[taught.indices], atol=1e-3)
+    assert "of the labels not chosen, pred_probs are right on" in taught.findings[0]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ Shapes: N examples of the data, K that stay.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -65,13 +66,13 @@ class Marks(BaseModel):
                 f"{path} holds no marks: {where} cannot be used ({first['msg']}). Save them again "
                 "in diagnosis.html."
             ) from None
-        rows = [mark.row for mark in read.marks]
+        times = Counter(mark.row for mark in read.marks)
         num_classes = len(dataset.class_names)
         for mark in read.marks:
             problem = ""
             if mark.row >= dataset.num_ids:
                 problem = f"the data has {dataset.num_ids} rows"
-            elif rows.count(mark.row) > 1:
+            elif times[mark.row] > 1:
                 problem = "it is marked more than once"
             elif (mark.answer == "other") != (mark.label is not None):
                 problem = "the answer `other`, and no other, has a label"
