@@ -13,6 +13,7 @@ import grpc
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
+from lipt.common.states import Divergence
 from lipt.common.text import encodable, printable
 
 _DOMAIN = "lipt"
@@ -161,6 +162,9 @@ class LearnerRejectedError(InputError, reason="LEARNER_REJECTED"):
 
 class DivergedError(InputError, reason="DIVERGED", code="FAILED_PRECONDITION"):
     """A learner's or main training's loss or weights are no longer finite, so unusable."""
+
+    # Of a learner; set where it was trained.
+    divergence: Divergence
 
 
 class LifecycleError(LiptError, code="FAILED_PRECONDITION", retryable=False):

@@ -1,7 +1,8 @@
-"""States of runs and learners, equal in all processes."""
+"""States of runs and learners, and failures of learners, equal in all processes."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -58,3 +59,23 @@ class LearnerPhase(StrEnum):
     TRAINING = "training"
     SUBMITTING = "submitting"
     UNKNOWN = "unknown"
+
+
+class DivergedQuantity(StrEnum):
+    """A learner's values that are no longer finite."""
+
+    LOSS = "loss"
+    WEIGHTS = "weights"
+    GRADIENT = "gradient"
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """The step of `num_steps` after which a learner's values were no longer finite."""
+
+    quantity: DivergedQuantity
+    step: int
+    num_steps: int
+
+    def __str__(self) -> str:
+        return f"{self.quantity} not finite after step {self.step} of {self.num_steps}"

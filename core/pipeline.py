@@ -30,9 +30,11 @@ from lipt.common.errors import DivergedError
 from lipt.common.inputs.specs import InputFormat
 from lipt.common.models.head import freeze, head_names
 from lipt.common.observability.tracing import span
+from lipt.common.states import Divergence
 from lipt.common.weights.checkpoints import read_checkpoint
 from lipt.common.weights.encodings import encode_weights
 from lipt.common.weights.files import Weights, pack, specs_of
+from lipt.core.call_parts import Part
 from lipt.core.evaluation import Evaluator, OpenWeights, num_evaluated_together
 from lipt.core.learner.learner import train_learner
 from lipt.core.results import CommittedLearner, Outcome, divergence_message, pack_initial
@@ -178,12 +180,12 @@ def _all_learners(
     cuts: Sequence[tuple[Tensor, float]],
 ) -> tuple[CommittedLearner, ...]:
     """Train the learners one after another, without those that diverge, as a coordinator does."""
-    learners, diverged = list[CommittedLearner](), list[str]()
+    learners, diverged = list[CommittedLearner](), list[Divergence]()
     for index, (ids, density) in enumerate(cuts):
         try:
             learners.append(one_learner(workspace, config, inputs, initial, index, ids, density))
         except DivergedError as error:
-            diverged.append(str(error))
+            diverged.append(error.divergence)
     if diverged:
         message = divergence_message(diverged, len(cuts))
         if len(learners) < config.learners.min_learners:
@@ -213,7 +215,9 @@ def one_learner(
         density=density,
     )
     content = pack_shard(dataset, ids)
-    report = workspace.progress(f"training learner {index + 1} of {learners.num_learners}")
+    number = learners.num_learners
+    activity, share = f"training learner {index + 1} of {number}", 1 / number
+    report = workspace.progress(activity, Part.LEARNERS, index * share, share)
     made = train_learner(
         task,
         initial,

@@ -14,6 +14,7 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.inputs.specs import InputFormat
 from lipt.common.nested import parse_json
+from lipt.common.states import Divergence
 from lipt.common.weights.encodings import open_weights
 from lipt.common.weights.files import TensorSpec, Weights, pack
 
@@ -22,17 +23,12 @@ from lipt.common.weights.files import TensorSpec, Weights, pack
 _KEY = "lipt.frozen"
 
 
-# Begins the account of a learner whose loss or weights are no longer finite.
-DIVERGED = "the learner diverged: "
-
-
-def divergence_message(accounts: Sequence[str], num_learners: int) -> str:
-    """One message on all learners that diverged, with the first one's account."""
-    cause = accounts[0].partition(DIVERGED)[2].partition(". ")[0]
-    which = "all" if len(accounts) == num_learners else f"{len(accounts)} of"
+def divergence_message(divergences: Sequence[Divergence], num_learners: int) -> str:
+    """One message on all learners that diverged, with the first one's values and step."""
+    which = "all" if len(divergences) == num_learners else f"{len(divergences)} of"
     return (
-        f"{which} {num_learners} learners diverged ({cause}). Scale the features, or lower "
-        "learners.learning_rate."
+        f"{which} {num_learners} learners diverged ({divergences[0]}). Scale the features, or "
+        "lower learners.learning_rate."
     )
 
 

@@ -36,6 +36,7 @@ from lipt.common.weights.files import (
     specs_of,
     unusable,
 )
+from lipt.core.call_parts import CallParts, Part
 from lipt.core.evaluation import batch_size_for
 from lipt.core.proxies.features import Backbone
 from lipt.core.results import open_learner
@@ -90,6 +91,11 @@ class Workspace(ABC):
     def scratch(self) -> Path | None:
         """The folder of arrays too large for memory; None keeps them in memory."""
         return None
+
+    @cached_property
+    def parts(self) -> CallParts:
+        """The parts of the current call."""
+        return CallParts({})
 
     @property
     def has_backbone(self) -> bool:
@@ -149,9 +155,20 @@ class Workspace(ABC):
         file = read_container(self.read(name), max_bytes=name.size_bytes, max_tensors=1)
         return self.dataset.id_mapping.by_position(file.tensor(PROBABILITIES))
 
-    def progress(self, activity: str) -> Callable[[int, int], None]:
-        """A callback for (done, total) that reports under one name."""
-        return lambda done, total: self.report(activity, done, total)
+    def progress(
+        self, activity: str, part: Part | None = None, before: float = 0.0, share: float = 1.0
+    ) -> Callable[[int, int], None]:
+        """A callback for (done, total) that reports under one name.
+
+        The activity is `share` of a part of the call, of which `before` is done already.
+        """
+
+        def report(done: int, total: int) -> None:
+            if part is not None:
+                self.parts.advance(part, before + share * done / total)
+            self.report(activity, done, total)
+
+        return report
 
     def split(self, config: RunConfig) -> Split:
         return split_validation(self.dataset.labels_N, config.validation, seed=config.seed)
@@ -225,6 +242,7 @@ class InMemory(Workspace):
         on_progress: OnProgress = lambda _activity, _done, _total: None,
     ) -> None:
         self.dataset, self.device, self.allowed_modules = dataset, device, allowed_modules
+        self.parts = CallParts({})
         self._on_progress = on_progress
         self._files: dict[BlobName, bytes] = {}
         self._kept: dict[tuple[str, str], Any] = {}

@@ -7,7 +7,7 @@ import torch
 from sklearn.datasets import load_digits
 
 
-@lipt.strategy(summary="least likely labels, without the very last", cost="N")
+@lipt.strategy(summary="least likely labels, without the very last", cost="linear")
 def doubted(
     signals: lipt.Signals, budget: int, *, spared: Annotated[int, "left out as wrong"] = 0
 ) -> lipt.Selection:

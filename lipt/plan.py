@@ -35,7 +35,7 @@ from lipt.core.proxies.untrained import NUM_FILTERS
 from lipt.core.results import Outcome
 from lipt.core.selection.select import find_strategy
 from lipt.core.selection.solvers.representatives import MATRIX_BYTES
-from lipt.core.selection.strategy import Need
+from lipt.core.selection.strategy import Growth, Need
 from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.signals import STORAGE_LIMITS
 from lipt.core.stages.question import Question, SubsetQuery, question_of
@@ -121,7 +121,7 @@ def estimate(
         run_disk_bytes=plan.run_disk[0].total,
         signals_bytes=signals_bytes,
         seconds=seconds,
-        strategy_cost=find_strategy(question.strategy).cost,
+        strategy_cost=str(find_strategy(question.strategy).cost),
     )
 
 
@@ -174,7 +174,7 @@ def count_subset(
     by_class = question.balanced or strategy.balances_itself
     largest = max(data.class_counts) if by_class else number
     # Larger matrices of all pairs are computed in rounds.
-    pairs = min(MATRIX_BYTES, 4 * largest**2) if "N^2" in strategy.cost else 0
+    pairs = min(MATRIX_BYTES, 4 * largest**2) if strategy.cost.growth is Growth.PAIRS else 0
     batch = batch_size * (figures.evaluation_bytes + INPUT_BYTES * data.inputs.num_bytes)
     always = PROCESS_BYTES + resident_bytes(data) + figures.weights_bytes
     memory, images = always + batch + in_memory + solved + pairs, round((passes + states) * number)

@@ -223,7 +223,7 @@ class RunView:
     def outcome(self) -> str:
         """The state, and the message if any."""
         message = self.message.removesuffix(".")
-        return str(self.state) + (f": {message}" if message not in {"", self.state} else "")
+        return str(self.state) + (f": {message}" if message else "")
 
     @property
     def label(self) -> str:

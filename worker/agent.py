@@ -14,6 +14,7 @@ from functools import partial
 from lipt.common.access.tls import TlsFiles
 from lipt.common.config.tasks import ScoringTask
 from lipt.common.errors import (
+    DivergedError,
     IncompatibleProtocolError,
     LearnerRejectedError,
     LearnerStoppedError,
@@ -26,6 +27,7 @@ from lipt.common.errors import (
 from lipt.common.observability.logs import logging_about
 from lipt.common.observability.tracing import attached
 from lipt.common.process.devices import device_name
+from lipt.common.states import Divergence
 from lipt.worker.assignment import Worker
 from lipt.worker.client import POLL_SECONDS, Assignment, LeaseKeeper
 from lipt.worker.instruments import LEARNERS, RANGES, Outcome, Phase
@@ -172,11 +174,16 @@ class Agent:
         self._worker.meters.add(counter, outcome.value)
 
     def _release(
-        self, assignment: Assignment, error: str = "", *, over_limits: bool = False
+        self,
+        assignment: Assignment,
+        error: str = "",
+        *,
+        divergence: Divergence | None = None,
+        over_limits: bool = False,
     ) -> None:
         name, epoch = assignment.assignment_id, assignment.epoch
         try:
-            self._client.release(name, epoch, error, over_limits=over_limits)
+            self._client.release(name, epoch, error, divergence=divergence, over_limits=over_limits)
             logger.info("released %s", assignment)
         except LiptError as refusal:
             logger.warning("%s could not be released: %s", assignment, refusal)
@@ -203,5 +210,7 @@ class Agent:
                 self._count(assignment, Outcome.FAILED)
                 traceback = None if isinstance(error, LiptError) else error
                 logger.error("%s failed: %s", assignment, error, exc_info=traceback)
-                self._release(assignment, f"{type(error).__name__}: {error}")
+                divergence = error.divergence if isinstance(error, DivergedError) else None
+                named = f"{type(error).__name__}: {error}"
+                self._release(assignment, named, divergence=divergence)
                 self._pause(_RETRY_SECONDS)

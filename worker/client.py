@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Self
 
@@ -23,7 +23,8 @@ from lipt.common.observability.logs import Events
 from lipt.common.observability.tracing import received
 from lipt.common.process.devices import device_name, versions_on
 from lipt.common.rpc.channel import LongPoll, with_metadata
-from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, message_to_dict
+from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, fill_message, message_to_dict
+from lipt.common.states import Divergence
 from lipt.v1 import blob_pb2_grpc, worker_pb2, worker_pb2_grpc
 from lipt.worker.settings import WorkerSettings
 
@@ -140,7 +141,13 @@ class CoordinatorClient:
         _call(self._stub.CommitResult, request, _COMMIT_SECONDS)
 
     def release(
-        self, assignment_id: str, epoch: int, error: str = "", *, over_limits: bool = False
+        self,
+        assignment_id: str,
+        epoch: int,
+        error: str = "",
+        *,
+        divergence: Divergence | None = None,
+        over_limits: bool = False,
     ) -> None:
         """Release an assignment: undone, failed with an error, or over this worker's limits."""
         request = worker_pb2.ReleaseAssignmentRequest(
@@ -150,6 +157,8 @@ class CoordinatorClient:
             error=error[:_MAX_ERROR_CHARACTERS],
             over_limits=over_limits,
         )
+        if divergence is not None:
+            fill_message(request.divergence, asdict(divergence))
         _call(self._stub.ReleaseAssignment, request, _RELEASE_SECONDS)
 
 

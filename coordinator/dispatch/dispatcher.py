@@ -21,10 +21,12 @@ from lipt.common.observability.metrics import Meters
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.dispatch import policy
 from lipt.coordinator.dispatch.leases import (
-    AssignmentKey,
+    LearnerAssignment,
+    LearnerLease,
     LeaseId,
     LeaseTable,
     RangeGrant,
+    RangeLease,
     RunLearner,
     Scans,
     require_lease,
@@ -39,7 +41,7 @@ from lipt.coordinator.runs.transitions import (
     requeued,
     with_result,
 )
-from lipt.coordinator.state.records import LearnerRecord, RunRecord, SilentEnd
+from lipt.coordinator.state.records import LearnerFailure, LearnerRecord, RunRecord, SilentEnd
 
 logger = logging.getLogger(__name__)
 
@@ -81,10 +83,10 @@ class Dispatcher:
         self.leases = LeaseTable(lease_seconds, clock)
         self.scans = Scans(self.leases, meters, on_change=self._on_change)
         # Long polls by worker, in order of arrival.
-        self._polls: dict[str, asyncio.Future[AssignmentKey | RangeGrant]] = {}
+        self._polls: dict[str, asyncio.Future[LearnerAssignment | RangeGrant]] = {}
         self._is_to_match = False
         # Learners whose lease is being written, and the writing tasks by worker.
-        self._reserved: set[AssignmentKey] = set()
+        self._reserved: set[LearnerAssignment] = set()
         self._granting: dict[str, asyncio.Task[RunLearner | None]] = {}
         # Workers whose lease expired and that have not called since.
         self._silent: set[str] = set()
@@ -110,7 +112,7 @@ class Dispatcher:
         return 0.0 if waits else self.workers.seconds_since_last_call(worker)
 
     def held_by(self, worker_id: str) -> RunLearner | None:
-        lease = self.leases.held_by(worker_id)
+        lease = self.leases.held_by(worker_id, LearnerLease)
         return None if lease is None else self._learner(lease.key)
 
     def idle_reason(self, worker: WorkerRecord) -> str:
@@ -164,23 +166,26 @@ class Dispatcher:
         if self.idle_reason(worker):
             wait_seconds = min(wait_seconds, _IDLE_POLL_SECONDS)
         found = await self._poll(worker_id, wait_seconds)
-        if not isinstance(found, AssignmentKey):
+        if not isinstance(found, LearnerAssignment):
             return found
         granting = asyncio.create_task(self._grant(found, worker_id))
         self._granting[worker_id] = granting
         return await asyncio.shield(granting)
 
-    async def _poll(self, worker_id: str, wait_seconds: float) -> AssignmentKey | RangeGrant | None:
+    async def _poll(
+        self, worker_id: str, wait_seconds: float
+    ) -> LearnerAssignment | RangeGrant | None:
         if earlier := self._polls.pop(worker_id, None):
             earlier.cancel()
-        poll: asyncio.Future[AssignmentKey | RangeGrant]
+        poll: asyncio.Future[LearnerAssignment | RangeGrant]
         poll = self._polls[worker_id] = asyncio.get_running_loop().create_future()
         self._match_soon()
         try:
             await asyncio.wait({poll}, timeout=wait_seconds)
         except asyncio.CancelledError:
-            if poll.done() and not poll.cancelled() and isinstance(poll.result(), AssignmentKey):
-                self._reserved.discard(poll.result())
+            found = poll.result() if poll.done() and not poll.cancelled() else None
+            if isinstance(found, LearnerAssignment):
+                self._reserved.discard(found)
                 self._match_soon()
             raise
         finally:
@@ -191,7 +196,7 @@ class Dispatcher:
         self.workers.note_call(worker_id)
         return None
 
-    async def _grant(self, key: AssignmentKey, worker_id: str) -> RunLearner | None:
+    async def _grant(self, key: LearnerAssignment, worker_id: str) -> RunLearner | None:
         """Write a learner's lease; None if the run was closed or held meanwhile."""
         worker = self.workers.note_call(worker_id)
 
@@ -226,7 +231,7 @@ class Dispatcher:
         granted = RunLearner(run, learner)
         # With copies, a second lease is redundancy, not a failure.
         if learner.epoch > 1 and not learner.unconfirmed:
-            self._record(EventKind.LEARNER_REASSIGNED, granted.lease, learner.message)
+            self._record(EventKind.LEARNER_REASSIGNED, granted.lease, learner.latest_reason)
         return granted
 
     def _waiting_learners(self) -> list[policy.QueuedLearners]:
@@ -274,7 +279,7 @@ class Dispatcher:
         """Renew a lease, and return whether the worker should drop its learner."""
         if self.workers.find(lease.worker_id):
             self.workers.note_call(lease.worker_id)
-        if lease.key.is_range:
+        if isinstance(lease, RangeLease):
             return self.scans.heartbeat(lease)
         run, learner = self._learner(lease.key)
         if run.state.ended or learner.state is LearnerState.DROPPED:
@@ -284,7 +289,7 @@ class Dispatcher:
         self._store.set_progress(run.run_id, learner.index, progress)
         return False
 
-    async def commit(self, lease: LeaseId, result: LearnerResult) -> None:
+    async def commit(self, lease: LearnerLease, result: LearnerResult) -> None:
         """Commit a checked result, confirmed by `redundancy`; a repeat changes nothing."""
         verified = Verification(taken=True)
 
@@ -317,7 +322,7 @@ class Dispatcher:
         )
         logger.info("learner %s of worker %s %s", lease.key, name, what)
 
-    def check_commit(self, lease: LeaseId, result: BlobName) -> tuple[RunRecord, bool]:
+    def check_commit(self, lease: LearnerLease, result: BlobName) -> tuple[RunRecord, bool]:
         """Refuse a stale commit before reading it; return the run, and whether it is a repeat."""
         run, learner = self._learner(lease.key)
         if has_result(learner, result, lease.worker_id, lease.epoch):
@@ -325,25 +330,23 @@ class Dispatcher:
         require_lease(run, lease)
         return run, False
 
-    async def fail(self, lease: LeaseId, reason: str) -> None:
-        if lease.key.is_range:
-            self._take_range_back(lease, reason, failed=True)
+    async def fail(self, lease: LeaseId, failure: LearnerFailure) -> None:
+        if isinstance(lease, RangeLease):
+            self._take_range_back(lease, failure.cause, failed=True)
             return
 
         def failed(run: RunRecord, learner: LearnerRecord) -> LearnerRecord:
             most = run.config.learners.max_attempts
-            return after_failure(
-                learner, worker_id=lease.worker_id, reason=reason, max_attempts=most
-            )
+            return after_failure(learner, failure, worker_id=lease.worker_id, max_attempts=most)
 
-        await self._take_back(lease, EventKind.LEARNER_FAILED, reason, failed)
+        await self._take_back(lease, EventKind.LEARNER_FAILED, failure.cause, failed)
 
     async def give_back(self, lease: LeaseId, *, too_large: str = "") -> None:
         """Requeue a learner or range; after `too_large` the worker gets no more of its run."""
         # Of its own leases alone: what a worker has declined is kept.
         if too_large and self.leases.has(lease):
-            self.workers.decline(lease.worker_id, lease.key.run_id)
-        if lease.key.is_range:
+            self.workers.decline(lease.worker_id, lease.key.owner)
+        if isinstance(lease, RangeLease):
             self._take_range_back(lease, too_large)
             return
         why, message = EventKind.LEARNER_RETURNED, "its worker gave it back"
@@ -353,7 +356,7 @@ class Dispatcher:
         with contextlib.suppress(StaleLeaseError):
             await self._take_back(lease, why, message, lambda _, it: requeued(it, message))
 
-    def _take_range_back(self, lease: LeaseId, reason: str, *, failed: bool = False) -> None:
+    def _take_range_back(self, lease: RangeLease, reason: str, *, failed: bool = False) -> None:
         with contextlib.suppress(StaleLeaseError):
             grant, name = self.scans.require(lease), self.workers.name(lease.worker_id)
             if reason:
@@ -371,10 +374,10 @@ class Dispatcher:
                 self._events.record(EventKind.PAUSED, level=logging.WARNING, seconds=said)
 
     async def _expire(self, lease: LeaseId) -> None:
-        key, worker_id = lease.key, lease.worker_id
-        if key.is_range:
+        if isinstance(lease, RangeLease):
             self.scans.give_back(lease)
             return
+        key, worker_id = lease.key, lease.worker_id
         name = self.workers.name(worker_id)
         reason = f"worker {name} was silent for {self.leases.duration_seconds:g} s"
         step = self._store.progress(key.run_id, key.learner).step
@@ -395,7 +398,7 @@ class Dispatcher:
 
     async def _take_back(
         self,
-        lease: LeaseId,
+        lease: LearnerLease,
         why: EventKind,
         reason: str,
         change: Callable[[RunRecord, LearnerRecord], LearnerRecord],
@@ -410,7 +413,7 @@ class Dispatcher:
         self._record(why, lease, reason)
         return run
 
-    def _learner(self, key: AssignmentKey) -> RunLearner:
+    def _learner(self, key: LearnerAssignment) -> RunLearner:
         run = self._store.find(key.run_id)
         if not 0 <= key.learner < len(run.learners):
             raise InvalidRequestError(
@@ -418,7 +421,9 @@ class Dispatcher:
             )
         return RunLearner(run, run.learners[key.learner])
 
-    def _record(self, kind: EventKind, lease: LeaseId, reason: str, *, detail: str = "") -> None:
+    def _record(
+        self, kind: EventKind, lease: LearnerLease, reason: str, *, detail: str = ""
+    ) -> None:
         key, worker_id = lease.key, lease.worker_id
         with logging_about(run=key.run_id, assignment=key, learner=key.learner, worker=worker_id):
             self._events.record(

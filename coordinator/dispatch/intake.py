@@ -27,10 +27,10 @@ from lipt.common.weights.encodings import open_weights
 from lipt.common.weights.files import TensorSpec, Weights, quoted, read_container, unusable
 from lipt.coordinator.compute.scan import RangeFolder
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
-from lipt.coordinator.dispatch.leases import LeaseId, RangeGrant
+from lipt.coordinator.dispatch.leases import LearnerLease, RangeGrant, RangeLease
 from lipt.coordinator.instruments import LEARNER_BYTES, LEARNER_TRAIN
 from lipt.coordinator.runs.transitions import LearnerResult
-from lipt.coordinator.state.records import RunRecord
+from lipt.coordinator.state.records import FailureReason, LearnerFailure, RunRecord
 from lipt.core.learner.learner import is_pruned_from
 from lipt.core.results import frozen_names_of
 
@@ -94,7 +94,7 @@ class Intake:
         self._learner_thread.shutdown()
         self._range_thread.shutdown()
 
-    async def take_learner(self, lease: LeaseId, result: LearnerResult) -> None:
+    async def take_learner(self, lease: LearnerLease, result: LearnerResult) -> None:
         """Check and commit a result; a LearnerRejectedError counts as a failed attempt."""
         key = lease.key
         run, already = self.dispatcher.check_commit(lease, result.blob)
@@ -109,7 +109,8 @@ class Intake:
                 with span("check learner", run_id=key.run_id, assignment_id=str(key)):
                     await loop.run_in_executor(self._learner_thread, check)
             except LearnerRejectedError as error:
-                await self.dispatcher.fail(lease, str(error))
+                rejected = LearnerFailure(reason=FailureReason.REJECTED, detail=str(error))
+                await self.dispatcher.fail(lease, rejected)
                 raise
             await self.dispatcher.commit(lease, result)
         encoding = run.config.learners.encoding.value
@@ -119,7 +120,7 @@ class Intake:
         num_sent = sum(blob.size_bytes for blob in sent)
         self.meters.add(LEARNER_BYTES, "from_workers", encoding, by=num_sent)
 
-    async def take_range(self, lease: LeaseId, result: BlobName, proof: str) -> None:
+    async def take_range(self, lease: RangeLease, result: BlobName, proof: str) -> None:
         scans = self.dispatcher.scans
         in_thread = partial(asyncio.get_running_loop().run_in_executor, self._range_thread)
         # One at a time: of two commits of a range, the second finds it done.
@@ -179,7 +180,7 @@ class Intake:
         except (WeightsError, BlobTooLargeError, SignalsError) as error:
             raise LearnerRejectedError(str(error)) from None
         folder = RangeFolder(self.scans_dir, grant.scan.scan_id)
-        folder.keep(grant.lease.key.learner, credential, content)
+        folder.keep(grant.lease.key.number, credential, content)
 
 
 def require_report(result: LearnerResult, num_snapshots: int) -> None:

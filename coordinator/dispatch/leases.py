@@ -15,7 +15,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Self
+from typing import NamedTuple, TypeVar
 
 from lipt.common.config.tasks import ScoringTask
 from lipt.common.errors import InvalidRequestError, StaleLeaseError
@@ -40,8 +40,8 @@ _MAX_INDEX_DIGITS = 9
 _MAX_LATE_SECONDS = 1.0
 
 
-class AssignmentKey(NamedTuple):
-    """A learner ("RUN/INDEX") or a range ("SCAN/INDEX")."""
+class LearnerAssignment(NamedTuple):
+    """A run's learner; its text is RUN/INDEX."""
 
     run_id: str
     learner: int
@@ -49,24 +49,54 @@ class AssignmentKey(NamedTuple):
     def __str__(self) -> str:
         return f"{self.run_id}/{self.learner}"
 
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        run_id, _, index = text.rpartition("/")
-        if not run_id or not index.isdecimal() or len(index) > _MAX_INDEX_DIGITS:
-            raise InvalidRequestError(f"assignment id {text!r} is not RUN/INDEX.")
-        return cls(run_id, int(index))
+    @property
+    def owner(self) -> str:
+        return self.run_id
+
+
+class RangeAssignment(NamedTuple):
+    """A range of a scan; its text is SCAN/NUMBER."""
+
+    scan_id: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.scan_id}/{self.number}"
 
     @property
-    def is_range(self) -> bool:
-        return self.run_id.startswith(SCAN)
+    def owner(self) -> str:
+        return self.scan_id
 
 
-class LeaseId(NamedTuple):
-    """A worker's lease of an assignment; the next lease of it has a higher epoch."""
+class LearnerLease(NamedTuple):
+    """A worker's lease of a learner; the next lease of it has a higher epoch."""
 
-    key: AssignmentKey
+    key: LearnerAssignment
     epoch: int
     worker_id: str
+
+
+class RangeLease(NamedTuple):
+    """A worker's lease of a range; later leases of its scan have higher epochs."""
+
+    key: RangeAssignment
+    epoch: int
+    worker_id: str
+
+
+AssignmentKey = LearnerAssignment | RangeAssignment
+LeaseId = LearnerLease | RangeLease
+LeaseT = TypeVar("LeaseT", LearnerLease, RangeLease)
+
+
+def lease_of(assignment_id: str, epoch: int, worker_id: str) -> LeaseId:
+    """The lease that a worker names by an assignment's text."""
+    owner, _, index = assignment_id.rpartition("/")
+    if not owner or not index.isdecimal() or len(index) > _MAX_INDEX_DIGITS:
+        raise InvalidRequestError(f"assignment id {assignment_id!r} is not RUN/INDEX.")
+    if owner.startswith(SCAN):
+        return RangeLease(RangeAssignment(owner, int(index)), epoch, worker_id)
+    return LearnerLease(LearnerAssignment(owner, int(index)), epoch, worker_id)
 
 
 class RunLearner(NamedTuple):
@@ -76,13 +106,13 @@ class RunLearner(NamedTuple):
     learner: LearnerRecord
 
     @property
-    def key(self) -> AssignmentKey:
-        return AssignmentKey(self.run.run_id, self.learner.index)
+    def key(self) -> LearnerAssignment:
+        return LearnerAssignment(self.run.run_id, self.learner.index)
 
     @property
-    def lease(self) -> LeaseId:
+    def lease(self) -> LearnerLease:
         """Its lease, if it is leased."""
-        return LeaseId(self.key, self.learner.epoch, self.learner.worker_id)
+        return LearnerLease(self.key, self.learner.epoch, self.learner.worker_id)
 
 
 @dataclass(frozen=True)
@@ -95,7 +125,7 @@ class _Lease:
     spared: bool = False
 
 
-def require_lease(run: RunRecord, lease: LeaseId) -> None:
+def require_lease(run: RunRecord, lease: LearnerLease) -> None:
     found = RunLearner(run, run.learners[lease.key.learner])
     is_out = _is_out(*found)
     if not is_out or found.lease != lease:
@@ -167,20 +197,21 @@ class LeaseTable:
         if not self._held[worker_id]:
             del self._held[worker_id]
 
-    def end_all(self, run_id: str) -> None:
-        for key in [key for key in self._leases if key.run_id == run_id]:
+    def end_all(self, owner: str) -> None:
+        """End the leases of a run or scan."""
+        for key in [key for key in self._leases if key.owner == owner]:
             self.end(key)
 
-    def held_by(self, worker_id: str, *, ranges: bool = False) -> LeaseId | None:
-        held = self._held.get(worker_id, {})
-        return next((held[key] for key in held if key.is_range is ranges), None)
+    def held_by(self, worker_id: str, kind: type[LeaseT]) -> LeaseT | None:
+        held = self._held.get(worker_id, {}).values()
+        return next((lease for lease in held if isinstance(lease, kind)), None)
 
     def has(self, lease: LeaseId) -> bool:
         found = self._leases.get(lease.key)
         return found is not None and found.id == lease
 
     def num_learners(self) -> int:
-        return sum(not key.is_range for key in self._leases)
+        return sum(isinstance(key, LearnerAssignment) for key in self._leases)
 
     def holders(self) -> AbstractSet[str]:
         return self._held.keys()
@@ -218,13 +249,13 @@ class RangeGrant:
     """A range leased to a worker."""
 
     scan: Scan
-    lease: LeaseId
+    lease: RangeLease
     challenge: Challenge
 
     @property
     def task(self) -> ScoringTask:
         """The range's task, with what asks for a proof of the data."""
-        task, asked = self.scan.task(self.lease.key.learner), self.challenge
+        task, asked = self.scan.task(self.lease.key.number), self.challenge
         return replace(task, nonce=asked.nonce, proof_ids=asked.ids)
 
     def __str__(self) -> str:
@@ -302,8 +333,8 @@ class Scans:
                 index = min(opened.free)
                 opened.free.remove(index)
                 opened.last_epoch += 1
-                key = AssignmentKey(opened.scan.scan_id, index)
-                lease = LeaseId(key, opened.last_epoch, worker.worker_id)
+                key = RangeAssignment(opened.scan.scan_id, index)
+                lease = RangeLease(key, opened.last_epoch, worker.worker_id)
                 self._leases.renew(lease)
                 self._on_change()
                 return RangeGrant(opened.scan, lease, opened.challenge)
@@ -315,11 +346,11 @@ class Scans:
         return sum(opened.num_wanted for opened in self._open.values() if opened.free)
 
     def held_by(self, worker_id: str) -> RangeGrant | None:
-        lease = self._leases.held_by(worker_id, ranges=True)
+        lease = self._leases.held_by(worker_id, RangeLease)
         return None if lease is None else self.require(lease)
 
-    def require(self, lease: LeaseId) -> RangeGrant:
-        opened = self._open.get(lease.key.run_id)
+    def require(self, lease: RangeLease) -> RangeGrant:
+        opened = self._open.get(lease.key.scan_id)
         if opened is None or not self._leases.has(lease):
             over = f"the lease with epoch {lease.epoch} is over"
             why = over if opened else "it is not needed any more"
@@ -328,13 +359,13 @@ class Scans:
             )
         return RangeGrant(opened.scan, lease, opened.challenge)
 
-    def is_done(self, key: AssignmentKey) -> bool:
-        opened = self._open.get(key.run_id)
-        return opened is not None and key.learner in opened.done
+    def is_done(self, key: RangeAssignment) -> bool:
+        opened = self._open.get(key.scan_id)
+        return opened is not None and key.number in opened.done
 
-    def heartbeat(self, lease: LeaseId) -> bool:
+    def heartbeat(self, lease: RangeLease) -> bool:
         """Renew a lease, and return whether the worker should drop its range."""
-        if lease.key.run_id not in self._open or self.is_done(lease.key):
+        if lease.key.scan_id not in self._open or self.is_done(lease.key):
             return True
         self.require(lease)
         self._leases.renew(lease)
@@ -342,20 +373,20 @@ class Scans:
 
     def finish(self, grant: RangeGrant) -> None:
         key = grant.lease.key
-        if opened := self._open.get(key.run_id):
-            self._finish(opened, key.learner, "workers")
+        if opened := self._open.get(key.scan_id):
+            self._finish(opened, key.number, "workers")
             self._on_change()
 
-    def give_back(self, lease: LeaseId, *, failed: bool = False) -> None:
+    def give_back(self, lease: RangeLease, *, failed: bool = False) -> None:
         """End a worker's lease of a range."""
         key, held = lease.key, self._leases.has(lease)
         if held:
             self._leases.end(key)
-        if opened := self._open.get(key.run_id):
+        if opened := self._open.get(key.scan_id):
             if failed:
-                opened.failed.add(key.learner)
+                opened.failed.add(key.number)
             if held:
-                opened.set_free(key.learner)
+                opened.set_free(key.number)
             self._on_change()
 
     def _may_score(self, worker: WorkerRecord, opened: _Open) -> bool:
@@ -374,7 +405,7 @@ class Scans:
         if index not in opened.done:
             opened.done.add(index)
             opened.free.discard(index)
-            self._leases.end(AssignmentKey(opened.scan.scan_id, index))
+            self._leases.end(RangeAssignment(opened.scan.scan_id, index))
             self._meters.add(SCORED_EXAMPLES, by, by=len(opened.scan.task(index)))
 
 

@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from lipt.common.states import LearnerState
-from lipt.coordinator.dispatch.leases import AssignmentKey, RunLearner
+from lipt.coordinator.dispatch.leases import LearnerAssignment, RunLearner
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, SilentEnd
 
@@ -63,7 +63,7 @@ def candidates(
     waiting: Iterable[QueuedLearners],
     *,
     now: float,
-    reserved: Collection[AssignmentKey] = (),
+    reserved: Collection[LearnerAssignment] = (),
     silent: Collection[str] = (),
 ) -> Iterator[RunLearner]:
     """Yield learners that may be leased, by age of run and index, quarantined last."""

@@ -28,6 +28,7 @@ def _describe(strategy: Strategy) -> pb.Strategy:
     return message_of(
         pb.Strategy,
         strategy,
+        cost=str(strategy.cost),
         balanced_by_default=strategy.resolve_balance(None),
         options=options,
         needs=strategy.needs_in_words,

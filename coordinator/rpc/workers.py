@@ -16,15 +16,23 @@ from lipt.common.observability.logs import log_about
 from lipt.common.observability.tracing import TRACEPARENT
 from lipt.common.rpc.handlers import Context
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, enum_value, fill_message
-from lipt.common.states import LearnerPhase
+from lipt.common.states import DivergedQuantity, Divergence, LearnerPhase
 from lipt.coordinator.access.caller import current_caller, require_unguessable
 from lipt.coordinator.dispatch.dispatcher import Demand, Dispatcher
 from lipt.coordinator.dispatch.intake import Intake
-from lipt.coordinator.dispatch.leases import AssignmentKey, LeaseId, RangeGrant, RunLearner
+from lipt.coordinator.dispatch.leases import (
+    LearnerLease,
+    LeaseId,
+    RangeGrant,
+    RangeLease,
+    RunLearner,
+    lease_of,
+)
 from lipt.coordinator.rpc.limits import shown_by
 from lipt.coordinator.rpc.messages import protocol_version
 from lipt.coordinator.runs.store import LearnerProgress
 from lipt.coordinator.runs.transitions import LearnerResult
+from lipt.coordinator.state.records import FailureReason, LearnerFailure
 from lipt.v1 import worker_pb2 as pb
 from lipt.v1 import worker_pb2_grpc
 
@@ -100,7 +108,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         self, request: pb.CommitResultRequest, context: Context
     ) -> pb.CommitResultResponse:
         lease = self._leased(request, context)
-        if lease.key.is_range:
+        if isinstance(lease, RangeLease):
             range_blob = blob_from_proto(request.result)
             await self.intake.take_range(lease, range_blob, request.data_proof)
             return pb.CommitResultResponse()
@@ -123,7 +131,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             too_large = request.error[:1000] or "it is over its limits"
             await self.dispatcher.give_back(lease, too_large=too_large)
         elif request.error:
-            await self.dispatcher.fail(lease, request.error[:1000])
+            await self.dispatcher.fail(lease, _failure(request))
         else:
             await self.dispatcher.give_back(lease)
         return pb.ReleaseAssignmentResponse()
@@ -146,14 +154,14 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
 
     def _leased(self, request: Any, context: Context) -> LeaseId:
         self._require_worker(request.worker_id, context)
-        key = AssignmentKey.parse(request.assignment_id)
-        lease = LeaseId(key, request.epoch, request.worker_id)
+        lease = lease_of(request.assignment_id, request.epoch, request.worker_id)
         self._log_about(lease)
         return lease
 
     def _log_about(self, lease: LeaseId) -> None:
-        key = lease.key
-        log_about(run=key.run_id, assignment=key, learner=key.learner, worker=lease.worker_id)
+        log_about(assignment=lease.key, worker=lease.worker_id)
+        if isinstance(lease, LearnerLease):
+            log_about(run=lease.key.run_id, learner=lease.key.learner)
 
     def _range(self, grant: RangeGrant) -> pb.Assignment:
         return pb.Assignment(
@@ -201,3 +209,15 @@ async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, ResultT]) -> Res
         stopping.cancel()
         working.cancel()
         await asyncio.wait({working})
+
+
+def _failure(request: pb.ReleaseAssignmentRequest) -> LearnerFailure:
+    sent = request.divergence
+    quantity = enum_value(pb.DivergedQuantity.DESCRIPTOR, sent.quantity)
+    if quantity not in set(DivergedQuantity):
+        return LearnerFailure(reason=FailureReason.ERROR, detail=request.error[:1000])
+    return LearnerFailure(
+        reason=FailureReason.DIVERGED,
+        detail=request.error[:1000],
+        divergence=Divergence(DivergedQuantity(quantity), sent.step, sent.num_steps),
+    )

@@ -64,7 +64,7 @@ def not_ready(store: RunStore, run: RunRecord) -> LiptError:
 def how_far(run: RunRecord, activity: str) -> str:
     if run.state.ended and run.state is not RunState.READY:
         verb = "was" if run.state is RunState.CANCELLED else "has"
-        why = "" if run.message in {"", run.state} else f": {run.message.removesuffix('.')}"
+        why = f": {run.message.removesuffix('.')}" if run.message else ""
         return f"run {run.name} {verb} {run.state}{why}. Start another: lipt run start"
     if run.state is RunState.TRAINING:
         activity = f"{run.count()[LearnerState.DONE]} of {len(run.learners)} learners are in"

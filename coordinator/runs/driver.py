@@ -92,7 +92,7 @@ class RunDriver:
         log_about(run=run_id)
 
         def change(run: RunRecord) -> RunRecord:
-            return run if run.state.ended else self._ended(run, RunState.CANCELLED, "cancelled")
+            return run if run.state.ended else self._ended(run, RunState.CANCELLED, "")
 
         run = await self.store.update(run_id, change)
         for tasks in (self._tasks, self._restoring):

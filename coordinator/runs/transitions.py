@@ -13,12 +13,19 @@ from enum import Enum, auto
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.states import LearnerState
-from lipt.coordinator.state.records import LearnerRecord, RunRecord, SilentEnd, UnconfirmedResult
-from lipt.core.results import DIVERGED, divergence_message
+from lipt.coordinator.state.records import (
+    FailureReason,
+    LearnerFailure,
+    LearnerRecord,
+    RunRecord,
+    SilentEnd,
+    UnconfirmedResult,
+)
+from lipt.core.results import divergence_message
 
 # Bounds the record's size: a run may allow any number of attempts.
-_MAX_REFUSALS = 5
-_MAX_REASON_CHARACTERS = 500
+_MAX_FAILURES = 5
+_MAX_DETAIL_CHARACTERS = 500
 _MAX_SILENT_ENDS = 10
 MAX_LOSSES = 20
 DAMAGED = "its result was in, but the coordinator's disk has changed or lost it"
@@ -59,10 +66,10 @@ def decide_closing(run: RunRecord, *, now: float) -> ClosingDecision:
         remedy = " Raise learners.deadline_seconds, or add workers."
     if done >= settings.min_learners:
         return ClosingDecision(Closing.MERGE, closes)
-    accounts = [learner.account for learner in missing if DIVERGED in learner.account]
-    if len(accounts) == len(missing):
-        # Their messages differ only in a number, and would fill a page.
-        return ClosingDecision(Closing.FAIL, divergence_message(accounts, len(run.learners)))
+    divergences = [learner.divergence for learner in missing if learner.divergence is not None]
+    if len(divergences) == len(missing):
+        # They differ only in a number, and would fill a page.
+        return ClosingDecision(Closing.FAIL, divergence_message(divergences, len(run.learners)))
     few = f"{closes}, min_learners is {settings.min_learners}."
     return ClosingDecision(Closing.FAIL, f"{few} {_missing_learners(missing)}{remedy}")
 
@@ -87,28 +94,27 @@ def _missing_learners(missing: Iterable[LearnerRecord]) -> str:
 
 
 def after_failure(
-    learner: LearnerRecord, *, worker_id: str, reason: str, max_attempts: int
+    learner: LearnerRecord, failure: LearnerFailure, *, worker_id: str, max_attempts: int
 ) -> LearnerRecord:
     """The learner after a failed attempt: requeued, or failed."""
-    on = f" on {learner.worker_name}" if learner.worker_name else ""
-    message = f"attempt {learner.failures + 1} of {max_attempts}{on}: {reason}"
     queued = learner.changed(
         state=LearnerState.QUEUED, failed_on=(*learner.failed_on, worker_id), silent_ends=()
     )
-    return with_failure(queued, message, max_attempts=max_attempts)
+    named = failure.changed(worker_name=learner.worker_name)
+    return with_failure(queued, named, max_attempts=max_attempts)
 
 
 def with_failure(
-    learner: LearnerRecord, reason: str, *, max_attempts: int | None = None
+    learner: LearnerRecord, failure: LearnerFailure, *, max_attempts: int | None = None
 ) -> LearnerRecord:
-    """The learner with a failure reason added; counts as an attempt if `max_attempts` is set."""
-    text = reason[:_MAX_REASON_CHARACTERS]
-    noted = learner.changed(refusals=(*learner.refusals, text)[-_MAX_REFUSALS:])
-    if max_attempts is None:
-        return noted
-    failures = learner.failures + 1
-    state = LearnerState.FAILED if failures >= max_attempts else learner.state
-    return noted.changed(failures=failures, state=state, message=text)
+    """The learner with a failure added; counts as an attempt if `max_attempts` is set."""
+    kept = failure.changed(detail=failure.detail[:_MAX_DETAIL_CHARACTERS])
+    if max_attempts is not None:
+        kept = kept.changed(attempt=learner.failures + 1, max_attempts=max_attempts)
+        state = LearnerState.FAILED if kept.attempt >= max_attempts else learner.state
+        learner = learner.changed(failures=kept.attempt, state=state)
+    failed = (*learner.latest_failures, kept)[-_MAX_FAILURES:]
+    return learner.changed(message="", latest_failures=failed)
 
 
 def requeued(
@@ -227,9 +233,10 @@ def with_result(
         snapshots=result.snapshots,
     )
     verified = verify(learner.unconfirmed, held, redundancy=redundancy)
+    dispute = LearnerFailure(reason=FailureReason.DISPUTED, detail=verified.reason)
     if verified.taken:
         taken = done(learner, result)
-        return (with_failure(taken, verified.reason) if verified.reason else taken), verified
+        return (with_failure(taken, dispute) if verified.reason else taken), verified
     # Requeued, for another worker to confirm.
     kept = learner.changed(
         state=LearnerState.QUEUED, unconfirmed=(*learner.unconfirmed, held), message=verified.reason
@@ -237,7 +244,7 @@ def with_result(
     if verified.suspects:
         # The first dispute is no failed attempt: a third worker settles it.
         counts = bool(verified.suspects[2:])
-        kept = with_failure(kept, verified.reason, max_attempts=max_attempts if counts else None)
+        kept = with_failure(kept, dispute, max_attempts=max_attempts if counts else None)
     return kept, verified
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -14,7 +15,7 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.config.tasks import LearnerTask
 from lipt.common.inputs.specs import InputFormat
-from lipt.common.states import LearnerState, RunState
+from lipt.common.states import Divergence, LearnerState, RunState
 from lipt.common.targets.values import OtherTarget
 from lipt.core.results import CommittedLearner, Ingredient, Outcome
 
@@ -71,6 +72,36 @@ class UnconfirmedResult(_Record):
         return (*self.snapshots, self.result)
 
 
+class FailureReason(StrEnum):
+    """Why a learner has no result yet."""
+
+    ERROR = "error"  # an error on its worker
+    DIVERGED = "diverged"  # its loss or weights are no longer finite
+    REJECTED = "rejected"  # the coordinator's checks refused its result
+    DISPUTED = "disputed"  # workers submitted different results
+
+
+class LearnerFailure(_Record):
+    """A failed attempt of a learner; a dispute that counts as none has no `attempt`."""
+
+    reason: FailureReason
+    # The worker's words, the check's or the dispute's.
+    detail: str = ""
+    divergence: Divergence | None = None
+    attempt: Count = 0
+    max_attempts: Count = 0
+    worker_name: str = ""
+
+    @property
+    def cause(self) -> str:
+        return f"the learner diverged: {self.divergence}" if self.divergence else self.detail
+
+    def __str__(self) -> str:
+        on = f" on {self.worker_name}" if self.worker_name else ""
+        attempt = f"attempt {self.attempt} of {self.max_attempts}{on}: " if self.attempt else ""
+        return f"{attempt}{self.cause}"
+
+
 class LearnerRecord(_Record):
     """A learner: its shard, attempts and result."""
 
@@ -101,17 +132,28 @@ class LearnerRecord(_Record):
     leased_at: Seconds | None = None
     committed_at: Seconds | None = None
     bytes_received: Size = 0
+    # Since its latest failure.
     message: str = ""
-    # Reasons of failed attempts, oldest first; kept after a success.
-    refusals: tuple[str, ...] = ()
+    # Latest ones, oldest first; kept after a success.
+    latest_failures: tuple[LearnerFailure, ...] = ()
     # Latest attempts that ended silently, newest last.
     silent_ends: tuple[SilentEnd, ...] = ()
     ingredient: Ingredient | None = None
 
     @property
     def account(self) -> str:
-        """All failures so far, oldest first, and the latest message."""
-        return "; ".join(dict.fromkeys(filter(None, (*self.refusals, self.message))))
+        """The latest failures, oldest first, and the latest message."""
+        reasons = (*map(str, self.latest_failures), self.message)
+        return "; ".join(dict.fromkeys(filter(None, reasons)))
+
+    @property
+    def latest_reason(self) -> str:
+        return self.message or str(next(reversed(self.latest_failures), ""))
+
+    @property
+    def divergence(self) -> Divergence | None:
+        """The first one of its latest failures."""
+        return next(filter(None, (failure.divergence for failure in self.latest_failures)), None)
 
 
 class SoupRecord(_Record):

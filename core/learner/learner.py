@@ -37,9 +37,9 @@ from lipt.common.inputs.specs import spec_of
 from lipt.common.models import build_model, lay_out, memory_format
 from lipt.common.models.head import freeze, frozen_names
 from lipt.common.observability.tracing import span
+from lipt.common.states import DivergedQuantity, Divergence
 from lipt.common.weights.files import Weights, check_specs, copy_to_cpu, non_finite, specs_of
 from lipt.core.learner.augmentation import augment
-from lipt.core.results import DIVERGED
 from lipt.core.training import ForwardPass, Sgd, require_finite_outputs
 
 Examples = Stored | EncodedImages
@@ -101,7 +101,7 @@ def train_learner(
 
     def after_step(step: int, loss: float) -> None:
         if step in task.learners.snapshot_steps:
-            _require_finite(task, model.state_dict(), "weights", step)
+            _require_finite(task, model.state_dict(), DivergedQuantity.WEIGHTS, step)
             snapshots.append(_trained(model, frozen))
         on_step(step, loss)
 
@@ -196,7 +196,7 @@ def train_on_shard(
                 waited_seconds += batch.waited_seconds
             loss = float(loss_sum) / len(targets_N)
             if not math.isfinite(loss):
-                raise _diverged(task, f"the loss is {loss} after step {step}")
+                raise _diverged(task, DivergedQuantity.LOSS, step)
             on_step(step, loss)
     return loss, waited_seconds
 
@@ -266,13 +266,16 @@ def examples_at(examples: Examples, rows_B: Tensor) -> Stored:
     return rows_of(examples, rows_B.to(first.device))
 
 
-def _diverged(task: LearnerTask, what: str) -> DivergedError:
+def _diverged(task: LearnerTask, quantity: DivergedQuantity, step: int) -> DivergedError:
     learners = task.learners
-    return DivergedError(
-        f"{DIVERGED}{what} of {learners.num_steps}, with learning rate "
-        f"{learners.learning_rate} and precision {learners.precision}. "
-        "Lower learners.learning_rate, or set learners.precision to float32."
+    divergence = Divergence(quantity, step, learners.num_steps)
+    error = DivergedError(
+        f"the learner diverged: {divergence}, with learning rate {learners.learning_rate} and "
+        f"precision {learners.precision}. Lower learners.learning_rate, or set "
+        "learners.precision to float32."
     )
+    error.divergence = divergence
+    return error
 
 
 def _pruned(
@@ -285,7 +288,7 @@ def _pruned(
 ) -> Weights:
     parameters = prunable_parameters(model, frozen)
     num_steps, slopes = task.learners.num_steps, Weights()
-    _require_finite(task, model.state_dict(), "weights", num_steps)
+    _require_finite(task, model.state_dict(), DivergedQuantity.WEIGHTS, num_steps)
     if parameters and task.pruning_method is PruningMethod.SNIP:
         # For the shard's first minibatch; batch-norm statistics are kept.
         buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
@@ -296,7 +299,7 @@ def _pruned(
         for name, buffer in model.named_buffers():
             buffer.copy_(buffers[name])
         slopes = {name: part.cpu() for name, part in zip(parameters, parts, strict=True)}
-        _require_finite(task, slopes, "gradient", num_steps)
+        _require_finite(task, slopes, DivergedQuantity.GRADIENT, num_steps)
     if parameters:
         pruned = prune(
             task.pruning_method,
@@ -317,9 +320,11 @@ def _trained(model: nn.Module, frozen: frozenset[str]) -> Weights:
     return copy_to_cpu({name: tensor for name, tensor in state.items() if name not in frozen})
 
 
-def _require_finite(task: LearnerTask, tensors: Weights, what: str, step: int) -> None:
+def _require_finite(
+    task: LearnerTask, tensors: Weights, quantity: DivergedQuantity, step: int
+) -> None:
     if non_finite(tensors):
-        raise _diverged(task, f"{what} not finite after step {step}")
+        raise _diverged(task, quantity, step)
 
 
 def prunable_parameters(model: nn.Module, frozen: Collection[str] = ()) -> dict[str, nn.Parameter]:

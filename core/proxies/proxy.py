@@ -15,10 +15,10 @@ passes of the run's model over the data.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Self
+from typing import Any, Self
 
 from lipt.common.errors import ProxyError
 
@@ -108,9 +108,18 @@ class ProxyScore:
         return 100 * self.accuracy - POINTS_PER_PASS * self.passes
 
     @property
-    def facts(self) -> dict[str, object]:
-        """Facts for a manifest."""
-        return {**asdict(self), "features": "+".join(self.features)}
+    def facts(self) -> dict[str, Any]:
+        return {**asdict(self), "features": list(self.features)}
+
+
+def with_features_as_text(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """A head's facts for a manifest: its features, and those tried, as users write them."""
+    written = dict(facts)
+    if "features" in facts:
+        written["features"] = "+".join(facts["features"])
+    if "tried" in facts:
+        written["tried"] = [with_features_as_text(head) for head in facts["tried"]]
+    return written
 
 
 def candidates(available: Iterable[FeatureKind]) -> list[tuple[FeatureKind, ...]]:

@@ -143,6 +143,7 @@ def select(
         stopped_early=" ".join(part.stopped_early for part in parts if part.stopped_early),
         # From a strategy that saw all classes at once.
         findings=parts[0].findings if len(parts) == 1 else {},
+        is_random=strategy.draws if parts[0].is_random is None else parts[0].is_random,
     )
 
 

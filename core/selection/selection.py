@@ -22,12 +22,14 @@ class Selection:
     weights_K: float32; ones where the strategy has no weights.
     stopped_early: why there are fewer than the budget, as a sentence; else empty.
     findings: what a strategy found in the data and decided, as JSON.
+    is_random: whether another seed may give another selection; None for any that is given one.
     """
 
     indices_K: Tensor
     weights_K: Tensor
     stopped_early: str = ""
     findings: Mapping[str, Any] = field(default_factory=dict)
+    is_random: bool | None = None
 
 
 def unweighted(indices_K: Tensor) -> Selection:

@@ -121,11 +121,6 @@ class WarmUp:
             raise ValueError(f"{text!r} is no pre-training")
         return cls(float(found[1]), int(found[2] or 1))
 
-    @classmethod
-    def among(cls, options: Mapping[str, str]) -> Self | None:
-        """The warm-up among a strategy's valid options."""
-        return cls.parse(options.get(PRETRAINING, LIPT))
-
     def __str__(self) -> str:
         epochs = repr(self.epochs).removesuffix(".0")
         return f"epochs:{epochs}" + (f"x{self.models}" if self.models > 1 else "")
@@ -141,9 +136,7 @@ WARM_UP_OPTION = Option(
     "what the model that is looked at was trained by: LiPT, or N ordinary epochs (R models)",
     LIPT,
     (LIPT, "epochs:N", "epochs:NxR"),
-    TypeAdapter(
-        Annotated[str, BeforeValidator(lambda value: str(WarmUp.parse(str(value)) or LIPT))]
-    ),
+    TypeAdapter(Annotated[Any, BeforeValidator(WarmUp.parse)]),
 )
 
 
@@ -187,13 +180,33 @@ def needs_of_space(options: Mapping[str, Any]) -> frozenset[Need]:
     return FEATURES if options["space"] == "features" else SIGNALS
 
 
+class Growth(StrEnum):
+    """How a strategy's time grows with the number of examples."""
+
+    LINEAR = "linear"  # one look at each example
+    PAIRS = "pairs"  # every pair of examples, of a class where it selects by class
+    ITERATIONS = "iterations"  # a look at each example in every iteration
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A strategy's time; `formula` describes it in N examples, C classes, d features, k budget."""
+
+    growth: Growth = Growth.UNKNOWN
+    formula: str = ""
+
+    def __str__(self) -> str:
+        return self.formula or self.growth.value
+
+
 @dataclass(frozen=True)
 class Strategy:
     """A selection algorithm and its description for the service.
 
     function: `f(signals, budget, *, options..., seed) -> Selection`, with `seed` if it draws.
     Balanced, it sees one class at a time; one that takes `balanced` shares the budget itself.
-    cost: such as `N^2 (C + d)`, with N examples, C classes, d features, k budget.
+    cost: decides in which process a request waits, and how much memory it may take.
     needs, kinds: its inputs and targets, or functions of all options' values.
     prepare: `f(signals, *, options..., seed) -> Signals`, applied once to all examples before they
     are split by class.
@@ -206,7 +219,7 @@ class Strategy:
     function: Callable[..., Selection]
     summary: str
     paper: str = ""
-    cost: str = ""
+    cost: Cost = Cost()
     balance: Balance = Balance.BY_DEFAULT
     returns_weights: bool = False
     needs: frozenset[Need] | Callable[[Mapping[str, Any]], frozenset[Need]] = SIGNALS
@@ -222,18 +235,16 @@ class Strategy:
         return self.function(*arguments, **options)
 
     @property
-    def is_linear(self) -> bool:
-        """Whether its cost is one pass over the examples."""
-        letters = set(re.findall("[A-Za-z]+", self.cost))
-        return bool(letters) and letters <= {"N", "C", "d", "log"} and "^" not in self.cost
-
-    @property
     def name(self) -> str:
         return self.function.__name__
 
     @cached_property
     def balances_itself(self) -> bool:
         return "balanced" in inspect.signature(self.function).parameters
+
+    @cached_property
+    def draws(self) -> bool:
+        return "seed" in inspect.signature(self.function).parameters
 
     @cached_property
     def options(self) -> tuple[Option, ...]:
@@ -252,25 +263,32 @@ class Strategy:
         return bool(needs & MODEL_NEEDS) and Need.DYNAMICS not in needs and self.proxy == "soup"
 
     def parse_options(self, given: Mapping[str, str]) -> dict[str, Any]:
-        """Values of all options by name, from texts or defaults; StrategyOptionError if invalid."""
-        values = {option.name: option.default_value for option in self.options}
+        """Values of its own options, from texts or defaults; StrategyOptionError if invalid."""
+        values = {option.name: option.default_value for option in self.own_options}
         if unknown := sorted(given.keys() - values):
             described = (f"{option.name} ({' | '.join(option.allowed)})" for option in self.options)
-            listed = f"Its options: {', '.join(described)}" if values else "It takes none"
+            listed = f"Its options: {', '.join(described)}" if self.options else "It takes none"
             raise StrategyOptionError(
                 f"strategy {self.name!r} has no option {unknown[0]!r}. {listed}."
             )
-        for option in self.options:
+        for option in self.own_options:
             if option.name in given:
-                text = given[option.name]
-                try:
-                    values[option.name] = option.adapter.validate_python(text)
-                except ValidationError:
-                    raise StrategyOptionError(
-                        f"option {option.name} of strategy {self.name!r} cannot be {text!r}. "
-                        f"Choose one of: {', '.join(option.allowed)} (default {option.default})."
-                    ) from None
+                values[option.name] = self._parse(option, given[option.name])
         return values
+
+    def parse_warm_up(self, text: str) -> WarmUp | None:
+        """The warm-up in the option `pretraining`, None for LiPT's own; StrategyOptionError."""
+        warm_up: WarmUp | None = self._parse(WARM_UP_OPTION, text)
+        return warm_up
+
+    def _parse(self, option: Option, text: str) -> Any:
+        try:
+            return option.adapter.validate_python(text)
+        except ValidationError:
+            raise StrategyOptionError(
+                f"option {option.name} of strategy {self.name!r} cannot be {text!r}. "
+                f"Choose one of: {', '.join(option.allowed)} (default {option.default})."
+            ) from None
 
     def preset(self, name: str) -> Preset:
         """The preset of that name, empty for the defaults; UnknownNameError if there is none."""

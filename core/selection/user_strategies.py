@@ -1,6 +1,6 @@
 """Users' strategies: the decorator's fields and the function's signature and result, checked.
 
-Inputs and kinds of targets may be given by their names: needs=["features"].
+Inputs, kinds of targets, balance and cost may be given by name: needs=["features"], cost="linear".
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -19,16 +19,14 @@ from lipt.common.targets.kinds import TargetKind
 from lipt.common.text import did_you_mean
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.selection.selection import Selection
-from lipt.core.selection.strategy import Balance, Need, Preset, Strategy
+from lipt.core.selection.strategy import Balance, Cost, Growth, Need, Preset, Strategy
 
 EnumT = TypeVar("EnumT", bound=StrEnum)
 
 _EXAMPLE = '@lipt.strategy(summary="the last ones", needs=["features"])'
 _FIELDS = {field.name: field for field in fields(Strategy)[1:]}
 _TYPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
-    **dict.fromkeys(
-        ("summary", "paper", "cost", "proxy"), ("a text", lambda v: isinstance(v, str))
-    ),
+    **dict.fromkeys(("summary", "paper", "proxy"), ("a text", lambda v: isinstance(v, str))),
     **dict.fromkeys(
         ("returns_weights", "rechecks", "averages"), ("True or False", lambda v: type(v) is bool)
     ),
@@ -60,6 +58,7 @@ def user_strategy(function: Any, about: Mapping[str, Any]) -> Strategy:
             given[name] = _names_or_function(name, kind, given[name])
     if "balance" in given:
         (given["balance"],) = _members("balance", Balance, given["balance"], at_most=1)
+    given["cost"] = _cost(given.get("cost", Cost()))
     if "proxy" in given:
         Proxy.parse(given["proxy"])
     if not inspect.isfunction(function):
@@ -70,6 +69,13 @@ def user_strategy(function: Any, about: Mapping[str, Any]) -> Strategy:
     strategy = Strategy(function, **given)
     _require_signature(strategy)
     return strategy
+
+
+def _cost(value: Any) -> Cost:
+    if isinstance(value, Cost):
+        return value
+    (growth,) = _members("cost", Growth, value, at_most=1)
+    return Cost(growth)
 
 
 def _names_or_function(name: str, kind: type[EnumT], value: Any) -> Any:
@@ -159,4 +165,4 @@ def require_selection(name: str, found: Any, budget: int, num_examples: int) -> 
             f"{weights_K.numel()} weights, for a budget of {budget} among {num_examples} examples. "
             "Return so many rows from 0, each once, and finite weights from 0."
         )
-    return Selection(indices_K, weights_K, found.stopped_early, found.findings)
+    return replace(found, indices_K=indices_K, weights_K=weights_K)

@@ -15,7 +15,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from inspect import signature
 from typing import Any
 
 import torch
@@ -30,13 +29,14 @@ from lipt.common.process.devices import device_name, versions
 from lipt.common.signals import row_blocks
 from lipt.common.subsets import Examples
 from lipt.common.targets.kinds import TargetKind
+from lipt.core.call_parts import Part
 from lipt.core.diagnosis.label_errors import find_label_errors
-from lipt.core.proxies.proxy import MAX_SAMPLE, SOUP, FeatureKind, Proxy
+from lipt.core.proxies.proxy import MAX_SAMPLE, SOUP, FeatureKind, Proxy, with_features_as_text
 from lipt.core.proxies.ridge import class_weights, leave_one_out, weighted_accuracy
 from lipt.core.selection.select import find_strategy, select
 from lipt.core.selection.selection import Selection
 from lipt.core.selection.strategies.auto import gather
-from lipt.core.selection.strategy import MODEL_NEEDS, Need, WarmUp
+from lipt.core.selection.strategy import MODEL_NEEDS, PRETRAINING, Need
 from lipt.core.signals.signals import (
     Signals,
     UserFeatures,
@@ -61,11 +61,12 @@ from lipt.core.stages.warm_up import (
 from lipt.core.workspace import Workspace
 
 Facts = Mapping[str, Any]
+_LEARNED = frozenset({FeatureKind.SOUP, FeatureKind.LEARNERS})
 
 
 @dataclass(frozen=True)
 class SoftLabels:
-    """Probabilities of the classes, float16, and facts for a manifest, as JSON."""
+    """Probabilities of the classes, float16, and facts of the head for a manifest."""
 
     probabilities_KC: Tensor
     facts: Mapping[str, Any]
@@ -78,6 +79,7 @@ class Chosen:
     selection: ids, ascending, and their weights. device: that the strategy ran on.
     proxy: facts of the proxy, for a manifest. warm_up: the ordinary warm-up's costs.
     soft: soft labels of the chosen examples. scored_by: credentials that scored for the signals.
+    uses_pretraining: whether learners or their soup were looked at, though another proxy won.
     """
 
     selection: Selection
@@ -86,6 +88,7 @@ class Chosen:
     warm_up: WarmUpSignals | None = None
     soft: SoftLabels | None = None
     scored_by: Mapping[str, Any] | None = None
+    uses_pretraining: bool = False
 
     @property
     def examples(self) -> Examples:
@@ -99,18 +102,20 @@ class Chosen:
 
 def manifest_of(question: Question, chosen: Chosen) -> dict[str, Any]:
     """The manifest of a question and its answer."""
+    warm_up = {} if question.warm_up is None else {PRETRAINING: str(question.warm_up)}
     return {
         "strategy": question.strategy,
         "preset": question.preset,
-        "options": dict(question.options),
+        "options": {**dict(question.options), **warm_up},
         "labels": "none" if question.unlabelled else "given",
         "proxy": {
             # None if neither a head nor a model is used.
             "proxy": question.proxy or (str(SOUP) if _uses_model(question) else None),
             **({"backbone": question.backbone} if question.backbone else {}),
-            **(chosen.proxy or {}),
+            **with_features_as_text(chosen.proxy or {}),
         },
-        "soft_labels": None if chosen.soft is None else chosen.soft.facts,
+        "soft_labels": None if chosen.soft is None else with_features_as_text(chosen.soft.facts),
+        "uses_pretraining": chosen.uses_pretraining,
         "budget": question.budget,
         "balanced": question.balanced,
         "stopped_early": chosen.selection.stopped_early,
@@ -132,7 +137,8 @@ def choose(
     strategy, needs = find_strategy(question.strategy), question.needs
     with span("signals", strategy=question.strategy):
         signals, warm_up = _signals(workspace, question, compute)
-    workspace.report(f"selecting by {question.strategy}", 0, 1)
+    selecting = workspace.progress(f"selecting by {question.strategy}", Part.SELECTION)
+    selecting(0, 1)
     # Draws from labels alone are the same on any device: no accelerator is needed.
     alone = not needs and question.features is None
     device = torch.device("cpu") if alone else workspace.device
@@ -148,6 +154,7 @@ def choose(
             seed=derive_seed(question.config.seed, "selection"),
             options=dict(question.options),
         )
+    selecting(1, 1)
     if not len(chosen.indices_K):
         raise SignalsError(
             f"strategy {question.strategy!r} chooses nothing for a budget of "
@@ -161,19 +168,28 @@ def choose(
         with computation(question.config.evaluation_threads):
             soft = soft_labels(taught, chosen.indices_K.cpu(), seed=question.config.seed)
     done = chosen.findings.get("words", ())
+    inputs = _inputs_of(question, signals.facts, heads)
+    learned = inputs.of_model or not _LEARNED.isdisjoint(inputs.used | inputs.tried)
+    # With weights of its own, or a warm-up, a request looks at no learner.
+    pretrained = bool(learned and question.num_merged)
     words = _input_sentences(
-        question, signals.facts, heads, chosen.findings, len(workspace.dataset)
+        question,
+        inputs,
+        heads,
+        is_random=chosen.is_random,
+        num_examples=len(workspace.dataset),
     )
     alpha = [_alpha(soft.facts)] if soft else []
-    findings: dict[str, Any] = {"words": [*done, *alpha, *words]}
+    findings: dict[str, Any] = {}
+    shift: list[str] = []
     if question.balanced and workspace.dataset.target.kind is TargetKind.CLASS:
         labels_K = workspace.dataset.labels_N[chosen.indices_K.cpu()]
-        shares, shift = class_shift(workspace.dataset, labels_K)
-        findings["class_shares"] = shares
-        findings["words"] += shift
+        findings["class_shares"], shift = class_shift(workspace.dataset, labels_K)
+    # The choice comes first, then what it changes.
+    findings["words"] = [*done[:1], *shift, *done[1:], *alpha, *words]
     chosen = replace(chosen, findings={**chosen.findings, **findings})
     selection = _by_id(chosen, workspace.dataset.id_mapping)
-    facts = (signals.facts, warm_up, soft, signals.scored_by)
+    facts = (signals.facts, warm_up, soft, signals.scored_by, pretrained)
     return Chosen(selection, device_name(device), *facts)
 
 
@@ -204,74 +220,92 @@ def class_shift(dataset: Dataset, labels_K: Tensor) -> tuple[dict[str, Any], lis
         return shares, []
     name, before, after = dataset.class_names[most], data_C[most], subset_C[most]
     sentence = f"balanced: class {name} is {before:.1%} of the data and {after:.1%} of the subset"
-    return shares, [f"{sentence}; without balance it keeps its share"]
+    kept = "balanced=False or --no-balanced keeps its share"
+    return shares, [f"{sentence}; {kept}, and `class_shares` in the manifest has weights"]
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """Inputs of a choice: needs met by a model with its own head, and features of ridge heads."""
+
+    proxy: Facts | None
+    of_model: frozenset[Need]
+    used: frozenset[FeatureKind]
+    tried: frozenset[FeatureKind]
+
+
+def _inputs_of(question: Question, proxy: Facts | None, heads: Sequence[Facts]) -> _Inputs:
+    needs = question.needs
+    looks = needs & ({Need.SIGNALS, Need.VALIDATION} if _has_own(question) else PROXY_NEEDS)
+    of_model = needs & {Need.DYNAMICS, Need.GRADIENT_NORMS}
+    if proxy is None and not question.unlabelled:
+        of_model |= looks
+    tried = [one for head in heads for one in head.get("tried", ())]
+    return _Inputs(proxy, of_model, _kinds_of(heads), _kinds_of(tried))
+
+
+def _kinds_of(heads: Sequence[Facts]) -> frozenset[FeatureKind]:
+    return frozenset(kind for head in heads for kind in head["features"])
+
+
+def _has_own(question: Question) -> bool:
+    return question.features is not None or Need.PAIRED_FEATURES in question.needs
 
 
 def _input_sentences(
     question: Question,
-    proxy: Facts | None,
+    inputs: _Inputs,
     heads: Sequence[Facts],
-    findings: Facts,
+    *,
+    is_random: bool | None,
     num_examples: int,
 ) -> list[str]:
     """Sentences on the head, on the learners, and on whether seed and model can matter."""
-    strategy, needs = find_strategy(question.strategy), question.needs
-    own = question.features is not None or Need.PAIRED_FEATURES in needs
-    looks = needs & ({Need.SIGNALS, Need.VALIDATION} if own else PROXY_NEEDS)
-    of_model = needs & {Need.DYNAMICS, Need.GRADIENT_NORMS}
-    if proxy is None and not question.unlabelled:
-        of_model |= looks
-    used = {kind for head in heads for kind in head["features"].split("+")}
-    others = [one for head in heads for one in head.get("tried", ())]
-    tried = {kind for one in others for kind in one["features"].split("+")}
+    needs, of_model = question.needs, inputs.of_model
     unneeded = next((head["unneeded"] for head in heads if "unneeded" in head), None)
-    learners = _learners_sentence(question, used, tried, of_model, unneeded)
-    draws = "seed" in signature(strategy.function).parameters
-    if "method" in findings:
-        draws = findings["method"] == "random"
+    learners = _learners_sentence(question, inputs, unneeded)
     # Heads of more examples choose their penalty on a drawn sample.
     drawn = any(head["drawn"] or num_examples > MAX_SAMPLE for head in heads)
-    if of_model or (used | tried).intersection(TRAINED_FEATURES):
+    if of_model or (inputs.used | inputs.tried).intersection(TRAINED_FEATURES):
         mattered = "another seed or model may give another subset"
-    elif draws or drawn or Need.VALIDATION in needs:
+    elif is_random or drawn or Need.VALIDATION in needs:
         mattered = "another seed may give another subset; no model was used"
     else:
         mattered = "any seed and model give this subset"
     if not needs and question.teacher is None:
         return [mattered]
-    by = "the request's own features" if own else "no features"
+    by = "the request's own features" if _has_own(question) else "no features"
     if of_model:
         by = "a model with its own head"
     if Need.DYNAMICS in needs:
         by = "outputs of the learners in training"
-    return [_proxy_sentence(proxy, by), learners, mattered]
+    return [_proxy_sentence(inputs.proxy, by), learners, mattered]
 
 
 def _proxy_sentence(head: Facts | None, by: str) -> str:
     if head is None:
         return f"judged by {by}"
+    features = "+".join(head["features"])
     if "accuracy" not in head:
-        return f"judged by features ({head['features']}) without any label"
-    own = "probabilities" in head
-    seen = "" if own else " that it has not seen"
+        return f"judged by features ({features}) without any label"
+    seen = "" if "probabilities" in head else " that it has not seen"
     score = f"right on {head['accuracy']:.1%} of the labels{seen}"
     if "chance" in head:
         score += f", as a mean over classes; chance is {head['chance']:.1%}"
     if "score" in head:
         score = f"with {head['score']} {head['accuracy']:.3g} on examples that it has not seen"
-    if own:
-        return f"judged by pred_probs, {score}; compared by {head['features']}"
-    return f"judged by a ridge head on {head['features']}, {score}"
+    if "probabilities" in head:
+        return f"judged by pred_probs, {score}; compared by {features}"
+    return f"judged by a ridge head on {features}, {score}"
 
 
 def _alpha(soft: Facts) -> str:
-    of_all = f"the head of all ({soft['features']}) is right on"
-    of_chosen = "one of the chosen alone"
-    if "probabilities" in soft:
-        of_all, of_chosen = "pred_probs are right on", "a head of the chosen alone"
+    features = "+".join(soft["features"])
+    of_all = "pred_probs are" if soft["probabilities"] else f"the head of all ({features}) is"
     text = (
         f"recommended alpha {soft['recommended_alpha']:.2g}: of the labels not chosen, {of_all} "
-        f"{soft['accuracy_on_others']:.1%}, {of_chosen} on {soft['accuracy_of_chosen_alone']:.1%}"
+        f"right on {soft['accuracy_on_others']:.1%}, a head of the chosen alone on "
+        f"{soft['accuracy_of_chosen_alone']:.1%}"
     )
     if soft["suspected"]:
         text += f"; {soft['suspected']:.1%} of the chosen labels look wrong"
@@ -280,13 +314,7 @@ def _alpha(soft: Facts) -> str:
     return text
 
 
-def _learners_sentence(
-    question: Question,
-    used: set[str],
-    tried: set[str],
-    of_model: frozenset[Need],
-    unneeded: Unneeded | None,
-) -> str:
+def _learners_sentence(question: Question, inputs: _Inputs, unneeded: Unneeded | None) -> str:
     reasons = {
         Unneeded.PRICE: "no learner is needed: their features cannot gain what training costs here",
         Unneeded.PLAN: "no learner is needed: the choice is random whatever they find",
@@ -295,14 +323,16 @@ def _learners_sentence(
     if unneeded is not None:
         return reasons[unneeded]
     count, merged = question.num_learners, question.num_merged
-    needs_each = FeatureKind.LEARNERS in used or Need.DYNAMICS in question.needs
+    needs_each = FeatureKind.LEARNERS in inputs.used or Need.DYNAMICS in question.needs
     if count and needs_each:
         return f"{count} learner{'' if count == 1 else 's'} took part"
-    if merged and (of_model or FeatureKind.SOUP in used):
+    if merged and (inputs.of_model or FeatureKind.SOUP in inputs.used):
         return f"{merged} learner{'' if merged == 1 else 's'} took part, merged into theta_p"
-    if FeatureKind.LEARNERS in tried:
+    if FeatureKind.LEARNERS in inputs.tried:
         return f"no learner was used; {count} were tried"
-    return "no learner was used" + ("; theta_p was tried" if FeatureKind.SOUP in tried else "")
+    return "no learner was used" + (
+        "; theta_p was tried" if FeatureKind.SOUP in inputs.tried else ""
+    )
 
 
 def _signals(
@@ -310,9 +340,8 @@ def _signals(
 ) -> tuple[Signals, WarmUpSignals | None]:
     dataset, config, needs, warmed = workspace.dataset, question.config, question.needs, None
     proxy = None if question.proxy is None else Proxy.parse(question.proxy)
-    warm_up = WarmUp.among(dict(question.options))
-    if warm_up is not None:
-        warmed = warm_up_signals(workspace, question, warm_up)
+    if question.warm_up is not None:
+        warmed = warm_up_signals(workspace, question, question.warm_up)
     # Validate them before the model's expensive pass over the data.
     own = _own_features(workspace, question)
     if warmed is not None:
@@ -354,7 +383,9 @@ def _own_features(workspace: Workspace, question: Question) -> UserFeatures | No
     """The user's features, or the data set's own pairs."""
     if question.features is not None:
         workspace.report("reading the features", 0, 1)
-        return workspace.user_features(question.features)
+        features = workspace.user_features(question.features)
+        workspace.report("reading the features", 1, 1)
+        return features
     paired = Need.PAIRED_FEATURES in question.needs and not question.unlabelled
     return features_of_pairs(workspace.dataset) if paired else None
 
@@ -412,6 +443,7 @@ def soft_labels(signals: Signals, places_K: Tensor, *, seed: int) -> SoftLabels:
     suspected = float((confidence_N[places_K] < 1).double().mean())
     facts = {
         "features": head["features"],
+        "probabilities": head.get("probabilities"),
         "tried": head["tried"],
         "accuracy": head["accuracy"],
         "temperature": 1 / head["inverse_temperature"],
@@ -421,8 +453,6 @@ def soft_labels(signals: Signals, places_K: Tensor, *, seed: int) -> SoftLabels:
         "trust": trust,
         "recommended_alpha": recommended_alpha(on_others, alone, suspected, trust),
     }
-    if "probabilities" in head:
-        facts["probabilities"] = head["probabilities"]
     probabilities_KC = torch.empty(len(places_K), errors_NC.shape[1], dtype=torch.float16)
     for rows in row_blocks(len(places_K), 8 * errors_NC.shape[1]):
         places_B = places_K[rows]

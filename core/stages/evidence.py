@@ -24,7 +24,6 @@ from lipt.common.targets.kinds import TargetKind
 from lipt.core.diagnosis.label_errors import find_label_errors
 from lipt.core.proxies.proxy import (
     MAX_SAMPLE,
-    FeatureKind,
     Proxy,
     removed_at_best,
     training_can_pay,
@@ -97,7 +96,7 @@ def _unneeded(
     compute = sample_signals if len(dataset) > MAX_SAMPLE else proxied_signals
     signals = compute(workspace, untrained, proxy)
     facts = signals.facts or {}
-    kinds = [FeatureKind(kind) for kind in facts["features"].split("+")]
+    kinds = facts["features"]
     passes = training_passes(question.config, len(dataset))
     if not training_can_pay(facts["accuracy"], kinds, passes):
         return Unneeded.PRICE

@@ -75,6 +75,7 @@ class Question(Sources):
     """The requested subset: `budget` examples by a strategy on given weights.
 
     weights: theta_p or the user's own; theta* if an ordinary warm-up starts from it.
+    warm_up: trains the model that is looked at, in place of LiPT.
     preset: the source of the options, for the record.
     proxy: computes the signals; None for the weights with their own head.
     backbone: identity of the operator's network, if the proxy may use it.
@@ -90,6 +91,7 @@ class Question(Sources):
     budget: int
     balanced: bool
     options: tuple[tuple[str, str], ...]
+    warm_up: WarmUp | None = None
     preset: str | None = None
     proxy: str | None = None
     backbone: str | None = None
@@ -150,11 +152,21 @@ class SubsetQuery:
         return proxy if self.probabilities is None else proxy.teacher
 
     def options_of(self, strategy: Strategy, num_examples: int) -> Mapping[str, str]:
-        """The preset's options for this budget, overridden by given ones."""
+        """The preset's options for this budget, overridden by given ones; without the warm-up."""
         share = self.budget_of(num_examples) / num_examples
-        preset = strategy.preset(self.preset)
-        options: Mapping[str, str] = preset.options(share, _canonical(strategy, self.options))
+        given = {name: text for name, text in self.options.items() if name != PRETRAINING}
+        options: Mapping[str, str] = strategy.preset(self.preset).options(share, given)
         return options
+
+    def warm_up_of(self, strategy: Strategy) -> WarmUp | None:
+        """The ordinary warm-up among the options; StrategyOptionError if it is invalid."""
+        text = self.options.get(PRETRAINING, LIPT)
+        if text != LIPT and not strategy.can_be_warmed_up:
+            raise StrategyOptionError(
+                f"strategy {strategy.name!r} looks at no model that a warm-up could train: leave "
+                f"{PRETRAINING!r} out. {_choose(lambda other: other.can_be_warmed_up)}"
+            )
+        return strategy.parse_warm_up(text)
 
 
 def question_of(
@@ -169,7 +181,7 @@ def question_of(
     """The question of a query about a run; LiptError, with a remedy, if it has no answer."""
     strategy = find_strategy(query.strategy)
     given = query.options_of(strategy, num_examples)
-    unlabelled, warm_up = query.unlabelled, WarmUp.among(given)
+    unlabelled, warm_up = query.unlabelled, query.warm_up_of(strategy)
     if warm_up is not None:
         _require_warm_up(warm_up, strategy.needs_of(given), run, query, max_warm_up_epochs)
     if query.probabilities is not None:
@@ -204,6 +216,7 @@ def question_of(
         budget=query.budget_of(num_examples),
         balanced=balanced,
         options=tuple(sorted(given.items())),
+        warm_up=warm_up,
         preset=query.preset or None,
         features=query.features,
         trajectories=_trajectories(run, weights, strategy.name, needs, signal_proxy),
@@ -293,21 +306,6 @@ def require_kind(strategy: Strategy, options: Mapping[str, str], kind: TargetKin
         f"strategy {strategy.name!r}{given} works with {kinds_in_words(kinds)} data, and the "
         f"coordinator's is {kind.words}. {_choose(lambda other: kind in other.kinds_of({}))}"
     )
-
-
-def _canonical(strategy: Strategy, options: Mapping[str, str]) -> dict[str, str]:
-    """The options with the warm-up's canonical text; StrategyOptionError if it is invalid."""
-    given = dict(options)
-    if given.get(PRETRAINING) == LIPT:
-        del given[PRETRAINING]
-    elif PRETRAINING in given:
-        if not strategy.can_be_warmed_up:
-            raise StrategyOptionError(
-                f"strategy {strategy.name!r} looks at no model that a warm-up could train: leave "
-                f"{PRETRAINING!r} out. {_choose(lambda other: other.can_be_warmed_up)}"
-            )
-        given[PRETRAINING] = strategy.parse_options({PRETRAINING: given[PRETRAINING]})[PRETRAINING]
-    return given
 
 
 def _require_warm_up(
@@ -408,7 +406,7 @@ def training_for(query: SubsetQuery, num_examples: int) -> Training:
     strategy = find_strategy(query.strategy)
     given = query.options_of(strategy, num_examples)
     needs = strategy.needs_of(given)
-    if PRETRAINING in given:
+    if query.warm_up_of(strategy) is not None:
         return Training.INITIAL_WEIGHTS
     if query.unlabelled:
         return Training.NOTHING

@@ -30,7 +30,7 @@ def _overview(listed: Iterable[Strategy]) -> str:
                 " and ".join(strategy.needs_in_words),
                 "yes" if works_without_labels(strategy) else "",
                 "yes" if strategy.returns_weights else "",
-                strategy.cost,
+                str(strategy.cost),
             )
             for strategy in listed
         ),

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.slow
     ("arguments", "line", "count"),
     [
         ("choice_price --tiny", "training epoch", 4),
+        ("one_call --tiny", "60", 3),
         ("gpu_training --tiny --device cpu --processes 2", "published on an A100", 1),
     ],
 )

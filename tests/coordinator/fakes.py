@@ -31,7 +31,7 @@ from lipt.coordinator.compute.jobs.selection import Selected, SelectSubset
 from lipt.coordinator.compute.messages import JobOptions, OnProgress, Progressed
 from lipt.coordinator.compute.process import Resident
 from lipt.coordinator.compute.queue import Computation, ComputeQueue
-from lipt.coordinator.dispatch.leases import LeaseId, RunLearner
+from lipt.coordinator.dispatch.leases import LearnerLease, RunLearner
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, SoupRecord
@@ -199,13 +199,13 @@ class FakeWorker:
             name, name=name, device="cpu", versions={}, allowed_modules=("tests.tiny",)
         ).worker_id
 
-    async def take(self) -> LeaseId:
+    async def take(self) -> LearnerLease:
         while True:
             granted = await self._dispatcher.next_work(self.worker_id, wait_seconds=60.0)
             if isinstance(granted, RunLearner):
                 return granted.lease
 
-    async def hand_in(self, taken: LeaseId) -> None:
+    async def hand_in(self, taken: LearnerLease) -> None:
         await self._dispatcher.commit(taken, self.RESULT)
 
 

@@ -4,7 +4,7 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import LearnersConfig, RunConfig
 from lipt.common.inputs.specs import ImageFormat
 from lipt.common.states import LearnerState, RunState
-from lipt.coordinator.state.records import LearnerRecord, RunRecord
+from lipt.coordinator.state.records import FailureReason, LearnerFailure, LearnerRecord, RunRecord
 
 IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
 
@@ -58,3 +58,8 @@ def leased(learner: LearnerRecord, worker: str) -> LearnerRecord:
     return learner.changed(
         state=LearnerState.LEASED, epoch=learner.epoch + 1, worker_id=worker, worker_name=worker
     )
+
+
+def error(detail: str) -> LearnerFailure:
+    """An attempt that failed with an error on its worker."""
+    return LearnerFailure(reason=FailureReason.ERROR, detail=detail)

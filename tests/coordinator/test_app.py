@@ -23,6 +23,7 @@ from lipt.coordinator.compute.jobs.pretraining import DescribeData
 from lipt.coordinator.compute.jobs.selection import Diagnosed, DiagnoseData
 from lipt.coordinator.compute.messages import JobOptions, Progressed
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
+from lipt.coordinator.dispatch.leases import LearnerLease
 from lipt.coordinator.instruments import (
     COMPUTE_PEAK,
     COMPUTE_RESIDENT,
@@ -87,7 +88,7 @@ async def test_a_run_resumes_after_a_restart(tmp_path: Path) -> None:
         assert app.store.find("mine") == before
         assert await app.requests.create("q", "mine", NOTHING) == before
         # Its worker did not notice the restart, and keeps its lease.
-        assert app.dispatcher.leases.held_by(worker.worker_id) == second
+        assert app.dispatcher.leases.held_by(worker.worker_id, LearnerLease) == second
         with pytest.raises(UnknownWorkerError):
             await app.dispatcher.next_work(worker.worker_id, wait_seconds=0.0)
         await app.dispatcher.commit(second, FakeWorker.RESULT)

@@ -21,7 +21,7 @@ from lipt.coordinator.instruments import COORDINATOR
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.core.selection.select import STRATEGIES
 from lipt.core.selection.selection import Selection, unweighted
-from lipt.core.selection.strategy import Strategy
+from lipt.core.selection.strategy import Cost, Growth, Strategy
 from lipt.core.signals.signals import Signals
 from lipt.trainer.distillation import Distillation
 from lipt.worker.instruments import WORKER
@@ -43,7 +43,7 @@ def test_every_strategy_has_a_row_and_a_section_with_its_options() -> None:
     for name, strategy in STRATEGIES.items():
         assert f"| [{name}](#{name}) |" in page
         own = page.partition(f"### {name} {{ #{name} }}")[2].partition("\n### ")[0]
-        assert strategy.cost in own
+        assert str(strategy.cost) in own
         for option in strategy.options:
             assert f"| `{option.name}` | `{option.default}` |" in own
         for preset_name, preset in strategy.presets.items():
@@ -51,7 +51,7 @@ def test_every_strategy_has_a_row_and_a_section_with_its_options() -> None:
 
 
 def test_a_strategys_options_are_described_by_their_annotations() -> None:
-    made = Strategy(made_up, summary="first ones", paper="", cost="N")
+    made = Strategy(made_up, summary="first ones", cost=Cost(Growth.LINEAR, "N"))
     assert "| `metric` | `near` | near, far | what is close |" in section(made)
 
 

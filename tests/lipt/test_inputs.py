@@ -214,6 +214,6 @@ def test_diverged_learners_are_reported_once(caplog: pytest.LogCaptureFixture) -
     fast = {**QUICK, "learners": {**QUICK["learners"], "learning_rate": 1e30, "num_steps": 3}}
     with pytest.raises(DivergedError) as told:
         lipt.pretrain(few_digits(), run=fast, progress=False)
-    assert str(told.value).startswith("all 2 learners diverged (the loss is ")
+    assert str(told.value).startswith("all 2 learners diverged (loss not finite after step ")
     assert str(told.value).endswith(". Scale the features, or lower learners.learning_rate.")
     assert caplog.text == ""

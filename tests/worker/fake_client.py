@@ -26,6 +26,7 @@ from lipt.common.config.tasks import LearnerTask
 from lipt.common.inputs.specs import ImageFormat
 from lipt.common.process import Machine
 from lipt.common.rpc.channel import LongPoll, open_channel
+from lipt.common.states import Divergence
 from lipt.v1 import blob_pb2, worker_pb2, worker_pb2_grpc
 from lipt.worker.assignment import Worker, WorkerLimits
 from lipt.worker.client import Assignment, CoordinatorClient
@@ -118,6 +119,7 @@ class FakeClient:
         self.waits: list[float] = []
         self.registered: list[tuple[str, str]] = []
         self.released: list[tuple[str, str, str]] = []
+        self.divergences: list[Divergence | None] = []
         self.declined: list[tuple[str, str, str]] = []
         self.proofs: list[str] = []
         self.committed: list[
@@ -164,8 +166,15 @@ class FakeClient:
         self.committed.append((self.worker_id, result, report, tuple(snapshots)))
 
     def release(
-        self, assignment_id: str, epoch: int, error: str = "", *, over_limits: bool = False
+        self,
+        assignment_id: str,
+        epoch: int,
+        error: str = "",
+        *,
+        divergence: Divergence | None = None,
+        over_limits: bool = False,
     ) -> None:
+        self.divergences.append(divergence)
         given_back = self.declined if over_limits else self.released
         given_back.append((self.worker_id, assignment_id, error))
         self.given_back.set()

@@ -11,6 +11,7 @@ import pytest
 from lipt.common.backoff import RetryLevels
 from lipt.common.errors import (
     DataError,
+    DivergedError,
     LearnerRejectedError,
     LearnerStoppedError,
     LiptError,
@@ -22,6 +23,7 @@ from lipt.common.errors import (
 )
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.metrics import Meters
+from lipt.common.states import DivergedQuantity, Divergence
 from lipt.v1 import worker_pb2
 from lipt.worker.agent import Agent
 from lipt.worker.client import Assignment, LeaseKeeper
@@ -171,6 +173,14 @@ def test_a_worker_without_a_coordinator_warns_once_a_minute(
     assert len(warnings) == 3
     assert all("nobody answers. Trying again until" in line for line in warnings)
     assert sum("joined" in line.getMessage() for line in caplog.records) == 1
+
+
+def test_a_diverged_learner_is_released_with_values_and_step(world: World) -> None:
+    error = DivergedError("the learner diverged.")
+    error.divergence = Divergence(DivergedQuantity.LOSS, 2, 5)
+    world.work = [fail(error), fail(DataError("it has 3 images.")), succeed]
+    world.live(*map(make_assignment, range(3)))
+    assert world.fake.divergences == [error.divergence, None]
 
 
 @pytest.mark.parametrize(

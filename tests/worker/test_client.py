@@ -24,6 +24,7 @@ from lipt.common.errors import (
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.process.devices import versions_on
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, fill_message
+from lipt.common.states import DivergedQuantity, Divergence
 from lipt.v1 import worker_pb2, worker_pb2_grpc
 from lipt.worker.client import CoordinatorClient, LeaseKeeper
 from lipt.worker.settings import WorkerSettings
@@ -122,6 +123,17 @@ def test_an_assignment_of_a_newer_version_is_returned_with_the_reason(served: Se
     (released,) = fake.released
     assert (released.assignment_id, released.epoch) == ("r/0", 7)
     assert "pruning_method = '99'" in released.error
+    assert not released.HasField("divergence")
+
+
+def test_a_release_carries_a_divergence(served: Served) -> None:
+    fake, client = served
+    divergence = Divergence(DivergedQuantity.GRADIENT, 4, 9)
+    client.release("r/0", 7, "it diverged.", divergence=divergence)
+    (released,) = fake.released
+    assert released.divergence == worker_pb2.Divergence(
+        quantity=worker_pb2.DIVERGED_QUANTITY_GRADIENT, step=4, num_steps=9
+    )
 
 
 class Poll:

@@ -38,12 +38,6 @@ from lipt.trainer.views import CostsView, RunView, StrategyView
 # Accuracy is measured more often late, where the learning rate is low and accuracy rises most.
 _SCHEDULE = Schedule(test_at=(0.2, 0.4, 0.6, 0.7, 0.8, 0.9), subset_at=(LATE,))
 
-# Values of `StrategyView.needs` that the data alone provide, and those that need a run.
-_OF_THE_DATA = {"labels", "near-duplicates", "paired features"}
-_OF_THE_RUN = {"gradient norms", "learners"}
-# A proxy's features that need learners; theta* ("initial") is there without one.
-_PRETRAINED = {"soup", "learners"}
-
 
 def run_of(client: Client, plan: Plan, seed: int) -> RunView:
     """Return a seed's ready run: that of an interrupted comparison, or a new one."""
@@ -118,7 +112,7 @@ def compare(
                         print_line(f"seed {seed}: fitted to the data: {run.lowered_defaults}")
                 asked = {"proxy": plan.proxy, "soft_labels": cell.is_soft}
                 subset = choose(run, name, fraction=cell.fraction, **asked)
-                measures = shared | selection_costs(known[name], run.costs, subset.manifest)
+                measures = shared | selection_costs(name, run.costs, subset.manifest)
             if subset is not None:
                 measures = {**measures, "num_examples": len(subset)}
             trial = _trial(cell, subset, source, recipe, training, measures)
@@ -167,39 +161,19 @@ def _trial(
 
 
 def selection_costs(
-    strategy: StrategyView, run: CostsView | None, manifest: Mapping[str, Any]
+    strategy: str, run: CostsView | None, manifest: Mapping[str, Any]
 ) -> dict[str, Any]:
-    if run is None or (strategy.name in FIXED and not manifest.get("soft_labels")):
+    if run is None or (strategy in FIXED and not manifest.get("soft_labels")):
         return {}
     found = {"selection_seconds": float(manifest["costs"]["selection_seconds"])}
     if (warm_up := manifest["costs"].get("warm_up_seconds")) is not None:
         return found | {"pretraining_seconds": float(warm_up)}
-    if not uses_pretraining(strategy.needs, manifest):
+    if not manifest["uses_pretraining"]:
         return found
     seconds = run.initialization_seconds + run.sharding_seconds
     seconds += run.training_seconds + run.merging_seconds
     sent = run.bytes_to_workers + run.bytes_from_workers
     return found | {"pretraining_seconds": seconds, "bytes_sent": sent}
-
-
-def uses_pretraining(needs: Collection[str], manifest: Mapping[str, Any]) -> bool:
-    """Whether a selection without its own warm-up used the run's pre-training.
-
-    All heads that an automatic choice tried count, and those of soft labels.
-    """
-    if (teacher := manifest.get("soft_labels")) and _uses_learners(teacher):
-        return True
-    if _OF_THE_DATA.issuperset(needs):
-        return False
-    proxy = manifest.get("proxy", {})
-    if "features" not in proxy or not _OF_THE_RUN.isdisjoint(needs):
-        return True
-    return _uses_learners(proxy)
-
-
-def _uses_learners(head: Mapping[str, Any]) -> bool:
-    tried = [head["features"], *(one["features"] for one in head["tried"])]
-    return any(not _PRETRAINED.isdisjoint(features.split("+")) for features in tried)
 
 
 def _check(known: Mapping[str, StrategyView], plan: Plan, train: Dataset) -> None:

@@ -105,6 +105,8 @@ _RELIABLE = 0.9
 _MANY_PER_FEATURE = 10
 # A class with fewer examples is a part of a class, as in the head.
 _FULL_CLASS = 20
+# A head with less of the way from guessing to all labels can tell nothing from overlapping classes.
+_SKILL = 0.2
 
 
 class Findings(_Value):
@@ -145,10 +147,22 @@ class Findings(_Value):
             return False
         if not isinstance(num_features, int) or self.learnability.accuracies[-1] >= _RELIABLE:
             return False
-        num_classes = sum(min(1.0, count / _FULL_CLASS) for count in self.class_counts)
-        per_class = self.num_examples / num_classes
+        per_class = self.num_examples / self._num_full_classes
         is_flat = self.learnability.suggested_fraction < 1
         return is_flat and per_class >= _MANY_PER_FEATURE * num_features
+
+    @property
+    def head_guesses(self) -> bool:
+        """Whether the head is right on hardly more labels than guessing."""
+        if self.head_accuracy is None or self._num_full_classes <= 1:
+            return False
+        guessing = 1 / self._num_full_classes
+        return (self.head_accuracy - guessing) / (1 - guessing) < _SKILL
+
+    @property
+    def _num_full_classes(self) -> float:
+        full = max(1, min(_FULL_CLASS, max(self.class_counts)))
+        return sum(min(1.0, count / full) for count in self.class_counts)
 
     @property
     def num_sure(self) -> int:
@@ -224,7 +238,9 @@ def _label_errors(findings: Findings) -> Fact:
         return Fact("label errors", f"none looks wrong; {share}", clear=found.noise_high < 1)
     sure = f", {findings.num_sure:,} of them with confidence" if findings.num_sure else ""
     text = f"{found.num_suspects:,} look wrong{sure}; {share}"
-    if findings.head_is_limited:
+    if findings.head_guesses:
+        text += "; this head is right on hardly more than guessing, so most of these may be right"
+    elif findings.head_is_limited:
         text += "; this head is too simple for so many examples, so many of these may be right"
     return Fact("label errors", text, clear=False)
 

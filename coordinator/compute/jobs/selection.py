@@ -24,7 +24,7 @@ from lipt.coordinator.compute.messages import MAX_LIGHT_BYTES
 from lipt.coordinator.compute.scan import scanned_signals
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.selection.select import find_strategy
-from lipt.core.selection.strategy import Need, WarmUp
+from lipt.core.selection.strategy import Growth, Need
 from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.signals import Signals
 from lipt.core.stages.choice import Chosen, choose, manifest_of
@@ -72,10 +72,10 @@ class SelectSubset(Question):
     def is_light(self) -> bool:
         """Whether labels and one look at every example's stored signals are enough."""
         large = self.features is not None and self.features.size_bytes > MAX_LIGHT_BYTES
-        warms_up = WarmUp.among(dict(self.options)) is not None
         # Paired features are the data set's own where none are given.
         reads_data = Need.PAIRED_FEATURES in self.needs and self.features is None
-        return find_strategy(self.strategy).is_linear and not (large or warms_up or reads_data)
+        is_linear = find_strategy(self.strategy).cost.growth is Growth.LINEAR
+        return is_linear and not (large or self.warm_up or reads_data)
 
     def run(self, context: Context) -> Selected:
         started = monotonic()

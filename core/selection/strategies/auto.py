@@ -44,7 +44,7 @@ from lipt.core.selection.selection import (
 )
 from lipt.core.selection.strategies.facility_location import facility_location
 from lipt.core.selection.strategies.random_draws import uniform
-from lipt.core.selection.strategy import SIGNALS, Need, built_in
+from lipt.core.selection.strategy import SIGNALS, Cost, Growth, Need, built_in
 from lipt.core.signals.signals import Signals, required, unlabelled
 
 # Main training to the end, or stopped early as in a search of hyper-parameters.
@@ -98,7 +98,7 @@ _MAX_NAMED = 1000
 
 @built_in(
     summary="what suits the data; random where no gain is known",
-    cost="N (C + d) + N^2 d / C",
+    cost=Cost(Growth.PAIRS, "N (C + d) + N^2 d / C"),
     needs=SIGNALS | {Need.DUPLICATES},
     revision=1,
     proxy="auto",
@@ -144,7 +144,8 @@ def auto(
         candidates.append((rows[:num_candidates].sort().values, quota))
         excluded.append(rows[num_candidates:])
     chosen = _choose(signals, candidates, plan.method, seed)
-    return replace(chosen, findings=_findings(evidence, plan, found, torch.cat(excluded)))
+    findings = _findings(evidence, plan, found, torch.cat(excluded))
+    return replace(chosen, findings=findings, is_random=plan.method == "random")
 
 
 @dataclass(frozen=True)
@@ -256,6 +257,10 @@ class Plan:
     excludes_duplicates: bool = False
 
 
+# Smaller shares are named with a decimal.
+_NAMED_SHARE = 0.01
+
+
 def make_plan(evidence: Evidence) -> Plan:
     """Decide which examples to exclude, and how to choose among the rest."""
     if evidence.copies < REDUNDANT:
@@ -313,13 +318,16 @@ def _by_labels(evidence: Evidence) -> Plan:
         for error, wrong in zip(evidence.errors_C, wrong_C, strict=True)
     )
     kept = f"{100 * evidence.fraction:.2g}% of the examples"
-    least = f"without the {evidence.mean(excluded_C):.0%} with the lowest label quality"
+    least, left = "", evidence.mean(excluded_C)
+    if left:
+        share = f"{left:.0%}" if left >= _NAMED_SHARE else f"{left:.1%}"
+        least = f", without the {share} with the lowest label quality"
     is_small = evidence.fraction < _REPRESENTED and evidence.per_class < _REPRESENTED_PER_CLASS
     if is_small and (evidence.fewness > 0 or evidence.head_decides or any(excluded_C)):
-        reason = f"to keep {kept}: of each class those that represent it, {least}"
+        reason = f"to keep {kept}: of each class those that represent it{least}"
         return Plan(excluded_C, wrong_C, "facility_location", reason)
     if any(excluded_C):
-        reason = f"to keep {kept}: class-balanced random, {least}"
+        reason = f"to keep {kept}: class-balanced random{least}"
         return Plan(excluded_C, wrong_C, "random", reason)
     reason = (
         f"class-balanced random: no gain is known of choosing {kept} where labels are right and "
@@ -362,14 +370,15 @@ def _findings(
     evidence: Evidence, plan: Plan, found: LabelErrors, excluded: Tensor
 ) -> dict[str, Any]:
     noise = found.noise.overall
-    looks_wrong, interval = f"{noise.low:.1%} to {noise.high:.1%}", ""
+    interval = f"{noise.low:.1%} to {noise.high:.1%}"
+    wrong = f"how many labels are wrong is unknown: {interval}, as far as the head can tell"
     if noise.known_rate is not None:
-        looks_wrong, interval = f"{noise.rate:.1%}", f" (95% interval {looks_wrong})"
+        wrong = f"{noise.rate:.1%} of the labels look wrong (95% interval {interval})"
     by_quality = excluded[found.quality_N[excluded].argsort(stable=True)]
     return {
         "words": [
             plan.reason,
-            f"{looks_wrong} of the labels look wrong{interval}",
+            wrong,
             f"{evidence.copies:.1%} of the examples are near-duplicates of others",
         ],
         "method": plan.method,
@@ -411,7 +420,7 @@ def auto_strata(signals: Signals, budget: int, *, balanced: bool, seed: int) -> 
         "copies": copies,
         "excluded": {"count": int(surplus_N.sum())},
     }
-    return replace(_choose(signals, strata, "random", seed), findings=findings)
+    return replace(_choose(signals, strata, "random", seed), findings=findings, is_random=True)
 
 
 def surplus_duplicates(pictures_N: Tensor) -> Tensor:

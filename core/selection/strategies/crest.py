@@ -25,7 +25,7 @@ from lipt.common.determinism import derive_generator
 from lipt.core.selection.pairs import proximity
 from lipt.core.selection.selection import Selection, class_shares
 from lipt.core.selection.solvers.representatives import fit_scale, lazy_greedy, store_levels
-from lipt.core.selection.strategy import CLASSES, built_in
+from lipt.core.selection.strategy import CLASSES, Cost, Growth, built_in
 from lipt.core.selection.vectors import Vectors
 from lipt.core.sharding import mixed_evenly
 from lipt.core.signals.signals import Signals
@@ -38,7 +38,7 @@ _MIN_SETS_PER_BATCH = 4
 @built_in(
     summary="coresets of random sets of what is not learned yet",
     paper='Yang et al. 2023, "Towards Sustainable Learning" (arXiv:2306.01244)',
-    cost="N + k C",
+    cost=Cost(Growth.ITERATIONS, "N + k C"),
     returns_weights=True,
     rechecks=True,
     kinds=CLASSES,

@@ -23,7 +23,7 @@ from lipt.core.selection.solvers.representatives import (
     StoredLevels,
     choose_representatives,
 )
-from lipt.core.selection.strategy import FEATURES, built_in, needs_of_space
+from lipt.core.selection.strategy import FEATURES, Cost, Growth, built_in, needs_of_space
 from lipt.core.selection.vectors import (
     CACHED_BYTES,
     CosineKernel,
@@ -43,7 +43,7 @@ _NO_SPREAD = 1e-7
 @built_in(
     summary="one example like each of all others, by gradient or feature",
     paper='Wei et al. 2015, "Submodularity in Data Subset Selection and Active Learning" (ICML)',
-    cost="N^2 (C + d)",
+    cost=Cost(Growth.PAIRS, "N^2 (C + d)"),
     needs=needs_of_space,
     revision=1,
 )
@@ -69,7 +69,7 @@ def facility_location(
 @built_in(
     summary="nearest to all gradients, weighted by how many are near",
     paper='Mirzasoleiman et al. 2020, "Coresets for Data-efficient Training" (arXiv:1906.01827)',
-    cost="N^2 (C + d)",
+    cost=Cost(Growth.PAIRS, "N^2 (C + d)"),
     returns_weights=True,
     revision=1,
 )
@@ -149,7 +149,7 @@ def precondition(
 @built_in(
     summary="craig, with gradients divided by the Hessian's diagonal",
     paper='Pooladzandi et al. 2022, "Adaptive Second Order Coresets" (arXiv:2207.13887)',
-    cost="N^2 (C + d)",
+    cost=Cost(Growth.PAIRS, "N^2 (C + d)"),
     returns_weights=True,
     prepare=precondition,
     revision=1,
@@ -167,7 +167,7 @@ def adacore(signals: Signals, budget: int, *, seed: int, partitions: Partitions 
 @built_in(
     summary="one example like each of all others, weighed by density",
     paper='Moser et al. 2025, "SubZeroCore" (arXiv:2509.21748)',
-    cost="N^2 d",
+    cost=Cost(Growth.PAIRS, "N^2 d"),
     needs=FEATURES,
     # Before 2, neighbours among more than 100,000 examples were searched approximately.
     revision=2,

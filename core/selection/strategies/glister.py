@@ -29,7 +29,7 @@ from torch.nn import functional
 
 from lipt.common.signals import row_blocks
 from lipt.core.selection.selection import Selection, keep_largest, unweighted
-from lipt.core.selection.strategy import CLASSES, SIGNALS, Need, built_in
+from lipt.core.selection.strategy import CLASSES, SIGNALS, Cost, Growth, Need, built_in
 from lipt.core.selection.vectors import (
     CACHED_BYTES,
     LayerGradient,
@@ -61,7 +61,7 @@ _LEAST_ERROR = 1e-150
 @built_in(
     summary="gradient steps that lower the validation loss the most",
     paper='Killamsetty et al. 2021, "GLISTER" (arXiv:2012.10630)',
-    cost="r N C d",
+    cost=Cost(Growth.ITERATIONS, "r N C d"),
     needs=SIGNALS | {Need.VALIDATION},
     kinds=CLASSES,
 )

@@ -20,7 +20,7 @@ from lipt.common.errors import BudgetError
 from lipt.common.targets.kinds import ALL_KINDS
 from lipt.core.selection.selection import Selection
 from lipt.core.selection.solvers.pursuit import BLOCK_BYTES, GradientAtoms, Pursuer, Pursuit
-from lipt.core.selection.strategy import CLASSES, SIGNALS, Need, Preset, built_in
+from lipt.core.selection.strategy import CLASSES, SIGNALS, Cost, Growth, Need, Preset, built_in
 from lipt.core.selection.vectors import LayerGradient, gradients_of, weighted_sum
 from lipt.core.signals.signals import Signals, required
 
@@ -38,7 +38,7 @@ _CANCELLED = 1e-12
 @built_in(
     summary="few weighted gradients that add up to all",
     paper='Killamsetty et al. 2021, "GRAD-MATCH" (arXiv:2103.00123)',
-    cost="k N (C + d + k)",
+    cost=Cost(Growth.ITERATIONS, "k N (C + d + k)"),
     returns_weights=True,
     needs=lambda options: (
         SIGNALS | {Need.VALIDATION} if options["target"] == "validation" else SIGNALS

@@ -25,7 +25,7 @@ from lipt.common.determinism import derive_generator
 from lipt.common.signals import row_blocks
 from lipt.core.selection.selection import Selection, draw_by_weight, unweighted
 from lipt.core.selection.solvers.linear_cut import best_first, exact_bits, unit_rows
-from lipt.core.selection.strategy import FEATURES, built_in, needs_of_space
+from lipt.core.selection.strategy import FEATURES, Cost, Growth, built_in, needs_of_space
 from lipt.core.selection.vectors import CosineKernel, Rows, Space, Vectors, in_space
 from lipt.core.signals.signals import Signals
 
@@ -41,7 +41,7 @@ _GRID = 2.0**-22
 @built_in(
     summary="repeatedly the example farthest from all chosen ones",
     paper='Sener and Savarese 2018, "A Core-Set Approach" (arXiv:1708.00489)',
-    cost="N k d",
+    cost=Cost(Growth.ITERATIONS, "N k d"),
     needs=needs_of_space,
 )
 def kcenter(signals: Signals, budget: int, *, space: Space = "features") -> Selection:
@@ -70,7 +70,7 @@ def farthest_first(rows: Rows, budget: int) -> Iterator[tuple[int, float, Tensor
 @built_in(
     summary="like all examples, but not like each other",
     paper='Iyer et al. 2021, "Submodular Information Measures" (arXiv:2006.15412)',
-    cost="N k (C + d)",
+    cost=Cost(Growth.ITERATIONS, "N k (C + d)"),
     needs=needs_of_space,
 )
 def graph_cut(
@@ -99,7 +99,7 @@ def graph_cut(
 @built_in(
     summary="directions that span the largest volume",
     paper='Chen et al. 2018, "Fast Greedy MAP Inference" (arXiv:1709.05135)',
-    cost="N k (C + d + k)",
+    cost=Cost(Growth.ITERATIONS, "N k (C + d + k)"),
     needs=needs_of_space,
 )
 def log_det(
@@ -146,7 +146,7 @@ def log_det(
 @built_in(
     summary="features whose mean is that of all",
     paper='Welling 2009, "Herding Dynamical Weights to Learn" (ICML)',
-    cost="N k d",
+    cost=Cost(Growth.ITERATIONS, "N k d"),
     needs=FEATURES,
 )
 def herding(signals: Signals, budget: int) -> Selection:
@@ -196,7 +196,7 @@ _EPSILON = 0.1
 @built_in(
     summary="random subsets: typical examples first, then diverse ones",
     paper='Killamsetty et al. 2023, "MILO" (arXiv:2301.13287)',
-    cost="N d; diverse: N^2 d",
+    cost=Cost(Growth.PAIRS, "N d; diverse: N^2 d"),
     needs=FEATURES,
 )
 def milo(

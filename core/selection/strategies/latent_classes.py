@@ -39,7 +39,7 @@ from lipt.core.selection.solvers.linear_cut import (
     spherical_kmeans,
     unit_rows,
 )
-from lipt.core.selection.strategy import FEATURES, Balance, Need, built_in
+from lipt.core.selection.strategy import FEATURES, Balance, Cost, Growth, Need, built_in
 from lipt.core.signals.signals import Signals, required
 
 EASINESS_WEIGHT = 2.0
@@ -50,7 +50,7 @@ CENTRE_WEIGHT = 1.0
 @built_in(
     summary="pairs whose image and caption are most alike",
     paper='Hessel et al. 2021, "CLIPScore" (arXiv:2104.08718)',
-    cost="N d",
+    cost=Cost(Growth.LINEAR, "N d"),
     balance=Balance.ON_REQUEST,
     needs=frozenset({Need.PAIRED_FEATURES}),
 )
@@ -116,7 +116,7 @@ def pair_terms(signals: Signals) -> Signals:
 @built_in(
     summary="pairs that preserve the cross-covariance of a latent class",
     paper='Joshi et al. 2024, "Data-Efficient Contrastive Language-Image" (arXiv:2403.12267)',
-    cost="k N d",
+    cost=Cost(Growth.ITERATIONS, "k N d"),
     needs=frozenset({Need.PAIRED_FEATURES}),
     prepare=pair_terms,
 )
@@ -152,7 +152,7 @@ def _class_picks(pairs: Signals, label: Tensor, budget: int) -> Iterator[tuple[f
 @built_in(
     summary="most like what is not selected of the same latent class",
     paper='Joshi & Mirzasoleiman 2023, "Data-Efficient Contrastive" (arXiv:2302.09195)',
-    cost="k N d",
+    cost=Cost(Growth.ITERATIONS, "k N d"),
     needs=FEATURES,
 )
 def sas(

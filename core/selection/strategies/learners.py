@@ -18,7 +18,7 @@ from torch import Tensor
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import SignalsError
 from lipt.core.selection.selection import Selection, draw_by_weight, keep_largest, unweighted
-from lipt.core.selection.strategy import DYNAMICS, Preset, built_in
+from lipt.core.selection.strategy import DYNAMICS, Cost, Growth, Preset, built_in
 from lipt.core.signals.dynamics import deviation_over_moments, mean_over_moments
 from lipt.core.signals.signals import Signals
 
@@ -34,7 +34,7 @@ _MIN_LEARNERS = 2
 @built_in(
     summary="smallest mean margin of the own label while learners train",
     paper='Pleiss et al. 2020, "Area Under the Margin Ranking" (arXiv:2001.10528)',
-    cost="N",
+    cost=Cost(Growth.LINEAR, "N"),
     needs=DYNAMICS,
     revision=1,
 )
@@ -55,7 +55,7 @@ def mean_margins(signals: Signals) -> Tensor:
 @built_in(
     summary="most often right, then wrong again while learners train",
     paper='Toneva et al. 2019, "Example Forgetting" (arXiv:1812.05159)',
-    cost="N",
+    cost=Cost(Growth.LINEAR, "N"),
     needs=DYNAMICS,
     revision=1,
 )
@@ -91,7 +91,7 @@ def _of_data(name: str, exponent: str) -> Preset:
 @built_in(
     summary="hard and uncertain while learners train",
     paper='Cho et al. 2025, "Dataset Pruning without Full Training" (arXiv:2502.06905)',
-    cost="N",
+    cost=Cost(Growth.LINEAR, "N"),
     needs=DYNAMICS,
     revision=1,
     presets={
@@ -170,7 +170,7 @@ def log_beta_density(means_N: Tensor, a: float, b: float) -> Tensor:
 @built_in(
     summary="largest variance of the probabilities among the learners",
     paper='Lakshminarayanan et al. 2017, "Deep Ensembles" (arXiv:1612.01474)',
-    cost="N",
+    cost=Cost(Growth.LINEAR, "N"),
     needs=DYNAMICS,
     revision=1,
 )

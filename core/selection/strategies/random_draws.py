@@ -33,6 +33,8 @@ from lipt.core.selection.strategy import (
     NOTHING,
     SIGNALS,
     Balance,
+    Cost,
+    Growth,
     Preset,
     built_in,
 )
@@ -43,7 +45,9 @@ _CHOSEN_PER_CELL = 2
 _MOST_CELLS = 256
 
 
-@built_in(summary="random examples", cost="N", balance=Balance.NEVER, needs=NOTHING)
+@built_in(
+    summary="random examples", cost=Cost(Growth.LINEAR, "N"), balance=Balance.NEVER, needs=NOTHING
+)
 def uniform(signals: Signals, budget: int, *, seed: int) -> Selection:
     """Draw `budget` examples without replacement, all equally likely.
 
@@ -55,7 +59,7 @@ def uniform(signals: Signals, budget: int, *, seed: int) -> Selection:
 
 @built_in(
     summary="random examples, equal shares of every class",
-    cost="N",
+    cost=Cost(Growth.LINEAR, "N"),
     balance=Balance.ALWAYS,
     needs=NOTHING,
 )
@@ -67,7 +71,7 @@ def uniform_per_class(signals: Signals, budget: int, *, seed: int) -> Selection:
 @built_in(
     summary="random, a share of every cell of the feature space",
     paper='Cochran 1977, "Sampling Techniques", chapter 5',
-    cost="N k d",
+    cost=Cost(Growth.ITERATIONS, "N k d"),
     needs=FEATURES,
 )
 def stratified(
@@ -102,7 +106,7 @@ _FRACTIONS, _BETAS = (0.1, 0.2, 0.5), (0.3, 0.2, 0.0)
 @built_in(
     summary="random, equal shares of a score's strata but the hardest",
     paper='Zheng et al. 2023, "Coverage-centric Coreset Selection" (arXiv:2210.15809)',
-    cost="N (C + log N)",
+    cost=Cost(Growth.LINEAR, "N (C + log N)"),
     needs=lambda options: DYNAMICS if options["score"] == "aum" else SIGNALS,
     presets={
         "paper": Preset(

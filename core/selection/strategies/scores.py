@@ -24,6 +24,8 @@ from lipt.core.selection.strategy import (
     FEATURES,
     SIGNALS,
     Balance,
+    Cost,
+    Growth,
     Need,
     built_in,
 )
@@ -48,7 +50,7 @@ _COLEMAN = 'Coleman et al. 2020, "Selection via Proxy" (arXiv:1906.11829)'
 @built_in(
     summary="largest error norm |softmax - onehot|",
     paper=_PAUL,
-    cost="N C",
+    cost=Cost(Growth.LINEAR, "N C"),
     averages=True,
     needs=lambda options: DYNAMICS if options["models"] == "learners" else SIGNALS,
     revision=1,
@@ -76,7 +78,7 @@ def error_norms(signals: Signals) -> Tensor:
 @built_in(
     summary="largest gradient norm",
     paper=_PAUL,
-    cost="N (C + d)",
+    cost=Cost(Growth.LINEAR, "N (C + d)"),
     averages=True,
     needs=lambda options: (
         frozenset({Need.GRADIENT_NORMS}) if options["parameters"] == "all" else SIGNALS
@@ -108,7 +110,7 @@ def last_layer_norms(signals: Signals) -> Tensor:
 @built_in(
     summary="largest entropy of the probabilities",
     paper=_COLEMAN,
-    cost="N C",
+    cost=Cost(Growth.LINEAR, "N C"),
     kinds=CLASSES,
 )
 def entropy(signals: Signals, budget: int) -> Selection:
@@ -128,7 +130,7 @@ def entropies(probabilities_BC: Tensor) -> Tensor:
 @built_in(
     summary="smallest margin between the two largest probabilities",
     paper=_COLEMAN,
-    cost="N C",
+    cost=Cost(Growth.LINEAR, "N C"),
     kinds=CLASSES,
 )
 def margin(signals: Signals, budget: int) -> Selection:
@@ -147,7 +149,7 @@ def negative_margins(probabilities_BC: Tensor) -> Tensor:
 @built_in(
     summary="smallest probability of the most likely class",
     paper=_COLEMAN,
-    cost="N C",
+    cost=Cost(Growth.LINEAR, "N C"),
     kinds=CLASSES,
 )
 def least_confidence(signals: Signals, budget: int) -> Selection:
@@ -183,7 +185,7 @@ _RESOLUTION = 1e-12
 @built_in(
     summary="predictions least like those of the nearest neighbors",
     paper='Margatina et al. 2021, "Contrastive Examples" (arXiv:2109.03764)',
-    cost="N^2 d",
+    cost=Cost(Growth.PAIRS, "N^2 d"),
     # Before 3, neighbours among more than 100,000 examples were searched approximately.
     revision=3,
     kinds=CLASSES,
@@ -258,7 +260,7 @@ _SORTED_BYTES = 64 * 1024**2
 @built_in(
     summary="at a middle distance from the center of their class",
     paper='Xia et al. 2023, "Moderate Coreset" (ICLR)',
-    cost="N (d + log N)",
+    cost=Cost(Growth.LINEAR, "N (d + log N)"),
     balance=Balance.ON_REQUEST,
     needs=FEATURES,
     # Before, centers were means, and the examples nearest to the median distance were kept.

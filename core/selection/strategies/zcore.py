@@ -22,7 +22,7 @@ from torch import Tensor
 from lipt.common.determinism import derive_generator
 from lipt.common.signals import row_blocks
 from lipt.core.selection.selection import Selection, keep_largest
-from lipt.core.selection.strategy import FEATURES, built_in
+from lipt.core.selection.strategy import FEATURES, Cost, Growth, built_in
 from lipt.core.selection.vectors import can_compile
 from lipt.core.signals.signals import Signals, required
 
@@ -57,7 +57,7 @@ def score_coverage(
 @built_in(
     summary="covers random points of the feature space",
     paper='Griffin et al. 2026, "Zero-Shot Coreset Selection" (arXiv:2411.15349)',
-    cost="N (d + m), m draws",
+    cost=Cost(Growth.ITERATIONS, "N (d + m), m draws"),
     needs=FEATURES,
     prepare=score_coverage,
 )

@@ -37,6 +37,13 @@ class LearnerPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     LEARNER_PHASE_FETCHING: _ClassVar[LearnerPhase]
     LEARNER_PHASE_TRAINING: _ClassVar[LearnerPhase]
     LEARNER_PHASE_SUBMITTING: _ClassVar[LearnerPhase]
+
+class DivergedQuantity(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DIVERGED_QUANTITY_UNSPECIFIED: _ClassVar[DivergedQuantity]
+    DIVERGED_QUANTITY_LOSS: _ClassVar[DivergedQuantity]
+    DIVERGED_QUANTITY_WEIGHTS: _ClassVar[DivergedQuantity]
+    DIVERGED_QUANTITY_GRADIENT: _ClassVar[DivergedQuantity]
 TARGET_KIND_UNSPECIFIED: TargetKind
 TARGET_KIND_CLASS: TargetKind
 TARGET_KIND_CLASSES: TargetKind
@@ -56,6 +63,10 @@ LEARNER_PHASE_UNSPECIFIED: LearnerPhase
 LEARNER_PHASE_FETCHING: LearnerPhase
 LEARNER_PHASE_TRAINING: LearnerPhase
 LEARNER_PHASE_SUBMITTING: LearnerPhase
+DIVERGED_QUANTITY_UNSPECIFIED: DivergedQuantity
+DIVERGED_QUANTITY_LOSS: DivergedQuantity
+DIVERGED_QUANTITY_WEIGHTS: DivergedQuantity
+DIVERGED_QUANTITY_GRADIENT: DivergedQuantity
 
 class ProtocolVersion(_message.Message):
     __slots__ = ("major", "minor")
@@ -325,18 +336,30 @@ class CommitResultResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ReleaseAssignmentRequest(_message.Message):
-    __slots__ = ("worker_id", "assignment_id", "epoch", "error", "over_limits")
+    __slots__ = ("worker_id", "assignment_id", "epoch", "error", "over_limits", "divergence")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENT_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     OVER_LIMITS_FIELD_NUMBER: _ClassVar[int]
+    DIVERGENCE_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     assignment_id: str
     epoch: int
     error: str
     over_limits: bool
-    def __init__(self, worker_id: _Optional[str] = ..., assignment_id: _Optional[str] = ..., epoch: _Optional[int] = ..., error: _Optional[str] = ..., over_limits: bool = ...) -> None: ...
+    divergence: Divergence
+    def __init__(self, worker_id: _Optional[str] = ..., assignment_id: _Optional[str] = ..., epoch: _Optional[int] = ..., error: _Optional[str] = ..., over_limits: bool = ..., divergence: _Optional[_Union[Divergence, _Mapping]] = ...) -> None: ...
+
+class Divergence(_message.Message):
+    __slots__ = ("quantity", "step", "num_steps")
+    QUANTITY_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
+    quantity: DivergedQuantity
+    step: int
+    num_steps: int
+    def __init__(self, quantity: _Optional[_Union[DivergedQuantity, str]] = ..., step: _Optional[int] = ..., num_steps: _Optional[int] = ...) -> None: ...
 
 class ReleaseAssignmentResponse(_message.Message):
     __slots__ = ()

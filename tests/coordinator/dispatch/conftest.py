@@ -8,7 +8,7 @@ import pytest
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.states import LearnerState
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
-from lipt.coordinator.dispatch.leases import LeaseId, RangeGrant, RunLearner
+from lipt.coordinator.dispatch.leases import LearnerLease, RangeGrant, RunLearner
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
@@ -48,12 +48,12 @@ class Bench:
         assert not isinstance(granted, RangeGrant)
         return granted
 
-    async def take(self, worker_id: str) -> LeaseId:
+    async def take(self, worker_id: str) -> LearnerLease:
         granted = await self.acquire(worker_id)
         assert granted is not None
         return granted.lease
 
-    async def leased(self, run: RunRecord) -> LeaseId:
+    async def leased(self, run: RunRecord) -> LearnerLease:
         await self.store.add(run)
         return await self.take(self.join("a"))
 

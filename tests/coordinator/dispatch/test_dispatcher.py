@@ -11,13 +11,14 @@ from lipt.common.observability.logs import EventKind
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.dispatch import dispatcher as module
 from lipt.coordinator.dispatch import policy
-from lipt.coordinator.dispatch.leases import AssignmentKey, LeaseId, RunLearner
+from lipt.coordinator.dispatch.leases import LearnerLease, RangeAssignment, RangeLease, RunLearner
 from lipt.coordinator.dispatch.policy import choose_learner
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.runs.store import LearnerProgress
 from lipt.coordinator.runs.transitions import LearnerResult
+from lipt.coordinator.state.records import LearnerFailure
 from tests.coordinator.dispatch.conftest import Bench
-from tests.coordinator.made_up_runs import made_up_run
+from tests.coordinator.made_up_runs import error, made_up_run
 
 RESULT = LearnerResult(BlobName.of(b"learner"), loss=1.0, train_seconds=2.0, bytes_received=3)
 
@@ -94,7 +95,7 @@ async def test_a_worker_cannot_commit_after_its_lease_went_to_another(bench: Ben
     bench.clock.now = 31.0
     await bench.expire()
     new = await bench.take(heir)
-    assert new == LeaseId(old.key, old.epoch + 1, heir)
+    assert new == LearnerLease(old.key, old.epoch + 1, heir)
     with pytest.raises(StaleLeaseError):
         await bench.dispatcher.commit(old, RESULT)
     with pytest.raises(StaleLeaseError):  # before its files are read
@@ -295,7 +296,7 @@ async def test_a_learner_above_a_worker_s_limits_goes_to_another(bench: Bench) -
     await bench.dispatcher.give_back(lease, too_large="again")  # harmless
     assert bench.state() is LearnerState.LEASED
     # A lease that is not its own, of a run or a scan, adds nothing to what it has declined.
-    other = LeaseId(AssignmentKey("scan-1", 0), 1, large)
+    other = RangeLease(RangeAssignment("scan-1", 0), 1, large)
     for foreign in (lease._replace(worker_id=large), other):
         await bench.dispatcher.give_back(foreign, too_large="no lease of this worker")
     assert bench.dispatcher.workers.note_call(large).declined == frozenset()
@@ -304,20 +305,26 @@ async def test_a_learner_above_a_worker_s_limits_goes_to_another(bench: Bench) -
 OTHER_RESULT = LearnerResult(BlobName.of(b"other"), loss=1.0, train_seconds=2.0, bytes_received=3)
 
 
+FAILURE = error("NaN")
+
+
 @pytest.mark.parametrize(
     ("first", "second", "refused"),
     [
         (RESULT, RESULT, type(None)),
         (RESULT, OTHER_RESULT, StaleLeaseError),
-        (RESULT, "NaN", StaleLeaseError),
-        ("NaN", RESULT, StaleLeaseError),
+        (RESULT, FAILURE, StaleLeaseError),
+        (FAILURE, RESULT, StaleLeaseError),
     ],
 )
 async def test_the_first_of_two_concurrent_results_counts(
     bench: Bench, first: Any, second: Any, refused: type
 ) -> None:
     lease = await bench.leased(made_up_run())
-    ways: dict[type, Any] = {str: bench.dispatcher.fail, LearnerResult: bench.dispatcher.commit}
+    ways: dict[type, Any] = {
+        LearnerFailure: bench.dispatcher.fail,
+        LearnerResult: bench.dispatcher.commit,
+    }
     calls = (ways[type(it)](lease, it) for it in (first, second))
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [type(None), refused]

@@ -15,10 +15,13 @@ from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.access.caller import ANYBODY, Caller
 from lipt.coordinator.dispatch import workers as worker_registry
 from lipt.coordinator.dispatch.leases import (
-    AssignmentKey,
-    LeaseId,
+    LearnerAssignment,
+    LearnerLease,
     LeaseTable,
+    RangeAssignment,
+    RangeLease,
     forward_clock,
+    lease_of,
     require_lease,
     steady_clock,
 )
@@ -28,8 +31,8 @@ from tests.clock import Clock
 from tests.coordinator.made_up_runs import leased, made_up_run
 
 
-def lease(index: int = 0, worker_id: str = "w", epoch: int = 1, run_id: str = "r") -> LeaseId:
-    return LeaseId(AssignmentKey(run_id, index), epoch, worker_id)
+def lease(index: int = 0, worker_id: str = "w", epoch: int = 1, run_id: str = "r") -> LearnerLease:
+    return LearnerLease(LearnerAssignment(run_id, index), epoch, worker_id)
 
 
 LEASE = lease()
@@ -42,9 +45,11 @@ def table(clock: Clock) -> LeaseTable:
 
 @pytest.mark.parametrize("text", ["", "r", "r/", "/1", "r/-1", "r/1.5", "r/x", "r/" + "9" * 5000])
 def test_malformed_assignment_id_is_refused(text: str) -> None:
-    assert AssignmentKey.parse(str(AssignmentKey("abc", 12))) == AssignmentKey("abc", 12)
+    for held in (lease(12, run_id="abc"), RangeLease(RangeAssignment("scan-abc", 12), 1, "w")):
+        assert lease_of(str(held.key), 1, "w") == held
+        assert type(lease_of(str(held.key), 1, "w")) is type(held)
     with pytest.raises(InvalidRequestError, match="RUN/INDEX"):
-        AssignmentKey.parse(text)
+        lease_of(text, 1, "w")
 
 
 def test_queued_learners_of_open_runs_are_listed_in_order(table: LeaseTable) -> None:
@@ -103,8 +108,8 @@ def test_leases_follow_the_run_s_record(table: LeaseTable, clock: Clock) -> None
     # What is said of a learner that stays out does not renew its lease.
     follow(table, run.with_learner(run.learners[0].changed(message="hello")))
     run = follow(table, out(run, 1, "c", 2))
-    assert table.held_by("b") is None
-    assert table.held_by("c") == lease(1, "c", 2)
+    assert table.held_by("b", LearnerLease) is None
+    assert table.held_by("c", LearnerLease) == lease(1, "c", 2)
     assert table.has(lease(1, "c", 2))
     assert not table.has(lease(1, "b", 1))
     clock.now = 130.0
@@ -117,13 +122,13 @@ def test_run_s_leases_end_with_its_training(table: LeaseTable) -> None:
     run = follow(table, out(out(made_up_run(), 0, "w", 1), 1, "w", 1))
     follow(table, out(made_up_run("s"), 0, "b", 1))
     # A worker that has two holds the other when one ends.
-    assert table.held_by("w") == lease(0)
+    assert table.held_by("w", LearnerLease) == lease(0)
     follow(table, run.with_learner(run.learners[0].changed(state=LearnerState.DONE)))
-    assert table.held_by("w") == lease(1)
+    assert table.held_by("w", LearnerLease) == lease(1)
     # None of its learners has changed.
     table.follow(run.changed(state=RunState.CANCELLED), ())
     assert table.holders() == {"b"}
-    assert table.held_by("b") == lease(0, "b", run_id="s")
+    assert table.held_by("b", LearnerLease) == lease(0, "b", run_id="s")
     assert table.num_learners() == 1
 
 

@@ -11,7 +11,7 @@ from lipt.common.errors import StaleLeaseError
 from lipt.common.observability.logs import EventKind
 from lipt.common.states import LearnerState
 from lipt.coordinator.access.caller import ANYBODY, Caller
-from lipt.coordinator.dispatch.leases import AssignmentKey, LeaseId
+from lipt.coordinator.dispatch.leases import LearnerAssignment, LearnerLease
 from lipt.coordinator.dispatch.policy import (
     QueuedLearners,
     candidates,
@@ -37,7 +37,7 @@ from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.maintenance import needs_of
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, SilentEnd, UnconfirmedResult
 from tests.coordinator.dispatch.conftest import Bench
-from tests.coordinator.made_up_runs import having, made_up_run
+from tests.coordinator.made_up_runs import error, having, made_up_run
 
 NOW = 1000.0
 
@@ -58,8 +58,8 @@ def chosen(
     runs: Sequence[RunRecord],
     *,
     alive: Sequence[WorkerRecord] = (),
-    reserved: Collection[AssignmentKey] = (),
-) -> AssignmentKey | None:
+    reserved: Collection[LearnerAssignment] = (),
+) -> LearnerAssignment | None:
     found = candidates(map(waiting, runs), now=NOW, reserved=reserved)
     candidate = choose_learner(who, found, alive=lambda: alive)
     return None if candidate is None else candidate.key
@@ -69,13 +69,13 @@ def test_the_lowest_unreserved_index_of_the_oldest_run_goes_first() -> None:
     old = having(made_up_run("old"), LearnerState.DONE)
     runs = [old, made_up_run("new")]
     assert chosen(worker(), runs) == ("old", 1)
-    assert chosen(worker(), runs, reserved={AssignmentKey("old", 1)}) == ("old", 2)
+    assert chosen(worker(), runs, reserved={LearnerAssignment("old", 1)}) == ("old", 2)
 
 
 def test_a_failed_learner_prefers_another_worker() -> None:
     run = made_up_run(num_learners=1)
     run = run.with_learner(
-        after_failure(run.learners[0], worker_id="bad", reason="NaN", max_attempts=3)
+        after_failure(run.learners[0], error("NaN"), worker_id="bad", max_attempts=3)
     )
     bad, good = worker("bad"), worker("good")
     assert chosen(bad, [run], alive=[good]) is None
@@ -122,7 +122,7 @@ def test_learner_is_in_quarantine_after_three_silent_ends_in_a_row_at_one_step(
 
 def test_a_failure_with_a_reason_is_not_a_silent_end() -> None:
     run = ended(made_up_run(), (0, 1), (0, 2))
-    failed = after_failure(run.learners[0], worker_id="w", reason="NaN", max_attempts=9)
+    failed = after_failure(run.learners[0], error("NaN"), worker_id="w", max_attempts=9)
     run = ended(run.with_learner(failed), (0, 3))
     assert next_trial_at(consecutive_ends(run.learners[0], SILENT)) is None
 
@@ -138,7 +138,7 @@ def test_a_quarantined_learner_goes_last_and_when_due() -> None:
     old = old.with_learner(old.learners[2].changed(state=LearnerState.DONE))
     runs = [QueuedLearners(old, range(2)), waiting(made_up_run("new", num_learners=1))]
 
-    def keys_at(now: float) -> list[AssignmentKey]:
+    def keys_at(now: float) -> list[LearnerAssignment]:
         return [candidate.key for candidate in candidates(runs, now=now, silent=SILENT)]
 
     assert keys_at(62.9) == [("old", 1), ("new", 0)]
@@ -151,14 +151,14 @@ def test_silent_ends_of_a_run_add_up_until_its_first_result() -> None:
         run = ended(run, (0, at), index=index)
     run = ended(run, (0, 4), index=1)
 
-    def keys_at(now: float, run: RunRecord, *reserved: AssignmentKey) -> list[int]:
+    def keys_at(now: float, run: RunRecord, *reserved: LearnerAssignment) -> list[int]:
         found = candidates([waiting(run)], now=now, silent=SILENT, reserved=reserved)
         return [candidate.learner.index for candidate in found]
 
     # All are held back; the one that ended most workers is tried alone, after a pause.
     assert keys_at(126.9, run) == []
     assert keys_at(127.0, run) == [1]
-    assert keys_at(127.0, run, AssignmentKey("old", 1)) == []
+    assert keys_at(127.0, run, LearnerAssignment("old", 1)) == []
     tried = run.with_learner(run.learners[1].changed(state=LearnerState.LEASED))
     assert keys_at(9e9, tried) == []
     assert "4 learners are in quarantine: 4 workers" in quarantine_reason(waiting(run), SILENT)
@@ -183,7 +183,7 @@ def test_a_worker_is_not_offered_a_run_above_its_limits() -> None:
     # Nor does it keep a learner from one on which it failed.
     failed = made_up_run(num_learners=1)
     failed = failed.with_learner(
-        after_failure(failed.learners[0], worker_id="w", reason="NaN", max_attempts=3)
+        after_failure(failed.learners[0], error("NaN"), worker_id="w", max_attempts=3)
     )
     assert chosen(worker(), [failed], alive=[small]) == ("r", 0)
 
@@ -360,7 +360,7 @@ def test_unconfirmed_results_are_not_collected() -> None:
     assert not set(held.files) & needed(run.with_learner(taken))
 
 
-async def train(bench: Bench, name: str, content: str) -> LeaseId:
+async def train(bench: Bench, name: str, content: str) -> LearnerLease:
     lease = await bench.take(bench.join(name))
     await bench.dispatcher.commit(lease, result(content))
     return lease

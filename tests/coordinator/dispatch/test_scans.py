@@ -33,14 +33,20 @@ from lipt.coordinator.compute.scan import (
 )
 from lipt.coordinator.dispatch.dispatcher import Demand, Dispatcher
 from lipt.coordinator.dispatch.intake import Intake
-from lipt.coordinator.dispatch.leases import AssignmentKey, LeaseId, LeaseTable, RangeGrant, Scans
+from lipt.coordinator.dispatch.leases import (
+    LeaseTable,
+    RangeAssignment,
+    RangeGrant,
+    RangeLease,
+    Scans,
+)
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.instruments import SCORED_EXAMPLES
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from tests.clock import Clock
 from tests.coordinator.dispatch.conftest import Bench
-from tests.coordinator.made_up_runs import leased, made_up_run
+from tests.coordinator.made_up_runs import error, leased, made_up_run
 from tests.meters import sums
 
 VERSIONS = {"lipt": "0.1.0", "torch": "2", "cpu": "x"}
@@ -109,7 +115,7 @@ def grant(scans: Scans, name: str) -> RangeGrant:
 
 
 def index(scans: Scans, name: str) -> int:
-    return grant(scans, name).lease.key.learner
+    return grant(scans, name).lease.key.number
 
 
 def test_a_repeated_request_gets_the_same_range(scans: Scans) -> None:
@@ -168,7 +174,7 @@ def test_a_finished_or_cancelled_range_stops_its_worker(
 
 def test_a_worker_cannot_use_another_worker_s_range(scans: Scans) -> None:
     key, epoch, _ = grant(scans, "a").lease
-    for other in (LeaseId(key, epoch, "b"), LeaseId(key, 77, "a")):
+    for other in (RangeLease(key, epoch, "b"), RangeLease(key, 77, "a")):
         with pytest.raises(StaleLeaseError, match=f"with epoch {other.epoch} is over"):
             scans.heartbeat(other)
 
@@ -210,7 +216,7 @@ def test_a_returned_range_is_free_and_a_failed_one_is_not(scans: Scans) -> None:
     scans.give_back(held.lease)
     assert [index(scans, name) for name in "cd"] == [1, 2]
     scans.give_back(held.lease)  # late: it is another's by now
-    assert index(scans, "c") == held.lease.key.learner
+    assert index(scans, "c") == held.lease.key.number
     assert scans.take(seeing_worker("e")) is None
 
 
@@ -250,7 +256,7 @@ def test_every_range_is_finished(num_ranges: int, turns: list[tuple[str, str]]) 
     for worker in "abc":
         while (taken := scans.take(seeing_worker(worker))) is not None:
             scans.finish(taken)
-    keys = [AssignmentKey(scan.scan_id, index) for index in range(num_ranges)]
+    keys = [RangeAssignment(scan.scan_id, index) for index in range(num_ranges)]
     assert all(map(scans.is_done, keys))
 
 
@@ -329,7 +335,7 @@ async def test_a_worker_without_a_valid_data_proof_gets_no_more_ranges(
     assert not [*folder.path.iterdir()]
     # Nor does another worker of that credential.
     assert intake.dispatcher.scans.take(registered(intake, "b")) is None
-    assert grant(intake.dispatcher.scans, "of another token").lease.key.learner == 1
+    assert grant(intake.dispatcher.scans, "of another token").lease.key.number == 1
 
 
 async def test_the_scoring_permission_ends_with_its_token(intake: Intake) -> None:
@@ -358,7 +364,7 @@ async def test_an_invalid_range_file_is_refused_and_computed_by_the_job(
         await take_range(intake, held, blobs.put_bytes(contents[0]))
     for number, content in enumerate(contents[1:], start=1):
         again = granted_to(intake, "a")
-        assert again.lease.key.learner == number
+        assert again.lease.key.number == number
         with pytest.raises(LearnerRejectedError):
             await take_range(intake, again, blobs.put_bytes(content))
     assert folder.files() == {}
@@ -396,8 +402,8 @@ async def test_a_worker_with_other_data_gets_no_range(bench: Bench) -> None:
     assert await bench.acquire(other) is None
     again = cast("RangeGrant", await next_work(bench, next_))
     assert again.lease.key == held.lease.key
-    await bench.dispatcher.fail(again.lease, "it cannot be read.")
-    assert cast("RangeGrant", await next_work(bench, next_)).lease.key.learner == 1
+    await bench.dispatcher.fail(again.lease, error("unread"))
+    assert cast("RangeGrant", await next_work(bench, next_)).lease.key.number == 1
 
 
 async def test_a_waiting_worker_gets_the_first_range_or_learner(bench: Bench) -> None:

@@ -31,7 +31,7 @@ from lipt.coordinator.dispatch.intake import Intake
 from lipt.coordinator.rpc.workers import WorkerService, unless
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import LearnerRecord, RunRecord
+from lipt.coordinator.state.records import FailureReason, LearnerRecord, RunRecord
 from lipt.core.results import CommittedLearner
 from lipt.v1 import worker_pb2 as pb
 from tests.blob_files import flip_a_bit
@@ -155,6 +155,35 @@ async def test_learner_without_its_snapshots_is_refused_and_the_attempt_counted(
         await bench.commit(bench.put(1, 2, 3, 4), snapshots)
     assert bench.learner.state is LearnerState.FAILED
     assert bench.learner.snapshots == ()
+
+
+@pytest.mark.parametrize(
+    ("quantity", "reason", "account"),
+    [
+        (
+            pb.DIVERGED_QUANTITY_LOSS,
+            FailureReason.DIVERGED,
+            "loss not finite after step 2 of 3",
+        ),
+        (pb.DIVERGED_QUANTITY_UNSPECIFIED, FailureReason.ERROR, "on one: nan"),
+        (99, FailureReason.ERROR, "on one: nan"),
+    ],
+)
+async def test_a_released_learner_is_recorded_with_its_reason(
+    bench: Bench, quantity: Any, reason: FailureReason, account: str
+) -> None:
+    request = pb.ReleaseAssignmentRequest(
+        worker_id=bench.worker_id,
+        assignment_id="r/0",
+        epoch=1,
+        error="nan",
+        divergence=pb.Divergence(quantity=quantity, step=2, num_steps=3),
+    )
+    await bench.service.ReleaseAssignment(request, CONTEXT)
+    assert [failure.reason for failure in bench.learner.latest_failures] == [reason]
+    assert bench.learner.account.endswith(account)
+    (loaded,) = await bench.database.load_runs()
+    assert loaded.learners[0] == bench.learner
 
 
 async def test_a_damaged_upload_does_not_count_against_the_worker(bench: Bench) -> None:

@@ -17,7 +17,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
     SoupResult,
 )
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
-from lipt.coordinator.dispatch.leases import LeaseId, RunLearner, steady_clock
+from lipt.coordinator.dispatch.leases import LearnerLease, RunLearner, steady_clock
 from lipt.coordinator.instruments import STAGES
 from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
@@ -26,7 +26,7 @@ from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
 from lipt.core.results import Ingredient
 from tests.coordinator.fakes import SOUP_RECORD, FakeCompute
-from tests.coordinator.made_up_runs import made_up_run
+from tests.coordinator.made_up_runs import error, made_up_run
 from tests.meters import observed
 
 CHANGED = OtherDataError("the data has changed.")
@@ -101,7 +101,7 @@ class Bench:
         await task
         return self.store.find("r")
 
-    async def take(self, name: str) -> LeaseId:
+    async def take(self, name: str) -> LearnerLease:
         worker_id = self.dispatcher.workers.register(
             name, name=name, device="cpu", versions={}, allowed_modules=()
         ).worker_id
@@ -226,7 +226,8 @@ async def test_inputs_are_checked_after_a_failure_and_before_the_soup(
     monkeypatch.setattr(TimedBook, "wait_for_update", RunStore.wait_for_update)
     await bench.store.add(made_up_run(num_learners=1))
     driving = asyncio.ensure_future(bench.drive())
-    await bench.dispatcher.fail(await bench.take("first"), "theta* arrived damaged")
+    damaged = error("theta* arrived damaged")
+    await bench.dispatcher.fail(await bench.take("first"), damaged)
     await bench.looked_after.wait()
     await bench.dispatcher.commit(await bench.take("second"), LEARNER)
     await driving

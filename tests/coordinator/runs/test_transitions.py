@@ -19,7 +19,7 @@ from lipt.common.inputs.specs import (
     ImageSpec,
 )
 from lipt.common.observability.logs import EventKind, Events
-from lipt.common.states import LearnerState, RunState
+from lipt.common.states import DivergedQuantity, Divergence, LearnerState, RunState
 from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.compute.jobs.pretraining import (
     CutShards,
@@ -51,9 +51,16 @@ from lipt.coordinator.runs.transitions import (
     without_results,
 )
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import LearnerRecord, RunRecord, SilentEnd, UnconfirmedResult
+from lipt.coordinator.state.records import (
+    FailureReason,
+    LearnerFailure,
+    LearnerRecord,
+    RunRecord,
+    SilentEnd,
+    UnconfirmedResult,
+)
 from tests.coordinator.fakes import DATA, SOUP_RECORD, FakeCompute
-from tests.coordinator.made_up_runs import having, leased, made_up_run
+from tests.coordinator.made_up_runs import error, having, leased, made_up_run
 
 
 def test_a_run_without_a_deadline_closes_after_all_learners() -> None:
@@ -76,15 +83,23 @@ def test_a_run_fails_if_too_few_learners_can_arrive() -> None:
     assert "learner 0 (failed: attempt 3 of 3: loss is nan)" in decision.reason
 
 
+def diverged(step: int) -> LearnerFailure:
+    divergence = Divergence(DivergedQuantity.LOSS, step, 10)
+    return LearnerFailure(reason=FailureReason.DIVERGED, detail="nan", divergence=divergence)
+
+
+def failed(learner: LearnerRecord, failure: LearnerFailure) -> LearnerRecord:
+    return after_failure(learner, failure, worker_id="w", max_attempts=1)
+
+
 def test_equal_failures_of_all_learners_are_reported_once() -> None:
-    account = (
-        "attempt 3 of 3 on w: the learner diverged: the loss is nan after step {} of 10. Lower"
-    )
-    run = made_up_run(num_learners=2)
-    run = having(run, LearnerState.FAILED, message=account.format(4))
-    run = having(run, *[LearnerState.FAILED] * 2, message=account.format(5))
-    assert decide_closing(run, now=0.0).reason == (
-        "all 2 learners diverged (the loss is nan after step 5 of 10). Scale the features, or "
+    run = made_up_run(num_learners=2, max_attempts=1)
+    run = run.with_learner(failed(run.learners[0], diverged(5)))
+    other = failed(run.learners[1], error("it diverged"))
+    assert "Missing: learner 0" in decide_closing(run.with_learner(other), now=0.0).reason
+    alike = run.with_learner(failed(run.learners[1], diverged(4)))
+    assert decide_closing(alike, now=0.0).reason == (
+        "all 2 learners diverged (loss not finite after step 5 of 10). Scale the features, or "
         "lower learners.learning_rate."
     )
 
@@ -109,19 +124,26 @@ def test_a_deadline_with_too_few_learners_fails_with_the_missing_ones() -> None:
 
 def test_a_learner_fails_after_max_attempts_with_its_reasons() -> None:
     learner = made_up_run().learners[0].changed(worker_name="faulty")
-    once = after_failure(learner, worker_id="a", reason="NaN", max_attempts=2)
-    twice = after_failure(once, worker_id="b", reason="too dense", max_attempts=2)
+    once = after_failure(learner, diverged(5), worker_id="a", max_attempts=2)
+    dense = LearnerFailure(reason=FailureReason.REJECTED, detail="too dense")
+    twice = after_failure(once, dense, worker_id="b", max_attempts=2)
     assert (once.state, twice.state) == (LearnerState.QUEUED, LearnerState.FAILED)
     assert twice.failed_on == ("a", "b")
-    assert twice.message == "attempt 2 of 2 on faulty: too dense"
-    at_last = twice.changed(state=LearnerState.DONE, message="")
-    assert at_last.account == f"attempt 1 of 2 on faulty: NaN; {twice.message}"
+    assert twice.latest_reason == "attempt 2 of 2 on faulty: too dense"
+    at_last = twice.changed(state=LearnerState.DONE)
+    assert at_last.account == (
+        "attempt 1 of 2 on faulty: the learner diverged: loss not finite after step 5 of 10; "
+        "attempt 2 of 2 on faulty: too dense"
+    )
+    assert requeued(once, "its worker left").latest_reason == "its worker left"
+    assert LearnerRecord.model_validate_json(twice.model_dump_json()) == twice
 
 
 def test_record_does_not_grow_with_the_number_of_attempts() -> None:
     learner = made_up_run().learners[0]
     for _ in range(50):
-        learner = after_failure(learner, worker_id="w", reason="x" * 9999, max_attempts=99)
+        failure = error("x" * 9999)
+        learner = after_failure(learner, failure, worker_id="w", max_attempts=99)
     assert len(learner.account) < 3000
     assert "attempt 50 of 99" in learner.account
 
@@ -397,8 +419,7 @@ def test_an_open_run_s_refusal_has_its_progress_and_a_command() -> None:
     [
         (RunState.FAILED, "its workers went home.", "has failed: its workers went home."),
         (RunState.FAILED, "no sentence", "has failed: no sentence."),
-        # As the driver's record has it.
-        (RunState.CANCELLED, "cancelled", "was cancelled."),
+        (RunState.CANCELLED, "", "was cancelled."),
     ],
 )
 def test_an_ended_run_s_refusal_has_its_reason(state: RunState, message: str, said: str) -> None:

@@ -27,7 +27,7 @@ from lipt.common.weights.files import pack
 from lipt.coordinator.access.caller import ANYBODY, Caller, Evidence
 from lipt.coordinator.app import App
 from lipt.coordinator.compute.jobs.selection import Diagnosed, DiagnoseData, SelectSubset
-from lipt.coordinator.dispatch.leases import AssignmentKey, LeaseId, RangeGrant, RunLearner
+from lipt.coordinator.dispatch.leases import LearnerAssignment, LearnerLease, RangeGrant, RunLearner
 from lipt.coordinator.server import serving
 from lipt.coordinator.settings import StorageSettings
 from lipt.coordinator.state.records import RunRecord
@@ -51,7 +51,7 @@ from tests.coordinator.made_up_runs import made_up_run
 from tests.serving import own_user_channel
 
 QUOTA = Quota(max_bytes=150, max_bytes_per_peer=100, max_unfinished=4, max_unfinished_per_peer=3)
-LEASE = Allowance(LeaseId(AssignmentKey("r", 0), 1, "w"), max_files=2, max_file_bytes=60)
+LEASE = Allowance(LearnerLease(LearnerAssignment("r", 0), 1, "w"), max_files=2, max_file_bytes=60)
 
 
 class Desk:
@@ -195,7 +195,8 @@ def test_files_of_ended_leases_are_limited(
     desk: Desk, peers: tuple[str, ...], trained: int, whose: str, free: bool
 ) -> None:
     for number, (letter, peer) in enumerate(zip("abc", peers, strict=True)):
-        lease = Allowance(LeaseId(AssignmentKey("r", 9), number, "w"), 1, max_file_bytes=60)
+        held = LearnerLease(LearnerAssignment("r", 9), number, "w")
+        lease = Allowance(held, 1, max_file_bytes=60)
         desk.live = {lease.lease}
         desk.store(letter, 60, peer, lease)
     desk.live = {LEASE.lease}

@@ -26,6 +26,7 @@ from lipt.common.errors import (
 )
 from lipt.common.inputs.specs import ImageFormat, spec_of
 from lipt.common.models import build_model
+from lipt.common.states import DivergedQuantity, Divergence
 from lipt.common.weights.files import Weights, specs_of
 from lipt.core.learner.learner import LearnerResult, compute_mode, train_learner, train_on_shard
 from tests.image_files import encoded, files_of
@@ -254,15 +255,16 @@ def test_should_stop_is_asked_before_each_minibatch() -> None:
 
 def test_divergence_is_reported_with_step_and_remedy() -> None:
     plain = LearnersConfig(num_minibatches=2, num_steps=5, batch_size=8, learning_rate=1e30)
-    words = r"the loss is nan after step 1 of 5, .* rate 1e\+30.*Lower learners\.learning_rate"
+    words = r"loss not finite after step 1 of 5, .* rate 1e\+30.*Lower learners\.learning_rate"
     with pytest.raises(DivergedError, match=words):
         train(make_task(learners=plain))
     # The only loss is that of theta*; the update after it overflows.
     last = LearnersConfig(
         num_minibatches=1, num_steps=1, batch_size=16, learning_rate=3e38, weight_decay=1e3
     )
-    with pytest.raises(DivergedError, match="weights not finite after step 1 of 1"):
+    with pytest.raises(DivergedError, match="weights not finite after step 1 of 1") as raised:
         train(make_task(learners=last))
+    assert raised.value.divergence == Divergence(DivergedQuantity.WEIGHTS, 1, 1)
 
 
 def test_examples_on_which_theta_star_is_not_finite_are_named(own_models: str) -> None:

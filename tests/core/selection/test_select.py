@@ -25,6 +25,8 @@ from lipt.core.selection.selection import (
     proportional_quotas,
 )
 from lipt.core.selection.strategy import (
+    Cost,
+    Growth,
     Preset,
     Strategy,
     WarmUp,
@@ -88,7 +90,9 @@ def test_entries_describe_their_functions(strategy: Strategy) -> None:
 
 
 def test_linear_strategies_are_listed() -> None:
-    linear = {name for name, strategy in STRATEGIES.items() if strategy.is_linear}
+    linear = {
+        name for name, strategy in STRATEGIES.items() if strategy.cost.growth is Growth.LINEAR
+    }
     assert linear == {
         *("uniform", "uniform_per_class", "el2n", "grand", "entropy", "margin"),
         *("least_confidence", "moderate", "ccs", "forgetting", "aum", "dual", "disagreement"),
@@ -131,7 +135,7 @@ def test_a_decorated_function_is_a_strategy_by_its_name() -> None:
     signals = signals_of(errors_NC=torch.ones(6, 2))
     chosen = choose(newest, signals, 2, balanced=False, options={"skipped": "1"})
     assert chosen.indices_K.tolist() == [3, 4]
-    assert not newest.is_linear
+    assert newest.cost == Cost()
     with pytest.raises(ConfigError, match="there is a strategy 'el2n' already"):
         lipt.strategy(summary="another")(registry.find_strategy("el2n").function)
     assert lipt.strategy(newest.function, summary="the last ones") == registry.STRATEGIES["newest"]
@@ -177,7 +181,7 @@ def test_options_are_keyword_only_parameters_given_as_texts() -> None:
     assert [option.help for option in OPTIONS] == ["", "what large weights cost", "", "", ""]
     given = {"solver": "stochastic", "penalty": "0.25", "exact": "true", "limit": "3"}
     expected = {"solver": "stochastic", "penalty": 0.25, "rounds": 15, "exact": True, "limit": 3}
-    assert EXAMPLE.parse_options(given) == expected | {"pretraining": "lipt"}
+    assert EXAMPLE.parse_options(given) == expected
     assert EXAMPLE.parse_options({})["limit"] == "all"
 
 
@@ -273,7 +277,8 @@ def test_strategies_with_a_model_have_the_warm_up_option() -> None:
     assert having.isdisjoint({"auto", "uniform", "uniform_per_class", "clipcov"})
     assert having.isdisjoint({"forgetting", "aum", "dual", "disagreement"})
     assert having >= {"grand", "el2n", "craig", "glister", "kcenter", "facility_location", "ccs"}
-    assert find_strategy("craig").parse_options({})["pretraining"] == "lipt"
+    assert find_strategy("craig").parse_warm_up("lipt") is None
+    assert find_strategy("craig").parse_warm_up("epochs:2x3") == WarmUp(2.0, 3)
 
 
 def test_the_largest_scores_come_first_and_ties_keep_data_set_order() -> None:

@@ -15,7 +15,7 @@ from lipt.common.errors import ConfigError, ProxyError, StrategyError
 from lipt.common.targets.kinds import TargetKind
 from lipt.core.selection import select as registry
 from lipt.core.selection.select import STRATEGIES, select
-from lipt.core.selection.strategy import FEATURES, NOTHING, Balance, Need, Strategy
+from lipt.core.selection.strategy import FEATURES, NOTHING, Balance, Growth, Need, Strategy
 from lipt.core.signals.signals import labels_only
 
 
@@ -45,11 +45,13 @@ def test_needs_are_names_in_any_collection(needs: Any) -> None:
     assert len(lipt.select(data, budget=4, strategy="first", progress=False)) == 4
 
 
-def test_kinds_and_balance_are_names() -> None:
-    strategy = described(needs=(), kinds=["class", "number"], balance="never")(first)
+def test_kinds_balance_and_cost_are_names() -> None:
+    about = {"kinds": ["class", "number"], "balance": "never", "cost": "linear"}
+    strategy = described(needs=(), **about)(first)
     assert strategy.needs_of({}) == NOTHING
     assert strategy.kinds_of({}) == {TargetKind.CLASS, TargetKind.NUMBER}
     assert strategy.balance is Balance.NEVER
+    assert (strategy.cost.growth, str(strategy.cost)) == (Growth.LINEAR, "linear")
 
 
 @pytest.mark.parametrize(
@@ -69,6 +71,7 @@ def test_kinds_and_balance_are_names() -> None:
         ({"needs": lambda _: ["feature"]}, r"needs=\['feature'\] is none of signals"),
         ({"kinds": "regression"}, "kinds='regression' is none of class, classes, number"),
         ({"balance": "Never"}, "balance='Never' is none of by_default, on_request, never, always"),
+        ({"cost": "N"}, "cost='N' is none of linear, pairs, iterations, unknown"),
         ({"returns_weights": "yes"}, "returns_weights='yes' is not True or False"),
         ({"revision": -1}, "revision=-1 is not a whole number from 0"),
         ({"presets": {"paper": {}}}, "presets=.* is not a dictionary of .*Preset by name"),

@@ -95,7 +95,7 @@ def test_errors_and_features_are_the_head_s(context: Context, ask: Any, patches_
     torch.testing.assert_close(signals.errors_NC, expected_NC, rtol=0, atol=1e-5)
     assert signals.has_bias
     assert facts["proxy"] == "ridge:patches"
-    assert facts["features"] == "patches"
+    assert facts["features"] == ["patches"]
     assert facts["num_features"] == signals.features_ND.shape[1] == 2048
     assert facts["accuracy"] == pytest.approx(head.accuracy)
     assert facts["accuracy"] > 0.9
@@ -134,7 +134,7 @@ def test_theta_star_s_features_equal_those_of_a_soup(ask: Any, weights: BlobName
     question = {"config": as_they_came, "initial": weights}
     initial, facts = ask("ridge:initial", **question, weights=NOWHERE)
     soup, _ = ask("ridge:soup", config=as_they_came)
-    assert facts["features"] == "initial"
+    assert facts["features"] == ["initial"]
     assert torch.equal(initial.features_ND, soup.features_ND)
     # Given weights keep their statistics; those of random ones are of the run's own data.
     began = InitializationConfig(weights_sha256="0" * 64)
@@ -145,7 +145,7 @@ def test_theta_star_s_features_equal_those_of_a_soup(ask: Any, weights: BlobName
     assert not torch.equal(anew.features_ND, initial.features_ND)
     _, facts = ask("auto", **question)
     tried = [one["features"] for one in facts["tried"]]
-    assert tried == ["patches", "patches+soup", "patches+initial"]
+    assert tried == [["patches"], ["patches", "soup"], ["patches", "initial"]]
 
 
 def test_learner_features_are_concatenated_and_zero_on_own_shards(
@@ -169,7 +169,7 @@ def test_learner_features_are_concatenated_and_zero_on_own_shards(
     other, _ = ask("ridge:learners", trajectories=trajectories, config=elsewhere)
     assert not torch.equal(other.errors_NC, signals.errors_NC)
     _, both = ask("ridge:soup+learners", trajectories=trajectories)
-    assert both["features"] == "soup+learners"
+    assert both["features"] == ["soup", "learners"]
     assert both["num_features"] == 3 * (64 + 16 * 32)
 
 
@@ -192,7 +192,7 @@ def test_mirror_images_are_used_if_they_raise_accuracy(
     generator = derive_generator(CONFIG.seed, "patches")
     drawn = torch.randperm(len(dataset), generator=generator).sort().values
     filters = draw_filters(context.dataset.images(drawn), generator=generator)
-    features_ND = patch_features(images_NCHW, filters, mirrored=mirrored)
+    features_ND = patch_features(images_NCHW, replace(filters, mirrored=mirrored))
     head = leave_one_out(features_ND, dataset.labels_N, 10, generator=torch.Generator())
     assert required(signals.facts, "facts")["accuracy"] == pytest.approx(head.accuracy, abs=1e-3)
 
@@ -206,7 +206,7 @@ def test_user_features_come_from_the_request(context: Context, ask: Any) -> None
     assert facts["num_features"] == signals.features_ND.shape[1] == 10
     # Nothing that costs a pass can be better.
     _, facts = ask("auto", features=features)
-    assert [one["features"] for one in facts["tried"]] == ["user"]
+    assert [one["features"] for one in facts["tried"]] == [["user"]]
 
 
 def test_the_operator_sets_the_backbone(
@@ -227,11 +227,11 @@ def test_the_operator_sets_the_backbone(
 
 def test_auto_reports_all_tried_proxies(ask: Any, trajectories: Trajectories) -> None:
     chosen, facts = ask("auto", trajectories=trajectories)
-    tried = {one["features"]: one for one in facts["tried"]}
-    assert list(tried) == ["patches", "patches+soup"]
+    tried = {tuple(one["features"]): one for one in facts["tried"]}
+    assert list(tried) == [("patches",), ("patches", "soup")]
     assert [one["passes"] for one in tried.values()] == [1.0, 2.0]
-    assert facts["features"] == "patches"
-    assert facts["accuracy"] == tried["patches"]["accuracy"]
+    assert facts["features"] == ["patches"]
+    assert facts["accuracy"] == tried[("patches",)]["accuracy"]
     alone, _ = ask("ridge:patches")
     assert torch.equal(chosen.errors_NC, alone.errors_NC)
     assert torch.equal(chosen.features_ND, alone.features_ND)
@@ -251,20 +251,20 @@ def test_auto_fits_only_the_best_of_a_sample_to_all_examples(
     # Signals of other seeds are stored already.
     config = CONFIG.model_copy(update={"seed": 5})
     signals, facts = ask("auto", config=config)
-    assert [one["features"] for one in facts["tried"]] == ["patches", "patches+soup"]
+    assert [one["features"] for one in facts["tried"]] == [["patches"], ["patches", "soup"]]
     # The head's 64 inputs, and 4x4 of 32 channels.
     num_patches, num_both = 2048, 2048 + 64 + 16 * 32
     assert fitted[:2] == [(100, num_patches), (100, num_both)]
     # A second head, to confident labels, has the same features.
-    num_chosen = num_patches if facts["features"] == "patches" else num_both
+    num_chosen = num_patches if facts["features"] == ["patches"] else num_both
     assert set(fitted[2:]) == {(len(context.dataset), num_chosen)}
-    alone, _ = ask(f"ridge:{facts['features']}", config=config)
+    alone, _ = ask("ridge:" + "+".join(facts["features"]), config=config)
     assert torch.equal(signals.errors_NC, alone.errors_NC)
 
 
-@pytest.mark.parametrize(("easy", "chosen"), [(0.5, "patches"), (1.0, "patches+soup")])
+@pytest.mark.parametrize(("easy", "chosen"), [(0.5, ["patches"]), (1.0, ["patches", "soup"])])
 def test_the_first_proxy_is_taken_if_it_leaves_too_few_errors_of_all(
-    ask: Any, monkeypatch: pytest.MonkeyPatch, easy: float, chosen: str
+    ask: Any, monkeypatch: pytest.MonkeyPatch, easy: float, chosen: list[str]
 ) -> None:
     # On the sample the soup gains five points; half of the errors of all are a quarter of a point.
     scores = iter([0.9, 0.95])
@@ -320,5 +320,5 @@ def test_features_alone_need_neither_a_head_nor_a_label(
     assert signals.errors_NC.shape == (len(features_ND), 0)
     facts = required(signals.facts, "facts")
     assert set(facts) == {"proxy", "features", "num_features", "drawn", "seconds"}
-    assert (facts["proxy"], facts["features"]) == ("ridge:patches", "patches")
+    assert (facts["proxy"], facts["features"]) == ("ridge:patches", ["patches"])
     assert facts["num_features"] == 2048

@@ -18,6 +18,7 @@ from lipt.coordinator.compute.jobs.selection import SelectSubset
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.results import CommittedLearner, Outcome
 from lipt.core.selection.select import STRATEGIES, find_strategy
+from lipt.core.selection.strategy import WarmUp
 from lipt.core.stages.question import (
     Question,
     SubsetQuery,
@@ -171,7 +172,7 @@ def asked_for(
 
 def test_a_warm_up_needs_no_theta_p() -> None:
     asked = asked_for("craig", "epochs:15.0")
-    assert asked.options == (("pretraining", "epochs:15"),)
+    assert (asked.warm_up, asked.options) == (WarmUp(15.0), ())
     assert asked.weights == asked.initial == BlobName.of(b"theta*")
     assert asked.proxy is None
     assert not SelectSubset(**vars(asked)).is_light

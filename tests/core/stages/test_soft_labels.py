@@ -8,7 +8,7 @@ from torch.nn import functional
 from lipt.core.signals.signals import Signals
 from lipt.core.stages.choice import recommended_alpha, soft_labels
 
-HEAD = {"features": "patches", "tried": [], "accuracy": 0.7, "inverse_temperature": 4.0}
+HEAD = {"features": ["patches"], "tried": [], "accuracy": 0.7, "inverse_temperature": 4.0}
 
 
 def signals_of(

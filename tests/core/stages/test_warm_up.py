@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,8 @@ def by_hand(context: Context, index: int, epochs: float) -> Signals:
 
 
 def select(context: Context, pretraining: str, **options: str) -> Selected:
-    return question(context, pretraining=pretraining, **options).run(context)
+    warm_up = WarmUp.parse(pretraining)
+    return replace(question(context, **options), warm_up=warm_up).run(context)
 
 
 def test_grand_of_two_models_is_the_mean_of_both_norms(context: Context) -> None:

@@ -13,14 +13,14 @@ collect_ignore_glob = [] if all(map(find_spec, _NEEDED)) else ["test_*.py"]
 
 
 @pytest.fixture
-def given(way: str) -> list[dict[str, Any]]:
+def given(values: str) -> list[dict[str, Any]]:
     from tests.deploy.kubernetes.test_objects import objects
 
-    return objects(way)
+    return objects(values)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "way" in metafunc.fixturenames:
-        from tests.deploy.kubernetes.test_objects import WAYS
+    if "values" in metafunc.fixturenames and "given" in metafunc.fixturenames:
+        from tests.deploy.kubernetes.test_objects import VALUES
 
-        metafunc.parametrize("way", WAYS)
+        metafunc.parametrize("values", VALUES)

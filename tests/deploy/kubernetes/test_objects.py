@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import copy
 import json
-import shutil
-import subprocess
 import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -20,31 +17,20 @@ from lipt.common.access.tls import role_uri
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 CHART = DEPLOY / "helm" / "lipt"
-OVERLAYS = tuple(sorted(path.name for path in (DEPLOY / "kubernetes" / "overlays").iterdir()))
 VALUES = tuple(sorted(path.name.removesuffix("-values.yaml") for path in (CHART / "ci").iterdir()))
-WAYS = (*(f"kustomize/{name}" for name in OVERLAYS), *(f"helm/{name}" for name in VALUES))
 
 Object = dict[str, Any]
 
 
-def objects(way: str) -> list[Object]:
-    """Those of `kustomize/OVERLAY` or `helm/VALUES`; skips where there is no kubectl."""
-    tool, _, name = way.partition("/")
-    return list(yaml.safe_load_all(_built(name) if tool == "kustomize" else charted(name)))
-
-
 @cache
-def _built(overlay: str) -> str:
-    if shutil.which("kubectl") is None:
-        pytest.skip("there is no kubectl, whose kustomize builds overlays")
-    command = ["kubectl", "kustomize", str(DEPLOY / "kubernetes" / "overlays" / overlay)]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
-@cache
-def charted(name: str) -> str:
+def _charted(name: str) -> str:
     values = yaml.safe_load((CHART / "ci" / f"{name}-values.yaml").read_text())
     return "---\n".join(rendered(values))
+
+
+def objects(name: str) -> list[Object]:
+    """The chart's objects with the values `ci/NAME-values.yaml`."""
+    return list(yaml.safe_load_all(_charted(name)))
 
 
 def rendered(values: Mapping[str, Any], *, release: str = "lipt") -> list[str]:
@@ -166,50 +152,6 @@ def test_secrets_are_documented_or_made_by_cert_manager(given: list[Object]) -> 
     assert {each["spec"]["issuerRef"]["name"] for each in certificates} <= issuers
 
 
-# What says only who made an object.
-_WHOSE = {"app.kubernetes.io/managed-by", "app.kubernetes.io/version", "helm.sh/chart"}
-
-
-@pytest.mark.parametrize("name", OVERLAYS)
-def test_the_chart_and_the_overlay_give_the_same_objects(name: str) -> None:
-    built = plain(objects(f"kustomize/{name}"))
-    charted = plain(objects(f"helm/{name}"))
-    assert built.keys() == charted.keys()
-    for key, each in built.items():
-        assert each == charted[key], key
-
-
-def plain(given: list[Object]) -> dict[tuple[str, str], Any]:
-    found = {}
-    for each in copy.deepcopy(given):
-        if each["kind"] == "Namespace":  # Helm is told it
-            continue
-        meta = each["metadata"]
-        meta.pop("namespace", None)
-        meta["labels"] = {key: it for key, it in meta["labels"].items() if key not in _WHOSE}
-        if each["kind"] == "ConfigMap":
-            meta["name"] = "config"  # one of the two ends it in a digest
-            each["data"] = {key: tomllib.loads(text) for key, text in each["data"].items()}
-        found[each["kind"], meta["name"]] = _plain(each)
-    return found
-
-
-def _plain(value: Any) -> Any:
-    match value:
-        case {"configMap": _, "name": name}:
-            return {"configMap": "its name is looked at elsewhere", "name": name}
-        case dict():
-            # Its change restarts the pods: a digest in the name does so for the overlays.
-            kept = {key: _plain(it) for key, it in value.items() if key != "checksum/config"}
-            return {key: it for key, it in kept.items() if it not in ({}, [])}
-        case list() if all(isinstance(it, dict) and "name" in it for it in value):
-            return sorted((_plain(it) for it in value), key=lambda it: it["name"])
-        case list():
-            return [_plain(it) for it in value]
-        case _:
-            return value
-
-
 # From the chart's oldest to the newest that there is a schema of.
 VERSIONS = [
     f"1.{minor}" for minor in range(29, int(kubernetes_validate.latest_version().split(".")[1]) + 1)
@@ -274,15 +216,6 @@ def test_no_pod_knows_of_the_cluster_or_fills_its_node(given: list[Object]) -> N
             resources = container["resources"]
             assert {"cpu", "memory", "ephemeral-storage"} <= set(resources["requests"])
             assert {"memory", "ephemeral-storage"} <= set(resources["limits"])
-
-
-@pytest.mark.parametrize("name", ["local", "mtls", "gpu", "job", "autoscaled"])
-def test_namespace_refuses_what_is_not_restricted(name: str) -> None:
-    given = objects(f"kustomize/{name}")
-    labels = only(given, "Namespace", "lipt")["metadata"]["labels"]
-    assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
-    rest = [each for each in given if each["kind"] != "Namespace"]
-    assert {each["metadata"].get("namespace") for each in rest} == {"lipt"}
 
 
 def documents(values: dict[str, Any], **how: Any) -> list[Object]:

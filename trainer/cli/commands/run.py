@@ -230,7 +230,7 @@ def state_line(run: RunView) -> str:
             f"{soup.mean_learner_accuracy:.1%} in the mean and {soup.best_learner_accuracy:.1%} at "
             f"best), kept {soup.num_kept} of {num_learners} learners"
         )
-    elif run.message not in {"", run.state}:
+    elif run.message:
         line += f": {run.message}"
     return line
 

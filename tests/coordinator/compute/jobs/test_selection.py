@@ -34,7 +34,7 @@ from lipt.core.diagnosis.diagnosis import Diagnosis
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.selection.select import STRATEGIES
 from lipt.core.selection.selection import Selection, unweighted
-from lipt.core.selection.strategy import FEATURES, SIGNALS, Need, Strategy
+from lipt.core.selection.strategy import FEATURES, SIGNALS, Cost, Growth, Need, Strategy
 from lipt.core.signals.signals import Signals
 from lipt.core.stages import choice, question
 from lipt.core.stages.question import (
@@ -70,7 +70,7 @@ class Probe:
         def probe(signals: Signals, budget: int) -> Selection:
             return self(signals, budget)
 
-        return Strategy(probe, "keeps", "", cost="N", needs=self.needs)
+        return Strategy(probe, "keeps", cost=Cost(Growth.LINEAR), needs=self.needs)
 
 
 @pytest.fixture(scope="module")
