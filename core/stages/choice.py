@@ -288,26 +288,24 @@ def _proxy_sentence(head: Facts | None, by: str) -> str:
     features = "+".join(head["features"])
     if "accuracy" not in head:
         return f"judged by features ({features}) without any label"
-    own = "probabilities" in head
-    seen = "" if own else " that it has not seen"
+    seen = "" if "probabilities" in head else " that it has not seen"
     score = f"right on {head['accuracy']:.1%} of the labels{seen}"
     if "chance" in head:
         score += f", as a mean over classes; chance is {head['chance']:.1%}"
     if "score" in head:
         score = f"with {head['score']} {head['accuracy']:.3g} on examples that it has not seen"
-    if own:
+    if "probabilities" in head:
         return f"judged by pred_probs, {score}; compared by {features}"
     return f"judged by a ridge head on {features}, {score}"
 
 
 def _alpha(soft: Facts) -> str:
-    of_all = f"the head of all ({'+'.join(soft['features'])}) is right on"
-    of_chosen = "one of the chosen alone"
-    if "probabilities" in soft:
-        of_all, of_chosen = "pred_probs are right on", "a head of the chosen alone"
+    features = "+".join(soft["features"])
+    of_all = "pred_probs are" if soft["probabilities"] else f"the head of all ({features}) is"
     text = (
         f"recommended alpha {soft['recommended_alpha']:.2g}: of the labels not chosen, {of_all} "
-        f"{soft['accuracy_on_others']:.1%}, {of_chosen} on {soft['accuracy_of_chosen_alone']:.1%}"
+        f"right on {soft['accuracy_on_others']:.1%}, a head of the chosen alone on "
+        f"{soft['accuracy_of_chosen_alone']:.1%}"
     )
     if soft["suspected"]:
         text += f"; {soft['suspected']:.1%} of the chosen labels look wrong"
@@ -445,6 +443,7 @@ def soft_labels(signals: Signals, places_K: Tensor, *, seed: int) -> SoftLabels:
     suspected = float((confidence_N[places_K] < 1).double().mean())
     facts = {
         "features": head["features"],
+        "probabilities": head.get("probabilities"),
         "tried": head["tried"],
         "accuracy": head["accuracy"],
         "temperature": 1 / head["inverse_temperature"],
@@ -454,8 +453,6 @@ def soft_labels(signals: Signals, places_K: Tensor, *, seed: int) -> SoftLabels:
         "trust": trust,
         "recommended_alpha": recommended_alpha(on_others, alone, suspected, trust),
     }
-    if "probabilities" in head:
-        facts["probabilities"] = head["probabilities"]
     probabilities_KC = torch.empty(len(places_K), errors_NC.shape[1], dtype=torch.float16)
     for rows in row_blocks(len(places_K), 8 * errors_NC.shape[1]):
         places_B = places_K[rows]
