@@ -32,7 +32,7 @@ from lipt.core.pipeline import model_inputs, one_learner
 from lipt.core.proxies.features import MAX_WIDTH
 from lipt.core.proxies.proxy import SOUP, FeatureKind, Proxy, passes_of
 from lipt.core.proxies.untrained import NUM_FILTERS
-from lipt.core.results import Outcome
+from lipt.core.results import PretrainingState
 from lipt.core.selection.select import find_strategy
 from lipt.core.selection.solvers.representatives import MATRIX_BYTES
 from lipt.core.selection.strategy import Growth, Need
@@ -93,7 +93,7 @@ def estimate(
     network, size = workspace.new_model(config).cpu(), workspace.batch_size
     figures, plan, refused = plan_here(config, network, data, evaluation_batch_size=size)
     inputs, kind = model_inputs(workspace, config), dataset.target.kind
-    ready = Outcome("planned", config, inputs, _NO_FILE, _NO_FILE, ())
+    ready = PretrainingState("planned", config, inputs, _NO_FILE, _NO_FILE, ())
     question = question_of(ready, query, data.num_examples, backbone=None, kind=kind)
     width = find_head(network)[1].in_features
     subset, signals_bytes = count_subset(question, data, figures, width, size)

@@ -14,8 +14,8 @@ from lipt.common.inputs.specs import ImageSpec
 from lipt.common.signals import row_blocks
 from lipt.common.targets.kinds import TargetKind
 from lipt.core.diagnosis.diagnosis import (
-    Diagnosis,
-    Findings,
+    DataFindings,
+    DiagnosisFile,
     diagnosis_of,
     find_outliers,
     learning_curve,
@@ -61,7 +61,7 @@ def matches_of(workspace: Workspace, cpu_threads: int) -> Matches:
         return workspace.cached(Key(Matches, "pictures", depends_on), compute)
 
 
-def diagnose(workspace: Workspace, sources: Sources, proxy: Proxy) -> Diagnosis:
+def diagnose(workspace: Workspace, sources: Sources, proxy: Proxy) -> DiagnosisFile:
     """Diagnose by a proxy's signals; ProxyError if its head learned from the same labels."""
     if proxy.is_own_head:
         raise ProxyError(
@@ -97,7 +97,7 @@ def diagnose(workspace: Workspace, sources: Sources, proxy: Proxy) -> Diagnosis:
             on_progress=workspace.progress("measuring a learning curve"),
         )
     every_N = dataset.rows.labels_N
-    findings = Findings(errors, duplicates, outliers, curve)
+    findings = DataFindings(errors, duplicates, outliers, curve)
     return diagnosis_of(
         findings.by_id(dataset.id_mapping, every_N),
         labels_N=every_N,

@@ -25,7 +25,7 @@ from lipt.common.inputs.specs import ImageFormat, InputFormat
 from lipt.common.subsets import resolve_budget
 from lipt.common.targets.kinds import TargetKind, kinds_in_words
 from lipt.core.proxies.proxy import SOUP, FeatureKind, Proxy
-from lipt.core.results import Outcome, Trajectories
+from lipt.core.results import PretrainingState, Trajectories
 from lipt.core.selection.select import STRATEGIES, find_strategy
 from lipt.core.selection.strategy import (
     LIPT,
@@ -161,7 +161,7 @@ class SubsetQuery:
 
 
 def question_of(
-    run: Outcome,
+    run: PretrainingState,
     query: SubsetQuery,
     num_examples: int,
     *,
@@ -192,7 +192,7 @@ def question_of(
     if not needs & PROXY_NEEDS:
         proxy = SOUP
     # By the query alone: the same before and after the learners have trained.
-    before_learners = training_for(query, num_examples) is not Training.LEARNERS
+    before_learners = training_for(query, num_examples) is not NeededTraining.LEARNERS
     weights = query.weights or (run.initial_weights if before_learners else run.pretrained_weights)
     if run.inputs is None or weights is None:
         raise ValueError(f"run {run.name} is asked about without weights")
@@ -297,7 +297,11 @@ def require_kind(strategy: Strategy, options: Mapping[str, str], kind: TargetKin
 
 
 def _require_warm_up(
-    warm_up: WarmUp, needs: frozenset[Need], run: Outcome, query: SubsetQuery, max_epochs: float
+    warm_up: WarmUp,
+    needs: frozenset[Need],
+    run: PretrainingState,
+    query: SubsetQuery,
+    max_epochs: float,
 ) -> None:
     """Reject a warm-up that contradicts the rest of the request, or costs over `max_epochs`."""
     strategy = find_strategy(query.strategy)
@@ -352,14 +356,14 @@ def _require_soft_labels(query: SubsetQuery, kind: TargetKind) -> None:
         )
 
 
-def initial_for(proxy: Proxy, run: Outcome) -> BlobName | None:
+def initial_for(proxy: Proxy, run: PretrainingState) -> BlobName | None:
     """A run's theta*, if a proxy uses it: `auto` only if theta* started from given weights."""
     given = run.config.initialization.weights_sha256 is not None
     asked = FeatureKind.INITIAL in (proxy.features or ())
     return run.initial_weights if asked or (given and proxy.features is None) else None
 
 
-class Training(Enum):
+class NeededTraining(Enum):
     """Training that a query needs."""
 
     NOTHING = 0
@@ -367,39 +371,39 @@ class Training(Enum):
     LEARNERS = 2
 
 
-def training_for(query: SubsetQuery, num_examples: int) -> Training:
+def training_for(query: SubsetQuery, num_examples: int) -> NeededTraining:
     """Training for a query: nothing if labels, columns or patches are enough."""
     strategy = find_strategy(query.strategy)
     given = query.options_of(strategy, num_examples)
     needs = strategy.needs_of(given)
     if query.warm_up_of(strategy) is not None:
-        return Training.INITIAL_WEIGHTS
+        return NeededTraining.INITIAL_WEIGHTS
     if query.unlabelled:
-        return Training.NOTHING
+        return NeededTraining.NOTHING
     if Need.DYNAMICS in needs:
-        return Training.LEARNERS
+        return NeededTraining.LEARNERS
     if query.weights is not None:
-        return Training.INITIAL_WEIGHTS
+        return NeededTraining.INITIAL_WEIGHTS
     proxy = Proxy.parse(query.proxy or strategy.proxy)
     if query.soft_labels:
         needs, proxy = needs | {Need.SIGNALS}, proxy.teacher
     kinds = (FeatureKind.SOUP,) if proxy.features is None else proxy.features
     trained = set(kinds).intersection(TRAINED_FEATURES)
     if trained == {FeatureKind.INITIAL}:
-        return Training.INITIAL_WEIGHTS
+        return NeededTraining.INITIAL_WEIGHTS
     if Need.GRADIENT_NORMS in needs:
-        return Training.LEARNERS
+        return NeededTraining.LEARNERS
     if not needs & PROXY_NEEDS:
-        return Training.NOTHING
+        return NeededTraining.NOTHING
     if proxy.is_own_head:
         own = query.features is not None or Need.PAIRED_FEATURES in needs
         looks = needs & {Need.SIGNALS, Need.VALIDATION}
-        return Training.NOTHING if own and not looks else Training.LEARNERS
-    return Training.LEARNERS if trained else Training.NOTHING
+        return NeededTraining.NOTHING if own and not looks else NeededTraining.LEARNERS
+    return NeededTraining.LEARNERS if trained else NeededTraining.NOTHING
 
 
 def _trajectories(
-    run: Outcome, weights: BlobName, strategy: str, needs: frozenset[Need], proxy: Proxy
+    run: PretrainingState, weights: BlobName, strategy: str, needs: frozenset[Need], proxy: Proxy
 ) -> Trajectories | None:
     led_here = weights == run.pretrained_weights
     if Need.DYNAMICS in needs and not led_here:

@@ -24,13 +24,13 @@ from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.selection import (
     DiagnoseData,
     MapExamples,
-    Selected,
     SelectSubset,
     ShowExamples,
+    StoredSubset,
     principal_components,
     scaled_to_box,
 )
-from lipt.core.diagnosis.diagnosis import Diagnosis
+from lipt.core.diagnosis.diagnosis import DiagnosisFile
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.selection.select import STRATEGIES
 from lipt.core.selection.selection import Selection, unweighted
@@ -88,7 +88,7 @@ def weights(context: Context) -> BlobName:
 def select(
     context: Context, weights: BlobName, monkeypatch: pytest.MonkeyPatch
 ) -> Any:  # (probe, features=...) -> Selected
-    def run(probe: Probe, **job: Any) -> Selected:
+    def run(probe: Probe, **job: Any) -> StoredSubset:
         for module in (choice, question):
             monkeypatch.setattr(module, "find_strategy", lambda _: probe.strategy())
         return job_of("probe", **{"weights": weights, "budget": 10, **job}).run(context)
@@ -309,10 +309,10 @@ def flipped(small: Context) -> Context:
     return holding(small, in_memory("flipped", plain.class_names, labels_N, "print", images))
 
 
-def diagnosed(context: Context) -> Diagnosis:
+def diagnosed(context: Context) -> DiagnosisFile:
     made = DiagnoseData(SOURCES, Proxy.parse("ridge:patches")).run(context)
     assert made.device == "cpu"
-    return Diagnosis.load(context.blobs.verified_path(made.blob))
+    return DiagnosisFile.load(context.blobs.verified_path(made.blob))
 
 
 def test_wrong_labels_and_duplicates_are_found_without_a_run(flipped: Context) -> None:
