@@ -30,7 +30,7 @@ from lipt.core.diagnosis.duplicates import are_pictures
 from lipt.core.evaluation import Evaluator, num_evaluated_together
 from lipt.core.pipeline import model_inputs, one_learner
 from lipt.core.proxies.features import MAX_WIDTH
-from lipt.core.proxies.proxy import SOUP, FeatureKind, Proxy, passes_of
+from lipt.core.proxies.proxy import FeatureKind, passes_of
 from lipt.core.proxies.untrained import NUM_FILTERS
 from lipt.core.results import PretrainingState
 from lipt.core.selection.select import find_strategy
@@ -152,7 +152,7 @@ def count_subset(
     strategy, learners = find_strategy(question.strategy), question.config.learners
     needs = question.needs
     looks, number = bool(needs & {Need.SIGNALS, Need.FEATURES, Need.VALIDATION}), data.num_examples
-    passes, solved, proxy = float(looks), 0, Proxy.parse(question.proxy or str(SOUP))
+    passes, solved, proxy = float(looks), 0, question.proxy
     if not proxy.is_own_head:
         plain = FeatureKind.PATCHES if are_pictures(data.inputs) else FeatureKind.COLUMNS
         kinds = proxy.features or (plain, FeatureKind.SOUP)

@@ -75,7 +75,7 @@ class Question(Sources):
     weights: theta_p or the user's own; theta* if an ordinary warm-up starts from it.
     warm_up: trains the model that is looked at, in place of LiPT.
     preset: the source of the options, for the record.
-    proxy: computes the signals; None for the weights with their own head.
+    proxy: computes the signals.
     backbone: identity of the operator's network, if the proxy may use it.
     unlabelled: whether labels may not enter the choice.
     num_merged: learners offered to the soup, if `weights` are theta_p.
@@ -91,11 +91,11 @@ class Question(Sources):
     options: tuple[tuple[str, str], ...]
     warm_up: WarmUp | None = None
     preset: str | None = None
-    proxy: str | None = None
+    proxy: Proxy = SOUP
     backbone: str | None = None
     unlabelled: bool = False
     num_merged: int = 0
-    teacher: str | None = None
+    teacher: Proxy | None = None
     has_own_weights: bool = False
 
     @property
@@ -209,12 +209,12 @@ def question_of(
         preset=query.preset or None,
         features=query.features,
         trajectories=_trajectories(run, weights, strategy.name, needs, signal_proxy),
-        proxy=None if proxy.is_own_head else str(proxy),
+        proxy=proxy,
         backbone=backbone if signal_proxy.may_use(FeatureKind.BACKBONE) else None,
         unlabelled=unlabelled,
         num_merged=len(run.learners) if weights == run.pretrained_weights else 0,
         initial=weights if warm_up is not None else initial_for(signal_proxy, run),
-        teacher=None if teacher is None else str(teacher),
+        teacher=teacher,
         has_own_weights=query.weights not in {None, run.pretrained_weights},
     )
 

@@ -78,7 +78,7 @@ def select(context: Context) -> object:
         budget=60,
         balanced=True,
         options=(),
-        proxy="ridge:patches",
+        proxy=Proxy.parse("ridge:patches"),
     )
     return job.run(context).blob
 

@@ -15,7 +15,7 @@ from lipt.common.errors import (
 from lipt.common.inputs.specs import ImageFormat
 from lipt.common.targets.kinds import TargetKind
 from lipt.coordinator.compute.jobs.selection import SelectSubset
-from lipt.core.proxies.proxy import Proxy
+from lipt.core.proxies.proxy import SOUP, Proxy
 from lipt.core.results import CommittedLearner, PretrainingState
 from lipt.core.selection.select import STRATEGIES, find_strategy
 from lipt.core.selection.strategy import WarmUp
@@ -174,7 +174,7 @@ def test_a_warm_up_needs_no_theta_p() -> None:
     asked = asked_for("craig", "epochs:15.0")
     assert (asked.warm_up, asked.options) == (WarmUp(15.0), ())
     assert asked.weights == asked.initial == BlobName.of(b"theta*")
-    assert asked.proxy is None
+    assert asked.proxy == SOUP
     assert not SelectSubset(**vars(asked)).is_light
     assert training_for(query("craig", "epochs:15"), 1000) is NeededTraining.INITIAL_WEIGHTS
     # So that the subsets of before keep their keys.
@@ -186,15 +186,15 @@ def test_a_warm_up_needs_no_theta_p() -> None:
 def test_soft_labels_need_a_proxy_with_classes() -> None:
     assert asked_for("craig").teacher is None
     soft = asked_for("craig", soft_labels=True)
-    assert (soft.proxy, soft.teacher) == (None, "auto")
+    assert (soft.proxy, soft.teacher) == (SOUP, Proxy(None))
     # The head looks at what its proxy names, whatever the strategy looks at.
     assert soft.trajectories is None
     by_learners = asked_for("craig", soft_labels=True, proxy="ridge:learners")
     assert by_learners.trajectories is not None
     assert asked_for("auto").trajectories is None
     own = asked_for("uniform", soft_labels=True, proxy="ridge:patches")
-    assert (own.proxy, own.teacher) == (None, "ridge:patches")
-    assert asked_for("auto", soft_labels=True).teacher == "auto"
+    assert (own.proxy, str(own.teacher)) == (SOUP, "ridge:patches")
+    assert str(asked_for("auto", soft_labels=True).teacher) == "auto"
     with pytest.raises(InvalidRequestError, match="made of labels"):
         asked_for("kcenter", soft_labels=True, labels="none")
     with pytest.raises(InvalidRequestError, match=r"probabilities of classes, .* regression data"):
