@@ -53,7 +53,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Cost:
+class PlannedCost:
     """A total cost in "bytes", "threads" or "images"; `where` is a noun: "memory of a worker"."""
 
     where: str
@@ -87,7 +87,7 @@ class Violation:
     sentence: str
 
 
-def violation(cost: Cost, limit: Limit) -> Violation | None:
+def violation(cost: PlannedCost, limit: Limit) -> Violation | None:
     if cost.total <= limit.at_most:
         return None
     blamable = [part for part in cost.parts if part.knob and part.cost] or cost.parts
@@ -107,7 +107,7 @@ def violation(cost: Cost, limit: Limit) -> Violation | None:
     )
 
 
-def _remedy(cost: Cost, part: Part, limit: Limit) -> str:
+def _remedy(cost: PlannedCost, part: Part, limit: Limit) -> str:
     raising = limit.remedy or f"raise {limit.name}"
     left = limit.at_most - (cost.total - part.cost)
     fitting = left // part.each if part.each else 0
@@ -122,24 +122,24 @@ def training_bytes_per_example(figures: ModelFigures, example_bytes: int) -> int
     return figures.training_bytes + INPUT_BYTES * example_bytes
 
 
-def learner_threads(learners: LearnersConfig) -> Cost:
+def learner_threads(learners: LearnersConfig) -> PlannedCost:
     part = Part("learners.cpu_threads", learners.cpu_threads, 1, "training")
-    return Cost("training of a learner", "threads", (part,))
+    return PlannedCost("training of a learner", "threads", (part,))
 
 
-def learner_images(learners: LearnersConfig) -> Cost:
+def learner_images(learners: LearnersConfig) -> PlannedCost:
     each = learners.num_minibatches * max(learners.batch_size, STEP_IMAGES) * learners.max_attempts
     part = Part("learners.num_steps", learners.num_steps, each, "its steps, in every attempt")
-    return Cost("training of a learner", "images", (part,))
+    return PlannedCost("training of a learner", "images", (part,))
 
 
 def learner_memory(
     learners: LearnersConfig, model: str, figures: ModelFigures, *, example_bytes: int
-) -> Cost:
+) -> PlannedCost:
     sent = figures.sent_bytes
     copy = figures.weights_bytes - figures.frozen_bytes * _TRAINED_COPIES // MODEL_COPIES
     shard = learners.num_minibatches, learners.batch_size * example_bytes * _SHARD_COPIES
-    return Cost(
+    return PlannedCost(
         "memory of a worker",
         "bytes",
         (

@@ -30,7 +30,7 @@ from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.files import StateLock
-from lipt.coordinator.storage import Storage, open_accounts
+from lipt.coordinator.storage import StateStorage, open_accounts
 from lipt.coordinator.subsets import Answers
 from lipt.core.evaluation import batch_size_for
 from lipt.core.proxies.features import backbone_identity
@@ -155,7 +155,7 @@ class App:
             is_live=self.dispatcher.leases.has,
             clock=monotonic,
         )
-        self.storage = Storage(
+        self.storage = StateStorage(
             settings.state_dir,
             self.blobs,
             accounts,

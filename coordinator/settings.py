@@ -9,13 +9,13 @@ from typing import Self
 from platformdirs import user_state_path
 from pydantic import ByteSize, Field, model_validator
 
-from lipt.common.config.run_config import RunConfig, Section
+from lipt.common.config.run_config import RunConfig, SettingsGroup
 from lipt.common.config.settings import LogFormat, LogLevel, MetricsAddress, TlsKey
 from lipt.common.imports import modules_of
 from lipt.common.process import Machine
 
 
-class DatasetSettings(Section):
+class DatasetSettings(SettingsGroup):
     """The data set that this coordinator serves."""
 
     source: str = Field(min_length=1, examples=["digits"])
@@ -29,14 +29,14 @@ class DatasetSettings(Section):
     every image is decoded at the first opening."""
 
 
-class LeaseSettings(Section):
+class LeaseSettings(SettingsGroup):
     """Leases: for this time a learner belongs to one worker."""
 
     duration_seconds: float = Field(default=30.0, gt=0.0, le=3600.0)
     """A worker that is silent for longer loses its learner to another."""
 
 
-class PeerLimitSettings(Section):
+class PeerLimitSettings(SettingsGroup):
     """Limits of one peer: a certificate's name, or else a connection. 0 is no limit."""
 
     calls_per_second: float = Field(default=200.0, ge=0.0)
@@ -49,7 +49,7 @@ class PeerLimitSettings(Section):
     """Concurrent streams: transfers, subsets, diagnoses and watching."""
 
 
-class LimitSettings(Section):
+class LimitSettings(SettingsGroup):
     """Limits of a request. A run's needs are estimated before it begins."""
 
     max_blob_bytes: int = Field(default=4 * 1024**3, ge=1024)
@@ -76,7 +76,7 @@ class LimitSettings(Section):
     per_peer: PeerLimitSettings = PeerLimitSettings()
 
 
-class StorageSettings(Section):
+class StorageSettings(SettingsGroup):
     """Limits of uploads, and retention of uploads and ended runs."""
 
     max_bytes: int | None = Field(default=None, ge=1, examples=[100 * 1024**3])
@@ -113,7 +113,7 @@ class ScoringWorkers(StrEnum):
     NONE = "none"
 
 
-class ComputeSettings(Section):
+class ComputeSettings(SettingsGroup):
     """Computations for trainers: the light queue has one process, the heavy queue another."""
 
     max_waiting: int = Field(default=256, ge=1)
@@ -130,7 +130,7 @@ class ComputeSettings(Section):
     with probability (1 - share)^n."""
 
 
-class CoordinatorSettings(Section):
+class CoordinatorSettings(SettingsGroup):
     """All settings of `lipt-coordinator`."""
 
     listen: str = "127.0.0.1:50051"

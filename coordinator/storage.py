@@ -23,7 +23,7 @@ from lipt.common.blobs.store import BlobStore, Upload
 from lipt.common.errors import ForeignBlobError, StateError, StorageFullError
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.metrics import Readings
-from lipt.coordinator.access.caller import Evidence
+from lipt.coordinator.access.caller import CallCredentials
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.leases import LeaseId, RunLearner
@@ -310,7 +310,7 @@ class WorkerBlobs:
 
     dispatcher: Dispatcher
 
-    def require_readable(self, name: BlobName, shown: Evidence) -> None:
+    def require_readable(self, name: BlobName, shown: CallCredentials) -> None:
         worker_id = self.dispatcher.workers.behind(shown)
         if worker_id is None:
             return
@@ -329,7 +329,7 @@ class WorkerBlobs:
                 "weights and the shard of its assignment."
             )
 
-    def allowance(self, name: BlobName, shown: Evidence) -> Allowance | None:
+    def allowance(self, name: BlobName, shown: CallCredentials) -> Allowance | None:
         """The worker's allowance (ForeignBlobError without a lease); None for other callers."""
         worker_id = self.dispatcher.workers.behind(shown)
         if worker_id is None:
@@ -353,7 +353,7 @@ _IN_USE_SECONDS = 3600.0
 
 
 @dataclass(eq=False)
-class Storage:
+class StateStorage:
     """Uploads into one state directory, and the removal of old runs and unused files."""
 
     directory: Path

@@ -28,8 +28,8 @@ from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.compute.jobs.selection import (
     DiagnoseData,
     RecheckSubset,
-    Selected,
     SelectSubset,
+    StoredSubset,
 )
 from lipt.coordinator.compute.messages import JobOptions, OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
@@ -42,9 +42,9 @@ from lipt.coordinator.state.records import DiagnosisRecord, RunRecord, SubsetRec
 from lipt.core.proxies.proxy import FeatureKind, Proxy
 from lipt.core.selection.select import find_strategy
 from lipt.core.stages.question import (
+    NeededTraining,
     Sources,
     SubsetQuery,
-    Training,
     initial_for,
     question_of,
     training_for,
@@ -167,7 +167,7 @@ class Answers:
             log_about(run=run.run_id)
             held = self.store.held(run.run_id)
             num_examples = run.num_examples if held else self.data.num_examples
-            waits = training_for(query, num_examples) is Training.LEARNERS
+            waits = training_for(query, num_examples) is NeededTraining.LEARNERS
             if run.state is not RunState.READY if waits else run.initial_weights is None:
                 raise not_ready(self.store, run)
             key, job = self._job(run, query, num_examples)
@@ -467,7 +467,7 @@ def origin_of(run: RunRecord | None, fingerprint: str, data: DataDescription) ->
 
 
 def manifest_of(
-    run: RunRecord, job: SelectSubset, selected: Selected, data: DataDescription
+    run: RunRecord, job: SelectSubset, selected: StoredSubset, data: DataDescription
 ) -> dict[str, object]:
     # All selections with a warm-up share it, so its seconds stand apart.
     costs = {"selection_seconds": selected.seconds - selected.spent_warm_up_seconds}

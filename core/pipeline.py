@@ -37,7 +37,7 @@ from lipt.common.weights.files import Weights, pack, specs_of
 from lipt.core.call_parts import Part
 from lipt.core.evaluation import Evaluator, OpenWeights, num_evaluated_together
 from lipt.core.learner.learner import train_learner
-from lipt.core.results import CommittedLearner, Outcome, divergence_message, pack_initial
+from lipt.core.results import CommittedLearner, PretrainingState, divergence_message, pack_initial
 from lipt.core.sharding import draw_densities, draw_shards
 from lipt.core.soup import OnIngredient, Soup, greedy_soup, uniform_soup
 from lipt.core.stages.choice import Chosen
@@ -54,18 +54,18 @@ _NAME, _NOTHING = "in this process", BlobName.of(b"")
 
 
 @dataclass(frozen=True)
-class Pretrained:
+class PretrainingResult:
     """The outcome of pre-training in a workspace, with seconds by stage."""
 
     workspace: InMemory
-    outcome: Outcome
+    outcome: PretrainingState
     seconds: Mapping[str, float]
     soup: Soup | None = None
 
 
 def pretrain(
     workspace: InMemory, config: RunConfig, given: bytes | Path | None = None
-) -> Pretrained:
+) -> PretrainingResult:
     """Train n learners on disjoint shards and merge them; theta* starts from `given`, if any."""
     # 3.1 The initial weights theta*: the chaotic first steps, for all learners alike.
     begun = begin(workspace, config, given)
@@ -91,36 +91,40 @@ def pretrain(
         "training_seconds": trained - cut,
         "merging_seconds": monotonic() - trained,
     }
-    return Pretrained(workspace, outcome, seconds, soup)
+    return PretrainingResult(workspace, outcome, seconds, soup)
 
 
-def begin(workspace: InMemory, config: RunConfig, given: bytes | Path | None = None) -> Pretrained:
+def begin(
+    workspace: InMemory, config: RunConfig, given: bytes | Path | None = None
+) -> PretrainingResult:
     """Make theta* alone, for an ordinary warm-up and some proxies."""
     started = monotonic()
     initial, frozen, inputs = initial_weights(workspace, config, given)
     name = workspace.put(pack_initial(initial, frozen))
-    outcome = Outcome(_NAME, config, inputs, name, _NOTHING, ())
-    return Pretrained(workspace, outcome, {"initialization_seconds": monotonic() - started})
+    outcome = PretrainingState(_NAME, config, inputs, name, _NOTHING, ())
+    return PretrainingResult(workspace, outcome, {"initialization_seconds": monotonic() - started})
 
 
-def without_training(workspace: InMemory, config: RunConfig) -> Pretrained:
+def without_training(workspace: InMemory, config: RunConfig) -> PretrainingResult:
     """Train nothing, for choices by labels, columns or patches alone."""
     inputs = model_inputs(workspace, config)
-    return Pretrained(workspace, Outcome(_NAME, config, inputs, _NOTHING, _NOTHING, ()), {})
+    return PretrainingResult(
+        workspace, PretrainingState(_NAME, config, inputs, _NOTHING, _NOTHING, ()), {}
+    )
 
 
-def choose(pretrained: Pretrained, query: SubsetQuery) -> tuple[Question, Chosen]:
+def choose(pretrained: PretrainingResult, query: SubsetQuery) -> tuple[Question, Chosen]:
     """Choose examples by a strategy, on theta_p's gradients unless the query names others."""
     question = asked(pretrained, query)
     return question, answer(pretrained.workspace, question)
 
 
-def can_choose(begun: Pretrained, query: SubsetQuery) -> bool:
+def can_choose(begun: PretrainingResult, query: SubsetQuery) -> bool:
     """Whether no learner is needed, as `auto` finds before any is trained."""
     return not needs_learners(begun.workspace, asked(begun, query))
 
 
-def asked(pretrained: Pretrained, query: SubsetQuery) -> Question:
+def asked(pretrained: PretrainingResult, query: SubsetQuery) -> Question:
     dataset, run = pretrained.workspace.dataset, pretrained.outcome
     return question_of(run, query, dataset.num_ids, backbone=None, kind=dataset.target.kind)
 

@@ -66,7 +66,7 @@ class Ingredient(BaseModel):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PretrainingState:
     """The state of a run's pre-training; `name` is for messages.
 
     inputs, theta* and theta_p are None until they are made. learners: arrived, ascending by index.

@@ -253,7 +253,7 @@ def compare(
     from lipt.pretraining import MODULE, Pretrained
     from lipt.trainer.comparison.compare import compare as run_comparison
     from lipt.trainer.comparison.outcomes import outcomes, verdict
-    from lipt.trainer.comparison.trial import BASELINES, Plan
+    from lipt.trainer.comparison.trial import BASELINES, ComparisonPlan
     from lipt.trainer.main_training import Recipe
     from lipt.trainer.main_training.held_out import TEST_DATA
     from lipt.trainer.progress import progress_display
@@ -263,7 +263,7 @@ def compare(
     of_seed = functools.partial(Pretrained, train, model, head=head, run=run, device=device)
     pretrain = functools.cache(lambda seed: of_seed(seed=seed, progress=False))
     with tempfile.TemporaryDirectory() as folder, progress_display(wanted=progress) as show:
-        plan = Plan(
+        plan = ComparisonPlan(
             strategies=tuple(strategies),
             fractions=tuple(sorted(fractions)),
             seeds=tuple(range(seeds)),

@@ -13,7 +13,7 @@ import typer
 from lipt.common.config.knobs import option_help
 from lipt.common.config.run_config import RunConfig
 from lipt.trainer.cli import options as shared
-from lipt.trainer.cli.commands.subset import Choice, prepare, save_and_print
+from lipt.trainer.cli.commands.subset import SubsetFlags, prepare, save_and_print
 from lipt.trainer.views import DEFAULT_STRATEGY
 
 plan_app = typer.Typer(rich_markup_mode=None)
@@ -91,7 +91,7 @@ def select(
     target: Annotated[str | None, typer.Option(help="The table's column to predict.")] = None,
     csv: shared.CsvFile,
     model: Model = None,
-    choice: Choice,
+    choice: SubsetFlags,
     out: Annotated[Path, typer.Option("--out", "-o", help="A .npy, .csv or .json file.")],
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
     settings: shared.Settings = None,

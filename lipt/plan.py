@@ -30,9 +30,9 @@ from lipt.core.diagnosis.duplicates import are_pictures
 from lipt.core.evaluation import Evaluator, num_evaluated_together
 from lipt.core.pipeline import model_inputs, one_learner
 from lipt.core.proxies.features import MAX_WIDTH
-from lipt.core.proxies.proxy import SOUP, FeatureKind, Proxy, passes_of
+from lipt.core.proxies.proxy import FeatureKind, passes_of
 from lipt.core.proxies.untrained import NUM_FILTERS
-from lipt.core.results import Outcome
+from lipt.core.results import PretrainingState
 from lipt.core.selection.select import find_strategy
 from lipt.core.selection.solvers.representatives import MATRIX_BYTES
 from lipt.core.selection.strategy import Growth, Need
@@ -93,7 +93,7 @@ def estimate(
     network, size = workspace.new_model(config).cpu(), workspace.batch_size
     figures, plan, refused = plan_here(config, network, data, evaluation_batch_size=size)
     inputs, kind = model_inputs(workspace, config), dataset.target.kind
-    ready = Outcome("planned", config, inputs, _NO_FILE, _NO_FILE, ())
+    ready = PretrainingState("planned", config, inputs, _NO_FILE, _NO_FILE, ())
     question = question_of(ready, query, data.num_examples, backbone=None, kind=kind)
     width = find_head(network)[1].in_features
     subset, signals_bytes = count_subset(question, data, figures, width, size)
@@ -152,7 +152,7 @@ def count_subset(
     strategy, learners = find_strategy(question.strategy), question.config.learners
     needs = question.needs
     looks, number = bool(needs & {Need.SIGNALS, Need.FEATURES, Need.VALIDATION}), data.num_examples
-    passes, solved, proxy = float(looks), 0, Proxy.parse(question.proxy or str(SOUP))
+    passes, solved, proxy = float(looks), 0, question.proxy
     if not proxy.is_own_head:
         plain = FeatureKind.PATCHES if are_pictures(data.inputs) else FeatureKind.COLUMNS
         kinds = proxy.features or (plain, FeatureKind.SOUP)

@@ -35,8 +35,7 @@ from lipt.common.models.own import copy_of, in_float32_if_needed
 from lipt.common.process.devices import resolve_device
 from lipt.common.weights.files import Weights, copy_to_cpu, pack
 from lipt.core.call_parts import CallParts, Part
-from lipt.core.pipeline import Pretrained as Trained
-from lipt.core.pipeline import begin, can_choose, choose, without_training
+from lipt.core.pipeline import PretrainingResult, begin, can_choose, choose, without_training
 from lipt.core.pipeline import pretrain as pretrain_all
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.results import Ingredient
@@ -45,7 +44,7 @@ from lipt.core.signals.probabilities import PROBABILITIES, read_probabilities
 from lipt.core.stages.choice import manifest_of
 from lipt.core.stages.diagnosis import diagnose
 from lipt.core.stages.evidence import training_passes
-from lipt.core.stages.question import Sources, SubsetQuery, Training, training_for
+from lipt.core.stages.question import NeededTraining, Sources, SubsetQuery, training_for
 from lipt.core.workspace import InMemory
 from lipt.trainer.arguments import checked
 from lipt.trainer.client.sources import Features, features_source, option_text
@@ -158,7 +157,7 @@ class Pretrained:
         self.config, self.lowered_defaults = _fitted(self.data, merge(settings, dict(run or {})))
         self._progress = progress
         self.on_progress: Show = lambda _: None
-        self._trained: dict[Training, Trained] = {}
+        self._trained: dict[NeededTraining, PretrainingResult] = {}
         self.workspace = InMemory(
             self.data,
             resolve_device(device),
@@ -274,38 +273,38 @@ class Pretrained:
     def train(self) -> None:
         """Train and merge the learners, unless they are trained."""
         with self._progress_shown(CallParts({Part.LEARNERS: 1.0})):
-            self._train(Training.LEARNERS)
+            self._train(NeededTraining.LEARNERS)
 
     @property
-    def _all(self) -> Trained:
+    def _all(self) -> PretrainingResult:
         self.train()
-        return self._trained[Training.LEARNERS]
+        return self._trained[NeededTraining.LEARNERS]
 
-    def _training_for(self, query: SubsetQuery) -> Training:
+    def _training_for(self, query: SubsetQuery) -> NeededTraining:
         """No learners where what is free to look at shows that none can change the choice."""
         training = training_for(query, self.data.num_ids)
-        if training is not Training.LEARNERS or training in self._trained:
+        if training is not NeededTraining.LEARNERS or training in self._trained:
             return training
         if not self._chose_model:
             # Refused whether or not it is needed.
             self.workspace.new_model(self.config)
         given = self._begins_with is not None
-        least = Training.INITIAL_WEIGHTS if given else Training.NOTHING
+        least = NeededTraining.INITIAL_WEIGHTS if given else NeededTraining.NOTHING
         return least if can_choose(self._train(least), query) else training
 
-    def _train(self, training: Training) -> Trained:
-        if Training.LEARNERS in self._trained:
-            return self._trained[Training.LEARNERS]
+    def _train(self, training: NeededTraining) -> PretrainingResult:
+        if NeededTraining.LEARNERS in self._trained:
+            return self._trained[NeededTraining.LEARNERS]
         if training not in self._trained:
             run = (self.workspace, self.config)
-            if training is Training.NOTHING:
+            if training is NeededTraining.NOTHING:
                 self._trained[training] = without_training(*run)
             else:
-                stage = begin if training is Training.INITIAL_WEIGHTS else pretrain_all
+                stage = begin if training is NeededTraining.INITIAL_WEIGHTS else pretrain_all
                 self._trained[training] = stage(*run, self._begins_with)
         return self._trained[training]
 
-    def _chosen(self, trained: Trained, query: SubsetQuery) -> Subset:
+    def _chosen(self, trained: PretrainingResult, query: SubsetQuery) -> Subset:
         started = monotonic()
         question, chosen = choose(trained, query)
         examples = chosen.examples

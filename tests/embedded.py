@@ -26,8 +26,8 @@ from lipt.coordinator.app import open_app
 from lipt.coordinator.compute.context import Context, DataDescription, Report
 from lipt.coordinator.compute.messages import (
     DroppedError,
-    Ended,
     Job,
+    JobEnded,
     News,
 )
 from lipt.coordinator.compute.process import ComputeProcess, OpenContext, carry_out, outcome_of
@@ -95,7 +95,7 @@ class ComputeThread:
         self._stopped = self._dropped = True
         self._thread.shutdown()
 
-    def _carry_out(self, job: Job[ResultT]) -> Ended:
+    def _carry_out(self, job: Job[ResultT]) -> JobEnded:
         if self._context is None:
             self._context = self._open_context(self._report)
         return carry_out(job, self._context, self._memory_bytes)

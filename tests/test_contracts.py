@@ -76,3 +76,15 @@ def test_no_decision_reads_a_text_made_for_people() -> None:
         for node in _texts_read(tree)
     ]
     assert found == []
+
+
+def test_a_class_name_is_used_once() -> None:
+    places: dict[str, list[str]] = {}
+    for name, tree in _modules("common", "core", "coordinator", "worker", "trainer", "lipt"):
+        # The integrations of two frameworks have the same names on purpose.
+        if name.startswith("trainer/integrations/"):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(name)
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}

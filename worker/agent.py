@@ -30,7 +30,7 @@ from lipt.common.process.devices import device_name
 from lipt.common.states import Divergence
 from lipt.worker.assignment import Worker
 from lipt.worker.client import POLL_SECONDS, Assignment, LeaseKeeper
-from lipt.worker.instruments import LEARNERS, RANGES, Outcome, Phase
+from lipt.worker.instruments import LEARNERS, RANGES, LearnerOutcome, Phase
 
 logger = logging.getLogger(__name__)
 
@@ -158,18 +158,18 @@ class Agent:
             while thread.is_alive() and not self._stopping.is_set():
                 thread.join(0.1)
             if thread.is_alive():
-                self._count(assignment, Outcome.STOPPED)
+                self._count(assignment, LearnerOutcome.STOPPED)
                 self._release(assignment)
                 thread.join(_LEAVE_SECONDS)
                 return
         if failure:
             self._report_failure(assignment, failure[0])
             return
-        self._count(assignment, Outcome.IN)
+        self._count(assignment, LearnerOutcome.IN)
         if self._learners_left is not None and assignment.shard is not None:
             self._learners_left -= 1
 
-    def _count(self, assignment: Assignment, outcome: Outcome) -> None:
+    def _count(self, assignment: Assignment, outcome: LearnerOutcome) -> None:
         counter = RANGES if assignment.shard is None else LEARNERS
         self._worker.meters.add(counter, outcome.value)
 
@@ -191,23 +191,23 @@ class Agent:
     def _report_failure(self, assignment: Assignment, error: BaseException) -> None:
         match error:
             case LearnerStoppedError():
-                self._count(assignment, Outcome.STOPPED)
+                self._count(assignment, LearnerOutcome.STOPPED)
                 if self._stopping.is_set():
                     self._release(assignment)
             case StaleLeaseError() | UnknownRunError() | UnknownWorkerError():
-                self._count(assignment, Outcome.STOPPED)
+                self._count(assignment, LearnerOutcome.STOPPED)
                 logger.warning("%s", error)
             case OverLimitError():
-                self._count(assignment, Outcome.DECLINED)
+                self._count(assignment, LearnerOutcome.DECLINED)
                 logger.warning("%s is over this worker's limits: %s", assignment, error)
                 self._release(assignment, str(error), over_limits=True)
                 self._pause(_RETRY_SECONDS)
             case LearnerRejectedError():
-                self._count(assignment, Outcome.REFUSED)
+                self._count(assignment, LearnerOutcome.REFUSED)
                 # The coordinator already counted the attempt.
                 logger.error("%s was refused: %s", assignment, error)
             case _:
-                self._count(assignment, Outcome.FAILED)
+                self._count(assignment, LearnerOutcome.FAILED)
                 traceback = None if isinstance(error, LiptError) else error
                 logger.error("%s failed: %s", assignment, error, exc_info=traceback)
                 divergence = error.divergence if isinstance(error, DivergedError) else None

@@ -41,7 +41,14 @@ from lipt.common.models.registry import build_without_values, load_model
 from lipt.common.observability.logs import Events
 from lipt.common.observability.metrics import Meters, Phases
 from lipt.common.observability.tracing import span
-from lipt.common.planning import Cost, Limit, Part, learner_memory, learner_threads, violation
+from lipt.common.planning import (
+    Limit,
+    Part,
+    PlannedCost,
+    learner_memory,
+    learner_threads,
+    violation,
+)
 from lipt.common.process import Machine
 from lipt.common.signals.passes import data_proof, encode_range, score_range
 from lipt.common.weights.encodings import encode_weights
@@ -350,7 +357,7 @@ class WorkerLimits:
     def require(self, task: LearnerTask | ScoringTask) -> None:
         if isinstance(task, ScoringTask):
             part = Part("", task.threads, 1, "scoring")
-            _require(Cost("scoring of a range", "threads", (part,)), self.threads)
+            _require(PlannedCost("scoring of a range", "threads", (part,)), self.threads)
             return
         _require(learner_threads(task.learners), self.threads)
         if self.memory is not None:
@@ -375,6 +382,6 @@ class WorkerLimits:
         return self._figures[key]
 
 
-def _require(cost: Cost, limit: Limit) -> None:
+def _require(cost: PlannedCost, limit: Limit) -> None:
     if found := violation(cost, limit):
         raise OverLimitError(found.sentence)

@@ -18,7 +18,7 @@ class Phase(StrEnum):
     SUBMITTING = "submitting"
 
 
-class Outcome(StrEnum):
+class LearnerOutcome(StrEnum):
     """Outcome of a learner or range; `LEARNERS` explains each."""
 
     IN = "in"
@@ -34,13 +34,13 @@ LEARNERS = Counter(
     "or no longer needed; `declined`, over this worker's limits; "
     "`refused` by the coordinator; `failed`.",
     ("outcome",),
-    at_zero=tuple((outcome.value,) for outcome in Outcome),
+    at_zero=tuple((outcome.value,) for outcome in LearnerOutcome),
 )
 RANGES = Counter(
     "lipt_worker_ranges_total",
     "Ranges of examples assigned to this worker, by the same outcomes.",
     ("outcome",),
-    at_zero=tuple((outcome.value,) for outcome in Outcome),
+    at_zero=tuple((outcome.value,) for outcome in LearnerOutcome),
 )
 SECONDS = Counter(
     "lipt_worker_phase_seconds_total",

@@ -10,11 +10,11 @@ from typing import Annotated, Self
 from platformdirs import user_cache_path
 from pydantic import ByteSize, DirectoryPath, Field, SecretStr, model_validator
 
-from lipt.common.config.run_config import Section
+from lipt.common.config.run_config import SettingsGroup
 from lipt.common.config.settings import LogFormat, LogLevel, MetricsAddress, TlsKey
 
 
-class _Connection(Section):
+class _Connection(SettingsGroup):
     """Settings of a connection to the coordinator."""
 
     coordinator: str = "127.0.0.1:50051"

@@ -70,7 +70,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-class Section(BaseModel):
+class SettingsGroup(BaseModel):
     """A group of settings."""
 
     # JSON has no infinity or NaN, so such a run could not be read again.
@@ -91,7 +91,7 @@ class Section(BaseModel):
         return self
 
 
-class ValidationConfig(Section):
+class ValidationConfig(SettingsGroup):
     """The split held out of the training set for the soup, stratified by class."""
 
     fraction: float = Field(default=0.02, gt=0.0, le=0.5)
@@ -100,7 +100,7 @@ class ValidationConfig(Section):
     """Fewest examples held out of a class, though never more than half of it."""
 
 
-class InitializationConfig(Section):
+class InitializationConfig(SettingsGroup):
     """Initialization of theta*, the weights that every learner starts from."""
 
     epochs: float = Field(default=0.0, ge=0.0, le=3.0)
@@ -119,7 +119,7 @@ class InitializationConfig(Section):
     """Constant learning rate of theta*'s training."""
 
 
-class LearnersConfig(Section):
+class LearnersConfig(SettingsGroup):
     """Training of every learner on its shard: K passes over M minibatches of B examples."""
 
     num_learners: int = Field(default=2, ge=1, le=10_000)
@@ -180,7 +180,7 @@ class LearnersConfig(Section):
         )
 
 
-class AugmentationConfig(Section):
+class AugmentationConfig(SettingsGroup):
     """Augmentation of the images that a learner trains on."""
 
     method: AugmentationMethod = AugmentationMethod.RANDAUGMENT
@@ -192,7 +192,7 @@ class AugmentationConfig(Section):
     """Strength of RandAugment's operations."""
 
 
-class PruningConfig(Section):
+class PruningConfig(SettingsGroup):
     """Pruning of a learner to its density, the share of weights that it KEEPS."""
 
     method: PruningMethod = PruningMethod.MAGNITUDE
@@ -206,7 +206,7 @@ class PruningConfig(Section):
     ordered = (("density_min", "density_max"),)
 
 
-class SoupConfig(Section):
+class SoupConfig(SettingsGroup):
     """Merging of the learners, and re-estimation of batch-norm statistics."""
 
     method: SoupMethod = SoupMethod.GREEDY
@@ -222,7 +222,7 @@ class SoupConfig(Section):
     """Training images that batch-norm statistics are estimated from."""
 
 
-class RunConfig(Section):
+class RunConfig(SettingsGroup):
     """Everything a run's result depends on, besides the data and the library versions."""
 
     model: str = "resnet18"

@@ -17,12 +17,12 @@ from pydantic import BaseModel, Field, ValidationError
 
 from lipt.common.config.environment import read_variables, variables_of
 from lipt.common.config.knobs import field_of, option_help
-from lipt.common.config.run_config import Section, merge
+from lipt.common.config.run_config import SettingsGroup, merge
 from lipt.common.terminal import SHORT_HELP, print_error
 
 # Errors import gRPC, so they are imported on use: `--help` stays fast.
 
-SectionT = TypeVar("SectionT", bound=Section)
+SectionT = TypeVar("SectionT", bound=SettingsGroup)
 
 # Settings of both services.
 LogLevel = Annotated[

@@ -135,7 +135,7 @@ def _digest(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class CallCredentials:
     """A call's caller, and its worker's secret or an empty text."""
 
     caller: Caller = ANYBODY

@@ -39,7 +39,7 @@ class ScanClosed(ScanNews):
 
 
 @dataclass(frozen=True)
-class Ended:
+class JobEnded:
     """The current job's result, or its error, with a traceback if it was unexpected."""
 
     result: Any = None

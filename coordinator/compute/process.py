@@ -30,7 +30,14 @@ from lipt.common.process.devices import is_out_of_memory, limit_memory, prefer_a
 from lipt.common.text import format_bytes
 from lipt.coordinator.compute.children import IGNORED_SIGNALS, start_server
 from lipt.coordinator.compute.context import Context, Report
-from lipt.coordinator.compute.messages import DroppedError, Ended, HeavyJobError, Job, News, name_of
+from lipt.coordinator.compute.messages import (
+    DroppedError,
+    HeavyJobError,
+    Job,
+    JobEnded,
+    News,
+    name_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -78,23 +85,23 @@ def serve(pipe: Connection, memory_bytes: int) -> None:
                     pipe.send(carry_out(job, context, memory_bytes))
 
 
-def carry_out(job: Job[object], context: Context, memory_bytes: int) -> Ended:
+def carry_out(job: Job[object], context: Context, memory_bytes: int) -> JobEnded:
     try:
-        return Ended(job.run(context))
+        return JobEnded(job.run(context))
     except (DroppedError, HeavyJobError) as ended:
-        return Ended(error=type(ended)())
+        return JobEnded(error=type(ended)())
     except Exception as error:  # noqa: BLE001 - the outermost frame of a job
         why = f"{type(error).__name__}: {error}".strip(": ")
         if is_out_of_memory(error):
             error = _out_of_memory(job, why, memory_bytes)
         elif isinstance(error, LiptError):
-            return Ended(error=error)
+            return JobEnded(error=error)
         else:
             error = ComputeError(f"{name_of(job)} failed: {why}")
-        return Ended(error=error, traceback=traceback.format_exc())
+        return JobEnded(error=error, traceback=traceback.format_exc())
 
 
-def outcome_of(message: Ended, job: Job[ResultT]) -> ResultT:
+def outcome_of(message: JobEnded, job: Job[ResultT]) -> ResultT:
     """The job's result, or raise its error; unexpected errors are logged."""
     for line in message.traceback.splitlines():
         logger.error("%s: %s", name_of(job), line)
@@ -210,7 +217,7 @@ class ComputeProcess:
         stop_sent = False
         while True:
             message = await self._in_thread(pipe.recv)
-            if isinstance(message, Ended):
+            if isinstance(message, JobEnded):
                 return outcome_of(message, job)
             if self._dropped and not stop_sent:
                 # A reporting job has read all that was sent, so this never blocks.

@@ -209,7 +209,7 @@ class _Drawn:
     sent: tuple[Tensor, ...]
 
 
-class Verification:
+class ScoreVerification:
     """The drawn examples of one pass, compared with what this process computes."""
 
     def __init__(self, whole: ScoringTask, score: ScoreIds, *, share: float, exact: bool) -> None:
@@ -357,7 +357,7 @@ class _SharedPass:
         self._context, self._scan = context, scan
         self._folder = RangeFolder(scans_dir(context.settings.state_dir), scan.scan_id)
         self._score = partial(score_range, model, context.dataset, device=context.device)
-        self._verification = Verification(
+        self._verification = ScoreVerification(
             scan.whole,
             lambda ids: tuple(self._score(scan.whole, some=ids).values()),
             share=context.settings.compute.verified_share,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from lipt.common.errors import ForeignWorkerError, UnknownWorkerError
 from lipt.common.models.registry import is_users_own
 from lipt.common.process.devices import kind_of
-from lipt.coordinator.access.caller import ANYBODY, Caller, Evidence, worker_id_of
+from lipt.coordinator.access.caller import ANYBODY, CallCredentials, Caller, worker_id_of
 from lipt.coordinator.state.records import RunRecord
 
 logger = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class WorkerRegistry:
         worker_id = worker_id_of(instance_id)
         joined_at = self._wall_clock()
         if worker_id in self._workers:
-            self.require(worker_id, Evidence(caller, instance_id))
+            self.require(worker_id, CallCredentials(caller, instance_id))
             joined_at = self._workers[worker_id].joined_at
         else:
             logger.info("worker %s (%s) joined on %s", name, worker_id, device)
@@ -121,7 +121,7 @@ class WorkerRegistry:
         self._workers[worker_id] = worker
         return worker
 
-    def require(self, worker_id: str, shown: Evidence) -> None:
+    def require(self, worker_id: str, shown: CallCredentials) -> None:
         """Refuse a call under another worker's id; the secret alone proves an unregistered one."""
         worker = self._workers.get(worker_id)
         if worker is None:
@@ -136,7 +136,7 @@ class WorkerRegistry:
             # Permissions follow from the credentials of the present call.
             self._workers[worker_id] = replace(worker, caller=shown.caller)
 
-    def behind(self, shown: Evidence) -> str | None:
+    def behind(self, shown: CallCredentials) -> str | None:
         """The id of the worker whose secret is shown; empty without one, None if it is wrong."""
         if not shown.secret:
             return "" if shown.caller.only_works else None

@@ -32,7 +32,7 @@ from lipt.coordinator.page.sessions import SESSION_SECONDS
 from lipt.coordinator.rpc.trainers import Answering
 from lipt.coordinator.runs.availability import find_ready, restore
 from lipt.coordinator.state.records import SubsetRecord
-from lipt.core.diagnosis.diagnosis import Diagnosis
+from lipt.core.diagnosis.diagnosis import DiagnosisFile
 from lipt.v1 import run_pb2
 
 # The call whose roles may open the page.
@@ -148,7 +148,7 @@ async def pictures(
 async def show_diagnosis(request: PageRequest, sha256: str) -> object:
     app = request.page.app
     blob = (await app.answers.find_diagnosis(sha256)).blob
-    found = await asyncio.to_thread(lambda: Diagnosis.load(app.blobs.verified_path(blob)))
+    found = await asyncio.to_thread(lambda: DiagnosisFile.load(app.blobs.verified_path(blob)))
     return found.summary
 
 

@@ -29,8 +29,8 @@ from lipt.common.rpc.handlers import Call, Context, Interceptor, Step, refusals,
 from lipt.common.text import printable
 from lipt.coordinator.access.caller import (
     ANYBODY,
+    CallCredentials,
     Caller,
-    Evidence,
     current_caller,
     is_open,
     note_caller,
@@ -64,8 +64,8 @@ def peer_of(context: Context) -> str:
     return f"{context.peer()} {_metadata(context, 'user-agent')}"
 
 
-def shown_by(context: Context) -> Evidence:
-    return Evidence(current_caller(), _metadata(context, WORKER_SECRET))
+def shown_by(context: Context) -> CallCredentials:
+    return CallCredentials(current_caller(), _metadata(context, WORKER_SECRET))
 
 
 def _metadata(context: Context, name: str) -> str:

@@ -31,9 +31,9 @@ from lipt.common.planning import (
     PROCESS_BYTES,
     STEP_IMAGES,
     THREAD_BYTES,
-    Cost,
     Limit,
     Part,
+    PlannedCost,
     Violation,
     learner_images,
     learner_memory,
@@ -76,14 +76,14 @@ def resident_bytes(data: DataDescription) -> int:
 class RunPlan:
     """The costs of a run: per learner on workers, per stage here, and per file."""
 
-    worker_threads: tuple[Cost, ...]
-    worker_memory: tuple[Cost, ...]
-    worker_images: tuple[Cost, ...]
-    compute_threads: tuple[Cost, ...]
-    compute_memory: tuple[Cost, ...]
-    compute_images: tuple[Cost, ...]
-    run_disk: tuple[Cost, ...]
-    max_blob_bytes: tuple[Cost, ...]
+    worker_threads: tuple[PlannedCost, ...]
+    worker_memory: tuple[PlannedCost, ...]
+    worker_images: tuple[PlannedCost, ...]
+    compute_threads: tuple[PlannedCost, ...]
+    compute_memory: tuple[PlannedCost, ...]
+    compute_images: tuple[PlannedCost, ...]
+    run_disk: tuple[PlannedCost, ...]
+    max_blob_bytes: tuple[PlannedCost, ...]
 
 
 def plan_run(
@@ -100,8 +100,8 @@ def plan_run(
     evaluation = Part("evaluation_threads", config.evaluation_threads, 1, "evaluation")
     training = Part("learners.cpu_threads", learners.cpu_threads, 1, "theta*'s training")
     threads = (
-        Cost("evaluation on the coordinator", "threads", (evaluation,)),
-        Cost("training of theta* on the coordinator", "threads", (training,)),
+        PlannedCost("evaluation on the coordinator", "threads", (evaluation,)),
+        PlannedCost("training of theta* on the coordinator", "threads", (training,)),
     )
     size = data.inputs.num_bytes
     model = Part("model", 1, figures.weights_bytes, "its weights", None, config.model)
@@ -127,8 +127,8 @@ def plan_run(
         ),
         run_disk=(_disk(config, figures, minibatch),),
         max_blob_bytes=(
-            Cost("a file of weights", "bytes", (model,)),
-            Cost("a shard's file", "bytes", (shard,)),
+            PlannedCost("a file of weights", "bytes", (model,)),
+            PlannedCost("a shard's file", "bytes", (shard,)),
         ),
     )
 
@@ -145,7 +145,7 @@ def _compute_memory(
     num_trained: int,
     num_scored: tuple[int, int],
     evaluation_batch_size: int,
-) -> tuple[Cost, ...]:
+) -> tuple[PlannedCost, ...]:
     size, soup, weights = data.inputs.num_bytes, config.soup, figures.weights_bytes
     number, split = str(config.initialization.batch_size), f"{config.validation.fraction:g}"
     norm, most = str(soup.batch_norm_examples), config.learners.num_minibatches
@@ -184,22 +184,22 @@ def _compute_memory(
         Part("model", MODEL_COPIES, weights, "copies of the weights", None, config.model),
     )
     return tuple(
-        Cost(f"memory of the compute process for {stage}", "bytes", (*always, *parts))
+        PlannedCost(f"memory of the compute process for {stage}", "bytes", (*always, *parts))
         for stage, parts in stages.items()
     )
 
 
-def _initialization_images(config: RunConfig, num_steps: int, each: int) -> Cost:
+def _initialization_images(config: RunConfig, num_steps: int, each: int) -> PlannedCost:
     given = config.initialization
     if given.steps is None:
         epochs = f"{given.epochs:g}"
         part = Part("initialization.epochs", num_steps, each, "its epochs", None, epochs)
     else:
         part = Part("initialization.steps", num_steps, each, "its steps", lowest=0)
-    return Cost("training of theta*", "images", (part,))
+    return PlannedCost("training of theta*", "images", (part,))
 
 
-def _soup_images(config: RunConfig, held_out: int, num_batch_norm: int) -> Cost:
+def _soup_images(config: RunConfig, held_out: int, num_batch_norm: int) -> PlannedCost:
     num_learners, soup = config.learners.num_learners, config.soup
     each = held_out + num_batch_norm
     alone = Part("learners.num_learners", num_learners, each, "learners on their own")
@@ -208,10 +208,10 @@ def _soup_images(config: RunConfig, held_out: int, num_batch_norm: int) -> Cost:
         mixed = Part("soup.num_alphas", soup.num_alphas, mixtures, "mixtures of learners")
     else:
         mixed = Part("", int(soup.method is SoupMethod.GREEDY), mixtures, "mixtures of learners")
-    return Cost("evaluation for the soup", "images", (alone, mixed))
+    return PlannedCost("evaluation for the soup", "images", (alone, mixed))
 
 
-def _disk(config: RunConfig, figures: ModelFigures, minibatch_bytes: int) -> Cost:
+def _disk(config: RunConfig, figures: ModelFigures, minibatch_bytes: int) -> PlannedCost:
     learners, sent = config.learners, result_bytes(figures)
     each = learners.num_minibatches * minibatch_bytes + sent
     sent_by_all = learners.num_learners * sent
@@ -220,7 +220,7 @@ def _disk(config: RunConfig, figures: ModelFigures, minibatch_bytes: int) -> Cos
         Part("learners.num_learners", learners.num_learners, each, "shards and results"),
         Part("learners.num_snapshots", learners.num_snapshots, sent_by_all, "snapshots", 0),
     )
-    return Cost("the run's files", "bytes", parts)
+    return PlannedCost("the run's files", "bytes", parts)
 
 
 def ceilings(limits: LimitSettings, machine: Machine, *, free_disk_bytes: int) -> dict[str, Limit]:

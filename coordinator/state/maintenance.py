@@ -78,7 +78,7 @@ def read_records(directory: Path, problems: list[str]) -> Iterator[BaseModel]:
 
 
 @dataclass(frozen=True)
-class Need:
+class NeededBlob:
     """A blob, and what needs it."""
 
     blob: BlobName
@@ -87,36 +87,38 @@ class Need:
     optional: bool = False
 
 
-def needs_of(record: BaseModel) -> Iterator[Need]:
+def needs_of(record: BaseModel) -> Iterator[NeededBlob]:
     """Yield the blobs that a record needs."""
     match record:
         case RunRecord():
             yield from _needs_of_run(record)
         case SubsetRecord():
             name = f"subset {record.strategy} ({record.digest[:12]}) of {record.run_id}"
-            yield Need(record.blob, name)
+            yield NeededBlob(record.blob, name)
         case DiagnosisRecord():
-            yield Need(record.blob, f"diagnosis {record.proxy} of {record.run_id or 'the data'}")
+            yield NeededBlob(
+                record.blob, f"diagnosis {record.proxy} of {record.run_id or 'the data'}"
+            )
 
 
-def _needs_of_run(run: RunRecord) -> Iterator[Need]:
+def _needs_of_run(run: RunRecord) -> Iterator[NeededBlob]:
     if given := run.config.initialization.weights_sha256:
-        yield Need(BlobName(given, 0), f"the given weights of run {run.name}", optional=True)
+        yield NeededBlob(BlobName(given, 0), f"the given weights of run {run.name}", optional=True)
     for name, blob in (("theta*", run.initial_weights), ("theta_p", run.pretrained_weights)):
         if blob is not None:
-            yield Need(blob, f"{name} of run {run.name}")
+            yield NeededBlob(blob, f"{name} of run {run.name}")
     for learner in run.learners:
         whose = f"of learner {learner.index} of run {run.name}"
         if learner.state.open and not run.state.ended:
-            yield Need(learner.shard, f"the shard {whose}")
+            yield NeededBlob(learner.shard, f"the shard {whose}")
             for copy in learner.unconfirmed:
                 for blob in copy.files:
-                    yield Need(blob, f"result of {copy.worker_name} {whose}")
+                    yield NeededBlob(blob, f"result of {copy.worker_name} {whose}")
         # Strategies on training trajectories read them, also after the run.
         if learner.result is not None and run.state not in _GIVEN_UP:
-            yield Need(learner.result, f"the result {whose}")
+            yield NeededBlob(learner.result, f"the result {whose}")
             for number, snapshot in enumerate(learner.snapshots):
-                yield Need(snapshot, f"snapshot {number} {whose}")
+                yield NeededBlob(snapshot, f"snapshot {number} {whose}")
 
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -159,7 +161,7 @@ def check_state(directory: Path) -> Checked:
     """Verify every record, reference and digest; read-only, also while a coordinator runs."""
     problems = [*_database_problems(directory)]
     counts: Counter[type] = Counter()
-    needs: list[Need] = []
+    needs: list[NeededBlob] = []
     fingerprints: dict[str, str] = {}
     # No needed blob may be removed before it is checked.
     with collection_paused(directory):
@@ -310,10 +312,10 @@ def collect(
     )
 
 
-def _read_needs(directory: Path) -> tuple[dict[str, Need], int]:
+def _read_needs(directory: Path) -> tuple[dict[str, NeededBlob], int]:
     """Needed blobs of all records, by digest, and the number of runs."""
     problems: list[str] = []
-    needs: dict[str, Need] = {}
+    needs: dict[str, NeededBlob] = {}
     num_runs = 0
     for record in read_records(directory, problems):
         num_runs += isinstance(record, RunRecord)

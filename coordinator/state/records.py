@@ -17,7 +17,7 @@ from lipt.common.config.tasks import LearnerTask
 from lipt.common.inputs.specs import InputFormat
 from lipt.common.states import Divergence, LearnerState, RunState
 from lipt.common.targets.values import OtherTarget
-from lipt.core.results import CommittedLearner, Ingredient, Outcome
+from lipt.core.results import CommittedLearner, Ingredient, PretrainingState
 
 # A stored value must fit the messages that show it.
 Seconds = Annotated[float, Field(ge=-6e10, le=2.5e11)]  # since 1970, of the years 1 to 9999
@@ -234,13 +234,13 @@ class RunRecord(_Record):
         }
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> PretrainingState:
         committed = tuple(
             CommittedLearner(learner.index, learner.snapshots, learner.result)
             for learner in self.learners
             if learner.state is LearnerState.DONE and learner.result is not None
         )
-        return Outcome(
+        return PretrainingState(
             self.name,
             self.config,
             self.inputs,

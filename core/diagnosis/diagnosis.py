@@ -36,8 +36,8 @@ from lipt.common.nested import parse_json
 from lipt.common.signals import row_blocks
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.weights.files import load_tensors, pack
-from lipt.core.diagnosis.duplicates import Duplicates
-from lipt.core.diagnosis.label_errors import LabelErrors
+from lipt.core.diagnosis.duplicates import DuplicateGroups
+from lipt.core.diagnosis.label_errors import LabelQuality
 from lipt.core.proxies.ridge import HeadTargets, float64_blocks, leave_one_out, scaling_of
 from lipt.core.sharding import mixed_evenly
 
@@ -58,7 +58,7 @@ Facts = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Outliers:
+class OutlierScores:
     """Float32 distance scores, 1 for the median example; outliers are above the fence."""
 
     scores_N: Tensor
@@ -70,7 +70,7 @@ class Outliers:
         return ids[self.scores_N[ids].argsort(descending=True, stable=True)]
 
 
-def find_outliers(features_ND: Tensor, *, generator: torch.Generator) -> Outliers:
+def find_outliers(features_ND: Tensor, *, generator: torch.Generator) -> OutlierScores:
     """Score each example's distance from all others."""
     num_examples, num_features = features_ND.shape
     scaling = scaling_of(features_ND, torch.ones(num_examples, dtype=torch.float64))
@@ -87,7 +87,7 @@ def find_outliers(features_ND: Tensor, *, generator: torch.Generator) -> Outlier
     count = min(_NEIGHBOURS, len(references_R) - 1)
     scores_N = torch.zeros(num_examples)
     if count < 1:
-        return Outliers(scores_N, torch.inf)
+        return OutlierScores(scores_N, torch.inf)
     for rows in row_blocks(num_examples, 8 * len(references_R)):
         distances_BR = torch.cdist(sketches_NM[rows], kept_RM)
         own_B = torch.arange(rows.start, rows.stop)
@@ -96,14 +96,14 @@ def find_outliers(features_ND: Tensor, *, generator: torch.Generator) -> Outlier
     median = float(scores_N.median())
     if median == 0:
         # Duplicates have distance 0; if most examples are duplicates, there is no scale.
-        return Outliers(scores_N, torch.inf)
+        return OutlierScores(scores_N, torch.inf)
     ordered_N = scores_N.div_(median).sort().values
     lower, upper = (float(ordered_N[int(share * (num_examples - 1))]) for share in (0.25, 0.75))
-    return Outliers(scores_N, upper + _FENCE * (upper - lower))
+    return OutlierScores(scores_N, upper + _FENCE * (upper - lower))
 
 
 @dataclass(frozen=True)
-class Learnability:
+class LearningCurve:
     """Accuracies by the number of examples, ascending up to all, and the suggested fraction."""
 
     sizes: list[int]
@@ -121,7 +121,7 @@ def learning_curve(
     wanted: HeadTargets | None = None,
     generator: torch.Generator,
     on_progress: Callable[[int, int], None] = lambda *_: None,
-) -> Learnability:
+) -> LearningCurve:
     """Measure the head on growing samples; `accuracy` is its leave-one-out score on all."""
     order_N, accuracies = stratified_order(labels_N, generator), list[float]()
     sizes = sample_sizes(len(labels_N))
@@ -153,9 +153,9 @@ def stratified_order(labels_N: Tensor, generator: torch.Generator) -> Tensor:
     return by_class_N[mixed_evenly(labels_N[by_class_N])]
 
 
-def suggest_size(sizes: Sequence[int], accuracies: Sequence[float]) -> Learnability:
+def suggest_size(sizes: Sequence[int], accuracies: Sequence[float]) -> LearningCurve:
     """Suggest a size: all of the data if even the last doubling gained a point."""
-    result = partial(Learnability, list(sizes), list(accuracies))
+    result = partial(LearningCurve, list(sizes), list(accuracies))
     if len(sizes) < 2:
         return result(1.0, f"{sizes[-1]} examples are too few to draw samples of.")
     gains = []
@@ -180,15 +180,15 @@ def suggest_size(sizes: Sequence[int], accuracies: Sequence[float]) -> Learnabil
 
 
 @dataclass(frozen=True)
-class Findings:
+class DataFindings:
     """All findings, each by its own function."""
 
-    label_errors: LabelErrors
-    duplicates: Duplicates
-    outliers: Outliers
-    learnability: Learnability
+    label_errors: LabelQuality
+    duplicates: DuplicateGroups
+    outliers: OutlierScores
+    learnability: LearningCurve
 
-    def by_id(self, id_mapping: IdMapping, labels_N: Tensor) -> Findings:
+    def by_id(self, id_mapping: IdMapping, labels_N: Tensor) -> DataFindings:
         """The findings by id, including excluded examples, instead of positions."""
         errors, duplicates = self.label_errors, self.duplicates
         excluded = torch.tensor(id_mapping.excluded, dtype=torch.int64)
@@ -208,7 +208,7 @@ class Findings:
 
 
 @dataclass(frozen=True)
-class Diagnosis:
+class DiagnosisFile:
     """The diagnosis of a data set: a summary as JSON, and columns of N values by name."""
 
     summary: Facts
@@ -220,7 +220,7 @@ class Diagnosis:
         return pack(self.columns, {"diagnosis": summary})
 
     @classmethod
-    def load(cls, path: Path) -> Diagnosis:
+    def load(cls, path: Path) -> DiagnosisFile:
         """Read a file of `pack`."""
         return load_tensors(
             path, lambda tensors, metadata: cls(parse_json(metadata["diagnosis"]), tensors)
@@ -228,14 +228,14 @@ class Diagnosis:
 
 
 def diagnosis_of(
-    findings: Findings,
+    findings: DataFindings,
     *,
     labels_N: Tensor,
     class_names: Sequence[str],
     kind: TargetKind = TargetKind.CLASS,
     proxy: Facts,
     redundancy: Facts,
-) -> Diagnosis:
+) -> DiagnosisFile:
     """Combine the findings; strata replace classes for other targets."""
     errors, duplicates, outliers = findings.label_errors, findings.duplicates, findings.outliers
     counts_C = labels_N.bincount(minlength=len(class_names))
@@ -273,10 +273,10 @@ def diagnosis_of(
         "duplicate_of": duplicates.kept_N.to(torch.int32),
         "outlier_score": outliers.scores_N,
     }
-    return Diagnosis(summary, columns)
+    return DiagnosisFile(summary, columns)
 
 
-def _label_errors(found: LabelErrors, labels_N: Tensor, counts_C: Tensor) -> Facts:
+def _label_errors(found: LabelQuality, labels_N: Tensor, counts_C: Tensor) -> Facts:
     ranked, overall = found.ranked(), found.noise.overall
     suspects_C = labels_N[found.suspects_N].bincount(minlength=len(counts_C))
     per_class = [

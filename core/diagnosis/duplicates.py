@@ -231,7 +231,7 @@ def _kept(first_U: Tensor, pictures: Pictures, on_progress: Callable[[int, int],
 
 
 @dataclass(frozen=True)
-class Duplicates:
+class DuplicateGroups:
     """The kept example of each duplicate, and counts of groups.
 
     kept_N: int64, the kept id for each example; its own id if it is kept.
@@ -260,7 +260,7 @@ class Duplicates:
         return sorted(groups.values(), key=lambda group: (-len(group), group[0]))
 
 
-def find_duplicates(labels_N: Tensor, quality_N: Tensor, copies: Matches) -> Duplicates:
+def find_duplicates(labels_N: Tensor, quality_N: Tensor, copies: Matches) -> DuplicateGroups:
     """Keep the example with the best label of each picture; ties go to the lowest id."""
     ids_N = torch.arange(len(labels_N))
     by_quality_N = quality_N.argsort(descending=True, stable=True)
@@ -270,7 +270,7 @@ def find_duplicates(labels_N: Tensor, quality_N: Tensor, copies: Matches) -> Dup
     )
     kept_N = by_quality_N[best_N[copies.pictures_N]]
     different = copies.exact_N == ids_N
-    return Duplicates(
+    return DuplicateGroups(
         kept_N=kept_N,
         exact_groups=int((copies.exact_N.bincount() > 1).sum()),
         near_groups=int((copies.pictures_N[different].bincount() > 1).sum()),

@@ -45,7 +45,7 @@ _SUSPECTED_CONFIDENCE = 1e-6
 
 
 @dataclass(frozen=True)
-class LabelErrors:
+class LabelQuality:
     """Findings about each label, and about all.
 
     quality_N: float32 in [0, 1], higher is better; only the order is meaningful.
@@ -65,7 +65,7 @@ class LabelErrors:
         return ids_S[self.quality_N[ids_S].argsort(stable=True)]
 
 
-def find_label_errors(signals: Signals) -> LabelErrors:
+def find_label_errors(signals: Signals) -> LabelQuality:
     """Find the labels that look wrong among classes.
 
     A second head suggests the classes, both give the quality, and the first alone the noise.
@@ -77,7 +77,7 @@ def find_label_errors(signals: Signals) -> LabelErrors:
     return replace(second, quality_N=(first.quality_N * second.quality_N).sqrt())
 
 
-def _find(errors_NC: Tensor, labels_N: Tensor, noise: NoiseRates | None) -> LabelErrors:
+def _find(errors_NC: Tensor, labels_N: Tensor, noise: NoiseRates | None) -> LabelQuality:
     num_examples, num_classes = errors_NC.shape
     counts_C = labels_N.bincount(minlength=num_classes)
     own_N, other_N, best_N = (torch.empty(num_examples, device=labels_N.device) for _ in range(3))
@@ -98,7 +98,7 @@ def _find(errors_NC: Tensor, labels_N: Tensor, noise: NoiseRates | None) -> Labe
     pairs_N = labels_N * num_classes + suggested_N
     joint_CC = pairs_N[sure_N].bincount(minlength=num_classes**2)
     own_64 = own_N.double().clamp(min=_TINY)
-    return LabelErrors(
+    return LabelQuality(
         quality_N=(own_64 / (own_64 + other_N.double().clamp(min=0).sqrt())).float(),
         suggested_N=suggested_N,
         suspects_N=sure_N & (suggested_N != labels_N),
@@ -107,11 +107,11 @@ def _find(errors_NC: Tensor, labels_N: Tensor, noise: NoiseRates | None) -> Labe
     )
 
 
-def fit_of_targets(signals: Signals, num_strata: int) -> LabelErrors:
+def fit_of_targets(signals: Signals, num_strata: int) -> LabelQuality:
     """The quality 1 / (1 + |residual|) of labels or numbers; none is suspect."""
     labels_N, nothing = signals.labels_N, NoiseRate(0.0, 0.0, 0.0)
     norms_N = torch.linalg.vector_norm(signals.errors_NC, dim=-1, dtype=torch.float64)
-    return LabelErrors(
+    return LabelQuality(
         quality_N=(1 / (1 + norms_N)).float(),
         suggested_N=labels_N,
         suspects_N=torch.zeros_like(labels_N, dtype=torch.bool),
@@ -120,7 +120,7 @@ def fit_of_targets(signals: Signals, num_strata: int) -> LabelErrors:
     )
 
 
-def label_confidence(found: LabelErrors, labels_N: Tensor) -> Tensor | None:
+def label_confidence(found: LabelQuality, labels_N: Tensor) -> Tensor | None:
     """Weights of labels in a later fit, float64 in (0, 1]; None if none is surely wrong."""
     if found.noise.overall.low < SURE_NOISE:
         return None

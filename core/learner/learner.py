@@ -46,7 +46,7 @@ Examples = Stored | EncodedImages
 
 
 @dataclass(frozen=True)
-class LearnerResult:
+class TrainedLearner:
     """A trained learner, ready for submission.
 
     weights: the state_dict after pruning, without frozen tensors; contiguous, on the CPU.
@@ -72,7 +72,7 @@ def train_learner(
     on_step: Callable[[int, float], None],
     should_stop: Callable[[], bool],
     ids: Tensor | None = None,
-) -> LearnerResult:
+) -> TrainedLearner:
     """Train a copy of theta* on a shard for K steps and prune it.
 
     `on_step` gets each step's number, from 1, and its mean loss; `should_stop` is called before
@@ -130,7 +130,7 @@ def train_learner(
         with span("prune", method=task.pruning_method.value, density=task.density):
             weights = _pruned(model, task, examples, targets_N, forward, frozen)
     seconds = perf_counter() - started
-    return LearnerResult(weights, loss, seconds, tuple(snapshots), waited_seconds)
+    return TrainedLearner(weights, loss, seconds, tuple(snapshots), waited_seconds)
 
 
 def _untrained(

@@ -185,7 +185,7 @@ _SUM_BYTES = 32 * 1024**2
 _HELD_BYTES = 256 * 1024**2
 
 
-class Rows:
+class ProductRows:
     """Float64 products of examples' vectors with all; equal vectors compare equal in float32."""
 
     def __init__(self, vectors: Vectors) -> None:
@@ -233,7 +233,7 @@ class Rows:
 class CosineKernel:
     """(1 + cosine) / 2 of all vectors, positive semidefinite; the cosine of zeros is 0."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: ProductRows) -> None:
         self._rows = rows
         norms_N = rows.squares_N.sqrt()
         self._inverse_norms_N = norms_N.reciprocal().masked_fill(norms_N == 0, 0.0)

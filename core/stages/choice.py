@@ -31,7 +31,7 @@ from lipt.common.subsets import Examples
 from lipt.common.targets.kinds import TargetKind
 from lipt.core.call_parts import Part
 from lipt.core.diagnosis.label_errors import find_label_errors
-from lipt.core.proxies.proxy import MAX_SAMPLE, SOUP, FeatureKind, Proxy, with_features_as_text
+from lipt.core.proxies.proxy import MAX_SAMPLE, FeatureKind, Proxy, with_features_as_text
 from lipt.core.proxies.ridge import class_weights, leave_one_out, weighted_accuracy
 from lipt.core.selection.select import find_strategy, select
 from lipt.core.selection.selection import Selection
@@ -110,7 +110,7 @@ def manifest_of(question: Question, chosen: Chosen) -> dict[str, Any]:
         "labels": "none" if question.unlabelled else "given",
         "proxy": {
             # None if neither a head nor a model is used.
-            "proxy": question.proxy or (str(SOUP) if _uses_model(question) else None),
+            "proxy": str(question.proxy) if _uses_head(question) else None,
             **({"backbone": question.backbone} if question.backbone else {}),
             **with_features_as_text(chosen.proxy or {}),
         },
@@ -126,7 +126,9 @@ def manifest_of(question: Question, chosen: Chosen) -> dict[str, Any]:
     }
 
 
-def _uses_model(question: Question) -> bool:
+def _uses_head(question: Question) -> bool:
+    if not question.proxy.is_own_head:
+        return True
     return not question.unlabelled and bool(question.needs & (MODEL_NEEDS | {Need.DYNAMICS}))
 
 
@@ -163,7 +165,7 @@ def choose(
         )
     soft, heads = None, [signals.facts] if signals.facts else []
     if question.teacher is not None:
-        taught = _proxied(workspace, question, Proxy.parse(question.teacher))
+        taught = _proxied(workspace, question, question.teacher)
         heads.append(required(taught.facts, "head"))
         with computation(question.config.evaluation_threads):
             soft = soft_labels(taught, chosen.indices_K.cpu(), seed=question.config.seed)
@@ -339,7 +341,7 @@ def _signals(
     workspace: Workspace, question: Question, compute: ComputeSignals
 ) -> tuple[Signals, WarmUpSignals | None]:
     dataset, config, needs, warmed = workspace.dataset, question.config, question.needs, None
-    proxy = None if question.proxy is None else Proxy.parse(question.proxy)
+    proxy = None if question.proxy.is_own_head else question.proxy
     if question.warm_up is not None:
         warmed = warm_up_signals(workspace, question, question.warm_up)
     # Validate them before the model's expensive pass over the data.

@@ -15,8 +15,8 @@ from lipt.common.signals import row_blocks
 from lipt.common.targets.kinds import TargetKind
 from lipt.core.call_parts import Part
 from lipt.core.diagnosis.diagnosis import (
-    Diagnosis,
-    Findings,
+    DataFindings,
+    DiagnosisFile,
     diagnosis_of,
     find_outliers,
     learning_curve,
@@ -70,7 +70,7 @@ def matches_of(workspace: Workspace, cpu_threads: int) -> Matches:
         return workspace.cached(Key(Matches, "pictures", depends_on), compute)
 
 
-def diagnose(workspace: Workspace, sources: Sources, proxy: Proxy) -> Diagnosis:
+def diagnose(workspace: Workspace, sources: Sources, proxy: Proxy) -> DiagnosisFile:
     """Diagnose by a proxy's signals; ProxyError if its head learned from the same labels.
 
     A user's own class probabilities replace the head's for the label errors.
@@ -112,7 +112,7 @@ def diagnose(workspace: Workspace, sources: Sources, proxy: Proxy) -> Diagnosis:
             ),
         )
     every_N = dataset.rows.labels_N
-    findings = Findings(errors, duplicates, outliers, curve)
+    findings = DataFindings(errors, duplicates, outliers, curve)
     return diagnosis_of(
         findings.by_id(dataset.id_mapping, every_N),
         labels_N=every_N,

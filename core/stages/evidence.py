@@ -64,12 +64,15 @@ class UsableSources:
 def needs_learners(workspace: Workspace, question: Question) -> bool:
     """Whether the signals of a question whose weights are theta_p depend on learners."""
     needs = question.needs
-    own_head = question.proxy is None and bool(needs & PROXY_NEEDS)
+    own_head = question.proxy.is_own_head and bool(needs & PROXY_NEEDS)
     if own_head or needs & {Need.DYNAMICS, Need.GRADIENT_NORMS}:
         return True
-    texts = [text for text in (question.proxy, question.teacher) if text is not None]
-    proxies = {text: Proxy.parse(text) for text in texts}.values()
-    return any(usable_sources(workspace, question, proxy).unneeded is None for proxy in proxies)
+    proxies = dict.fromkeys((question.proxy, question.teacher or question.proxy))
+    return any(
+        usable_sources(workspace, question, proxy).unneeded is None
+        for proxy in proxies
+        if not proxy.is_own_head
+    )
 
 
 def usable_sources(workspace: Workspace, question: Question, proxy: Proxy) -> UsableSources:

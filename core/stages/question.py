@@ -25,7 +25,7 @@ from lipt.common.inputs.specs import ImageFormat, InputFormat
 from lipt.common.subsets import resolve_budget
 from lipt.common.targets.kinds import TargetKind, kinds_in_words
 from lipt.core.proxies.proxy import SOUP, FeatureKind, Proxy
-from lipt.core.results import Outcome, Trajectories
+from lipt.core.results import PretrainingState, Trajectories
 from lipt.core.selection.select import STRATEGIES, find_strategy
 from lipt.core.selection.strategy import (
     LIPT,
@@ -77,7 +77,7 @@ class Question(Sources):
     weights: theta_p or the user's own; theta* if an ordinary warm-up starts from it.
     warm_up: trains the model that is looked at, in place of LiPT.
     preset: the source of the options, for the record.
-    proxy: computes the signals; None for the weights with their own head.
+    proxy: computes the signals.
     backbone: identity of the operator's network, if the proxy may use it.
     unlabelled: whether labels may not enter the choice.
     num_merged: learners offered to the soup, if `weights` are theta_p.
@@ -93,11 +93,11 @@ class Question(Sources):
     options: tuple[tuple[str, str], ...]
     warm_up: WarmUp | None = None
     preset: str | None = None
-    proxy: str | None = None
+    proxy: Proxy = SOUP
     backbone: str | None = None
     unlabelled: bool = False
     num_merged: int = 0
-    teacher: str | None = None
+    teacher: Proxy | None = None
     has_own_weights: bool = False
 
     @property
@@ -170,7 +170,7 @@ class SubsetQuery:
 
 
 def question_of(
-    run: Outcome,
+    run: PretrainingState,
     query: SubsetQuery,
     num_examples: int,
     *,
@@ -203,7 +203,7 @@ def question_of(
     if not needs & PROXY_NEEDS:
         proxy = SOUP
     # By the query alone: the same before and after the learners have trained.
-    before_learners = training_for(query, num_examples) is not Training.LEARNERS
+    before_learners = training_for(query, num_examples) is not NeededTraining.LEARNERS
     weights = query.weights or (run.initial_weights if before_learners else run.pretrained_weights)
     if run.inputs is None or weights is None:
         raise ValueError(f"run {run.name} is asked about without weights")
@@ -220,12 +220,12 @@ def question_of(
         preset=query.preset or None,
         features=query.features,
         trajectories=_trajectories(run, weights, strategy.name, needs, signal_proxy),
-        proxy=None if proxy.is_own_head else str(proxy),
+        proxy=proxy,
         backbone=backbone if signal_proxy.may_use(FeatureKind.BACKBONE) else None,
         unlabelled=unlabelled,
         num_merged=len(run.learners) if weights == run.pretrained_weights else 0,
         initial=weights if warm_up is not None else initial_for(signal_proxy, run),
-        teacher=None if teacher is None else str(teacher),
+        teacher=teacher,
         has_own_weights=query.weights not in {None, run.pretrained_weights},
         probabilities=query.probabilities,
     )
@@ -309,7 +309,11 @@ def require_kind(strategy: Strategy, options: Mapping[str, str], kind: TargetKin
 
 
 def _require_warm_up(
-    warm_up: WarmUp, needs: frozenset[Need], run: Outcome, query: SubsetQuery, max_epochs: float
+    warm_up: WarmUp,
+    needs: frozenset[Need],
+    run: PretrainingState,
+    query: SubsetQuery,
+    max_epochs: float,
 ) -> None:
     """Reject a warm-up that contradicts the rest of the request, or costs over `max_epochs`."""
     strategy = find_strategy(query.strategy)
@@ -386,14 +390,14 @@ def _require_soft_labels(query: SubsetQuery, kind: TargetKind) -> None:
         )
 
 
-def initial_for(proxy: Proxy, run: Outcome) -> BlobName | None:
+def initial_for(proxy: Proxy, run: PretrainingState) -> BlobName | None:
     """A run's theta*, if a proxy uses it: `auto` only if theta* started from given weights."""
     given = run.config.initialization.weights_sha256 is not None
     asked = FeatureKind.INITIAL in (proxy.features or ())
     return run.initial_weights if asked or (given and proxy.features is None) else None
 
 
-class Training(Enum):
+class NeededTraining(Enum):
     """Training that a query needs."""
 
     NOTHING = 0
@@ -401,39 +405,39 @@ class Training(Enum):
     LEARNERS = 2
 
 
-def training_for(query: SubsetQuery, num_examples: int) -> Training:
+def training_for(query: SubsetQuery, num_examples: int) -> NeededTraining:
     """Training for a query: nothing if labels, columns or patches are enough."""
     strategy = find_strategy(query.strategy)
     given = query.options_of(strategy, num_examples)
     needs = strategy.needs_of(given)
     if query.warm_up_of(strategy) is not None:
-        return Training.INITIAL_WEIGHTS
+        return NeededTraining.INITIAL_WEIGHTS
     if query.unlabelled:
-        return Training.NOTHING
+        return NeededTraining.NOTHING
     if Need.DYNAMICS in needs:
-        return Training.LEARNERS
+        return NeededTraining.LEARNERS
     if query.weights is not None:
-        return Training.INITIAL_WEIGHTS
+        return NeededTraining.INITIAL_WEIGHTS
     proxy = query.proxy_of(strategy)
     if query.soft_labels:
         needs, proxy = needs | {Need.SIGNALS}, proxy.teacher
     kinds = (FeatureKind.SOUP,) if proxy.features is None else proxy.features
     trained = set(kinds).intersection(TRAINED_FEATURES)
     if trained == {FeatureKind.INITIAL}:
-        return Training.INITIAL_WEIGHTS
+        return NeededTraining.INITIAL_WEIGHTS
     if Need.GRADIENT_NORMS in needs:
-        return Training.LEARNERS
+        return NeededTraining.LEARNERS
     if not needs & PROXY_NEEDS:
-        return Training.NOTHING
+        return NeededTraining.NOTHING
     if proxy.is_own_head:
         own = query.features is not None or Need.PAIRED_FEATURES in needs
         looks = needs & {Need.SIGNALS, Need.VALIDATION}
-        return Training.NOTHING if own and not looks else Training.LEARNERS
-    return Training.LEARNERS if trained else Training.NOTHING
+        return NeededTraining.NOTHING if own and not looks else NeededTraining.LEARNERS
+    return NeededTraining.LEARNERS if trained else NeededTraining.NOTHING
 
 
 def _trajectories(
-    run: Outcome, weights: BlobName, strategy: str, needs: frozenset[Need], proxy: Proxy
+    run: PretrainingState, weights: BlobName, strategy: str, needs: frozenset[Need], proxy: Proxy
 ) -> Trajectories | None:
     led_here = weights == run.pretrained_weights
     if Need.DYNAMICS in needs and not led_here:

@@ -10,9 +10,9 @@ from lipt.common.models.footprint import ModelFigures
 from lipt.common.planning import (
     PROCESS_BYTES,
     THREAD_BYTES,
-    Cost,
     Limit,
     Part,
+    PlannedCost,
     learner_images,
     learner_memory,
     violation,
@@ -21,8 +21,8 @@ from lipt.common.planning import (
 MB = 10**6
 
 
-def memory(*parts: Part) -> Cost:
-    return Cost("memory of a worker", "bytes", parts)
+def memory(*parts: Part) -> PlannedCost:
+    return PlannedCost("memory of a worker", "bytes", parts)
 
 
 def test_over_limit_error_names_the_largest_part_and_the_largest_fitting_value() -> None:

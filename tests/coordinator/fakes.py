@@ -27,7 +27,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
     MakeSoup,
     SoupResult,
 )
-from lipt.coordinator.compute.jobs.selection import Selected, SelectSubset
+from lipt.coordinator.compute.jobs.selection import SelectSubset, StoredSubset
 from lipt.coordinator.compute.messages import JobOptions, OnProgress, Progressed
 from lipt.coordinator.compute.process import Resident
 from lipt.coordinator.compute.queue import Computation, ComputeQueue
@@ -147,9 +147,9 @@ def pretraining(state_dir: Path) -> FakeCompute:
         theta_p = blobs.put_bytes(b"the soup of %d" % len(parts))
         return SoupResult(theta_p, SOUP_RECORD.changed(num_kept=len(parts)), parts)
 
-    def select(job: SelectSubset) -> Selected:
+    def select(job: SelectSubset) -> StoredSubset:
         selection = Selection(torch.arange(job.budget), torch.ones(job.budget))
-        return Selected.stored(blobs, job, Chosen(selection, "cpu"))
+        return StoredSubset.stored(blobs, job, Chosen(selection, "cpu"))
 
     return FakeCompute(
         {

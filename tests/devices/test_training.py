@@ -17,7 +17,7 @@ from lipt.common.models import build_model, lay_out
 from lipt.common.targets.values import SingleLabel
 from lipt.common.weights.files import Weights
 from lipt.core.evaluation import Evaluator
-from lipt.core.learner.learner import LearnerResult, compute_mode, train_learner
+from lipt.core.learner.learner import TrainedLearner, compute_mode, train_learner
 from lipt.core.selection.select import STRATEGIES
 from lipt.core.selection.strategy import Strategy
 from lipt.core.signals.signals import moved
@@ -53,7 +53,7 @@ def task(precision: Precision, pruning: PruningMethod) -> LearnerTask:
 
 def learner(
     device: torch.device, precision: Precision, pruning: PruningMethod = PruningMethod.NONE
-) -> LearnerResult:
+) -> TrainedLearner:
     ids_N = torch.arange(32)
     return train_learner(
         task(precision, pruning),

@@ -15,13 +15,13 @@ import numpy as np
 
 from lipt.coordinator import cli
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.jobs.selection import Selected, SelectSubset
+from lipt.coordinator.compute.jobs.selection import SelectSubset, StoredSubset
 
 
 def starve() -> None:
     run = SelectSubset.run
 
-    def starved(job: SelectSubset, context: Context) -> Selected:
+    def starved(job: SelectSubset, context: Context) -> StoredSubset:
         with Path(os.environ["ATTEMPTS"]).open("a") as file:
             file.write(f"{job.strategy}\n")
         if job.strategy == "facility_location":

@@ -36,6 +36,7 @@ from lipt.common.planning import PROCESS_BYTES
 from lipt.common.weights.encodings import encode_weights
 from lipt.common.weights.files import copy_to_cpu
 from lipt.coordinator.compute.context import DataDescription
+from lipt.core.proxies.proxy import SOUP, Proxy
 from lipt.core.selection.select import find_strategy
 from lipt.core.sharding import draw_shards, split_validation
 from lipt.core.stages.question import Question, SubsetQuery
@@ -389,7 +390,7 @@ def counted(
         budget=100,
         balanced=strategy.resolve_balance(None),
         options=tuple((options or {}).items()),
-        proxy=proxy,
+        proxy=SOUP if proxy is None else Proxy.parse(proxy),
     )
     return count_subset(question, data, ModelFigures(0, 0, 0), num_features, batch_size=1)
 

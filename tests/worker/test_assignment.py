@@ -39,7 +39,7 @@ from lipt.common.process import Machine
 from lipt.common.signals.passes import data_proof, read_range, score_range
 from lipt.common.weights.encodings import open_weights
 from lipt.common.weights.files import Weights, pack, specs_of
-from lipt.core.learner.learner import LearnerResult
+from lipt.core.learner.learner import TrainedLearner
 from lipt.v1 import worker_pb2
 from lipt.worker import assignment as assigning
 from lipt.worker.assignment import WorkerLimits
@@ -73,7 +73,7 @@ def weights_of(seed: int) -> Weights:
 
 
 THETA = weights_of(1)
-LEARNER = LearnerResult(weights_of(2), loss=0.5, train_seconds=3.0, waited_seconds=0.25)
+LEARNER = TrainedLearner(weights_of(2), loss=0.5, train_seconds=3.0, waited_seconds=0.25)
 
 
 @dataclass
@@ -81,7 +81,7 @@ class FakeTraining:
     """Stands for `train_learner`: answers with `result`, and keeps what it was given."""
 
     clock: Clock
-    result: LearnerResult | Exception = LEARNER
+    result: TrainedLearner | Exception = LEARNER
     after: Callable[[], object] = lambda: None
     initial: list[Weights] = field(default_factory=list)
     shards: list[Shard] = field(default_factory=list)
@@ -94,7 +94,7 @@ class FakeTraining:
         *,
         on_step: Callable[[int, float], None],
         **_: Any,
-    ) -> LearnerResult:
+    ) -> TrainedLearner:
         self.initial.append(initial)
         self.shards.append(shard)
         self.clock.now += 3.0

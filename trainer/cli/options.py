@@ -135,7 +135,7 @@ class Coordinator:
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingFlags:
     epochs: int | None = Option(None, help="Passes over the subset, the largest of several (200).")
     steps: int | None = Option(None, help="Optimizer steps of a training, in place of --epochs.")
     settings: list[str] | None = Option(

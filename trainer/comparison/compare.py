@@ -22,7 +22,7 @@ from lipt.trainer.comparison.trial import (
     LATE,
     RESAMPLED,
     Cell,
-    Plan,
+    ComparisonPlan,
     Trial,
     TrialFile,
     converged,
@@ -39,7 +39,7 @@ from lipt.trainer.views import CostsView, RunView, StrategyView
 _SCHEDULE = Schedule(test_at=(0.2, 0.4, 0.6, 0.7, 0.8, 0.9), subset_at=(LATE,))
 
 
-def run_of(client: Client, plan: Plan, seed: int) -> RunView:
+def run_of(client: Client, plan: ComparisonPlan, seed: int) -> RunView:
     """Return a seed's ready run: that of an interrupted comparison, or a new one."""
     overrides = plan.overrides(seed)
     settings = json.dumps(overrides, sort_keys=True, default=str).encode()
@@ -52,7 +52,7 @@ def run_of(client: Client, plan: Plan, seed: int) -> RunView:
 
 def compare(
     strategies: Sequence[StrategyView],
-    plan: Plan,
+    plan: ComparisonPlan,
     train: Dataset,
     test: Dataset,
     *,
@@ -176,7 +176,7 @@ def selection_costs(
     return found | {"pretraining_seconds": seconds, "bytes_sent": sent}
 
 
-def _check(known: Mapping[str, StrategyView], plan: Plan, train: Dataset) -> None:
+def _check(known: Mapping[str, StrategyView], plan: ComparisonPlan, train: Dataset) -> None:
     for what, names, there in (
         ("baseline", plan.baselines, BASELINES),
         ("strategy", plan.strategies, known),

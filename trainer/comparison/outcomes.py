@@ -341,7 +341,7 @@ class Contrast:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Verdict:
     """The verdict on one fraction: a sentence, the differences behind it, and notes.
 
     learned: whether every baseline learned something; otherwise there is no verdict.
@@ -355,23 +355,25 @@ class Answer:
     learned: bool = True
 
 
-def answers(rows: Sequence[Outcome]) -> list[Answer]:
+def answers(rows: Sequence[Outcome]) -> list[Verdict]:
     found = []
     subsets = (row for row in rows if row.strategy not in (EVERYTHING, EVERYTHING + SOFT))
     for fraction in sorted({row.fraction for row in subsets}):
         within = [row for row in rows if row.fraction == fraction]
         chosen = [row for row in within if row.is_chosen]
         if at_chance := within[0].at_chance:
-            found.append(Answer(fraction, _nothing_learned(fraction, at_chance), learned=False))
+            found.append(Verdict(fraction, _nothing_learned(fraction, at_chance), learned=False))
             continue
         if not chosen:
-            found.append(Answer(fraction, f"{_at(fraction)} nothing was chosen."))
+            found.append(Verdict(fraction, f"{_at(fraction)} nothing was chosen."))
             continue
         # A strategy that beats random comes before one with a higher mean alone.
         best = max(chosen, key=lambda row: (row.beats_random, row.mean_accuracy))
         contrasts = tuple(_contrasts(best, chosen))
         notes = tuple(filter(None, (_cost(best), _rising(within), _repeated(chosen))))
-        found.append(Answer(fraction, _sentence(best, chosen), best.beats_random, contrasts, notes))
+        found.append(
+            Verdict(fraction, _sentence(best, chosen), best.beats_random, contrasts, notes)
+        )
     return found
 
 

@@ -158,7 +158,7 @@ def read_trials(path: Path) -> tuple[dict[str, Any], list[Trial]]:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ComparisonPlan:
     """Strategies, baselines and settings of a comparison.
 
     recipe: its steps, or its epochs on the largest subset, are those of every training.

@@ -52,7 +52,7 @@ class Batch:
     soft_labels_BC: Tensor | None = None
 
 
-class Examples:
+class TrainingExamples:
     """A subset of a data set, or all of it, batch by batch on the device.
 
     Examples that fit stay on the device; otherwise a thread decodes the next batch during the

@@ -43,7 +43,7 @@ from lipt.trainer.main_training.records import (
     require_same,
     restore_generators,
 )
-from lipt.trainer.main_training.steps import Examples, Steps, accuracy, place_model
+from lipt.trainer.main_training.steps import Steps, TrainingExamples, accuracy, place_model
 from lipt.trainer.resampling.reselection import Reselection
 from lipt.trainer.resampling.samplers import RepeatedRandom
 from lipt.trainer.subsets.subset import Subset
@@ -71,7 +71,7 @@ class Training:
 
     def __post_init__(self, subset: Subset | None) -> None:
         self.device = self.forward_pass.device
-        self.examples = Examples(subset, self.train, self.recipe, self.device)
+        self.examples = TrainingExamples(subset, self.train, self.recipe, self.device)
         num_steps = self.recipe.num_steps(len(self.examples))
         self.steps = Steps(self.model, self.forward_pass, self.recipe, num_steps)
         self.progress = Progress(epoch=0, step=0, num_steps=num_steps, seconds=0.0)
@@ -123,7 +123,7 @@ class Training:
 
     def _use(self, subset: Subset | None) -> None:
         if ("" if subset is None else subset.digest) != self.examples.digest:
-            self.examples = Examples(subset, self.train, self.recipe, self.device)
+            self.examples = TrainingExamples(subset, self.train, self.recipe, self.device)
 
     def _train_epoch(self, on_step: OnStep | None) -> EpochRecord:
         before, recipe, examples = self.progress, self.recipe, self.examples

@@ -35,7 +35,7 @@ from lipt.core.workspace import Workspace
 
 
 @dataclass(frozen=True)
-class Selected:
+class StoredSubset:
     """A stored subset; `seconds` include `spent_warm_up_seconds`, but no wait in the queue."""
 
     blob: BlobName
@@ -77,14 +77,14 @@ class SelectSubset(Question):
         is_linear = find_strategy(self.strategy).cost.growth is Growth.LINEAR
         return is_linear and not (large or self.warm_up or reads_data)
 
-    def run(self, context: Context) -> Selected:
+    def run(self, context: Context) -> StoredSubset:
         started = monotonic()
 
         def scan(_: Workspace, config: RunConfig, inputs: InputFormat, model: nn.Module) -> Signals:
             return scanned_signals(context, config, inputs, model, weights=self.weights)
 
         chosen = choose(context, self, compute=scan)
-        return Selected.stored(context.blobs, self, chosen, seconds=monotonic() - started)
+        return StoredSubset.stored(context.blobs, self, chosen, seconds=monotonic() - started)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from torch import Tensor
 
 from lipt.common.determinism import derive_seed
 from lipt.common.targets.kinds import TargetKind
-from lipt.core.diagnosis.label_errors import SURE_NOISE, LabelErrors, find_label_errors
+from lipt.core.diagnosis.label_errors import SURE_NOISE, LabelQuality, find_label_errors
 from lipt.core.proxies.ridge import fullness
 from lipt.core.selection.selection import (
     Selection,
@@ -220,7 +220,7 @@ class Evidence:
 
 
 def gather(
-    signals: Signals, found: LabelErrors, budget: int, training: Training, copies: float = 0.0
+    signals: Signals, found: LabelQuality, budget: int, training: Training, copies: float = 0.0
 ) -> Evidence:
     """The evidence from label errors and the share of near-duplicates."""
     labels_N = signals.labels_N
@@ -367,7 +367,7 @@ def _choose(
 
 
 def _findings(
-    evidence: Evidence, plan: Plan, found: LabelErrors, excluded: Tensor
+    evidence: Evidence, plan: Plan, found: LabelQuality, excluded: Tensor
 ) -> dict[str, Any]:
     noise = found.noise.overall
     interval = f"{noise.low:.1%} to {noise.high:.1%}"

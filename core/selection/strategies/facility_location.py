@@ -27,7 +27,7 @@ from lipt.core.selection.strategy import FEATURES, Cost, Growth, built_in, needs
 from lipt.core.selection.vectors import (
     CACHED_BYTES,
     CosineKernel,
-    Rows,
+    ProductRows,
     Space,
     Vectors,
     gradients_of,
@@ -219,7 +219,7 @@ def neighbour_radii(vectors: Vectors, count: int) -> Tensor:
     radii_N = torch.zeros(len(vectors), device=vectors.device)
     if count == 0:
         return radii_N
-    similarity = CosineKernel(Rows(vectors))
+    similarity = CosineKernel(ProductRows(vectors))
     for rows in row_blocks(len(vectors), 32 * len(vectors)):
         ids_B = torch.arange(rows.start, rows.stop, device=vectors.device)
         distances_BN = 1 - similarity.rows(ids_B)

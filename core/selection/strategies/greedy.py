@@ -26,7 +26,7 @@ from lipt.common.signals import row_blocks
 from lipt.core.selection.selection import Selection, draw_by_weight, unweighted
 from lipt.core.selection.solvers.linear_cut import best_first, exact_bits, unit_rows
 from lipt.core.selection.strategy import FEATURES, Cost, Growth, built_in, needs_of_space
-from lipt.core.selection.vectors import CosineKernel, Rows, Space, Vectors, in_space
+from lipt.core.selection.vectors import CosineKernel, ProductRows, Space, Vectors, in_space
 from lipt.core.signals.signals import Signals
 
 # A batch lasts some ten picks: their columns change which examples are most promising.
@@ -50,11 +50,11 @@ def kcenter(signals: Signals, budget: int, *, space: Space = "features") -> Sele
     The largest distance to the nearest chosen one is at most twice the smallest possible. The first
     is the one nearest to the mean.
     """
-    rows = Rows(in_space(signals, space))
+    rows = ProductRows(in_space(signals, space))
     return _chosen(rows.squares_N, [pick for pick, _, _ in farthest_first(rows, budget)])
 
 
-def farthest_first(rows: Rows, budget: int) -> Iterator[tuple[int, float, Tensor]]:
+def farthest_first(rows: ProductRows, budget: int) -> Iterator[tuple[int, float, Tensor]]:
     """Positions, squared distances from the nearest before (the first: 0), and from all others."""
     distances_N = -rows.squared_distances_from_mean()
     for number, (position, row_N) in enumerate(
@@ -86,7 +86,7 @@ def graph_cut(
     lambda sum_{i in V, j in S} s_ij - sum_{i, j in S} s_ij: representative by the first sum,
     diverse by the second. For lambda >= 2 greedy choice reaches at least 63% of the best value.
     """
-    similarity = CosineKernel(Rows(in_space(signals, space)))
+    similarity = CosineKernel(ProductRows(in_space(signals, space)))
     gains_N = similarity.column_sums().mul_(coverage).sub_(similarity.diagonal())
     picks = []
     for position, row_N in best_first(gains_N, budget, similarity.rows):
@@ -115,7 +115,7 @@ def log_det(
     of those before it: near-duplicates gain least. One column of a Cholesky factor per pick updates
     those distances, K x N float64.
     """
-    similarity = CosineKernel(Rows(in_space(signals, space)))
+    similarity = CosineKernel(ProductRows(in_space(signals, space)))
     # exp(gain): the squared distance from the span, plus the ridge.
     distances_N = similarity.diagonal() + ridge
     columns_KN = distances_N.new_empty(budget, len(distances_N))
@@ -254,7 +254,7 @@ def draw_sample(left: list[int], size: int, generator: torch.Generator) -> list[
 
 def disparity_gains(rows_ND: Tensor) -> Tensor:
     """Distance of each unit row from those before it, in [0, 1]; N float64."""
-    rows = Rows(Vectors(rows_ND))
+    rows = ProductRows(Vectors(rows_ND))
     gains_N = torch.zeros_like(rows.squares_N)
     farthest = torch.zeros_like(gains_N[:1])
     for position, distance, row_N in farthest_first(rows, len(rows)):

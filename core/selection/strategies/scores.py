@@ -29,7 +29,7 @@ from lipt.core.selection.strategy import (
     Need,
     built_in,
 )
-from lipt.core.selection.vectors import Rows, Vectors
+from lipt.core.selection.vectors import ProductRows, Vectors
 from lipt.core.signals.dynamics import mean_over_learners
 from lipt.core.signals.signals import Signals, probabilities_of, required
 
@@ -224,7 +224,7 @@ def _probabilities(signals: Signals, ids: Tensor) -> Tensor:
 
 def nearest_neighbors(features_ND: Tensor, count: int) -> Tensor:
     """The other examples with the nearest directions, nearest first, ties by id; N x count."""
-    vectors = Rows(Vectors(features_ND))
+    vectors = ProductRows(Vectors(features_ND))
     norms_N = vectors.squares_N.sqrt()
     inverses_N = norms_N.reciprocal().masked_fill(norms_N == 0, 0.0)
     # Squared lengths of the directions; 0 for a feature of zeros.

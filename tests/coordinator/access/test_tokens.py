@@ -22,8 +22,8 @@ from lipt.common.errors import (
 from lipt.coordinator.access.caller import (
     ALLOWED_ROLES,
     ANYBODY,
+    CallCredentials,
     Caller,
-    Evidence,
     is_open,
     require_role,
     worker_id_of,
@@ -92,25 +92,25 @@ NAMESAKE = Caller("token-1", "box", WORKER)
 def test_a_worker_id_is_a_hash_of_the_secret() -> None:
     # printf '5%.0s' {1..32} | sha256sum
     assert worker_id_of(SECRET) == "w-b235d9133396f6aa4f6e6a6d6c6cc16b"
-    shown = Evidence(ANYBODY, SECRET)
+    shown = CallCredentials(ANYBODY, SECRET)
     assert shown.proves(worker_id_of(SECRET))
     assert not shown.proves(worker_id_of("other"))
-    assert not Evidence().proves(worker_id_of(""))
+    assert not CallCredentials().proves(worker_id_of(""))
     assert SECRET not in repr(shown)
 
 
 @pytest.mark.parametrize("now", [ANYBODY, BOX, OTHER, NAMESAKE])
 def test_a_worker_is_identified_by_its_secret(now: Caller) -> None:
     worker_id = worker_id_of(SECRET)
-    assert Evidence(now, SECRET).objection(worker_id, ANYBODY) == ""
+    assert CallCredentials(now, SECRET).objection(worker_id, ANYBODY) == ""
     for secret in ("", SECRET[1:], SECRET.replace("5", "6")):
         expected = "does not show the secret of the worker that registered under it"
-        assert Evidence(now, secret).objection(worker_id, ANYBODY) == expected
+        assert CallCredentials(now, secret).objection(worker_id, ANYBODY) == expected
 
 
 def test_a_worker_bound_to_a_certificate_must_use_it_or_its_renewal() -> None:
     def objection(caller: Caller, secret: str = SECRET) -> str:
-        return Evidence(caller, secret).objection(worker_id_of(SECRET), BOX)
+        return CallCredentials(caller, secret).objection(worker_id_of(SECRET), BOX)
 
     assert objection(BOX) == objection(RENEWED) == ""
     for caller in (NAMESAKE, ANYBODY, replace(BOX, certificate="", name="x")):

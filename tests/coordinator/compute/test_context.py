@@ -21,6 +21,7 @@ from lipt.coordinator.compute.context import Context, LightContext, with_kept_qu
 from lipt.coordinator.compute.jobs.pretraining import DescribeData
 from lipt.coordinator.compute.jobs.selection import SelectSubset
 from lipt.coordinator.compute.messages import MAX_LIGHT_BYTES, HeavyJobError, Order
+from lipt.core.proxies.proxy import Proxy
 from lipt.core.workspace import Key
 from tests.coordinator.compute.jobs.test_selection import job_of
 from tests.digits import digits_context, digits_settings
@@ -114,6 +115,7 @@ def test_results_on_data_that_changed_meanwhile_are_not_cached(
 
 
 pytest.importorskip("sklearn")
+AUTO = Proxy(None)
 DIGITS = open_dataset("digits")
 
 
@@ -198,13 +200,13 @@ def test_the_light_process_computes_no_signals_and_loads_no_backbone(
     light: LightContext, select: Callable[..., SelectSubset]
 ) -> None:
     later = BlobName.of(b"later weights")
-    for changes in ({"weights": later}, {"proxy": "ridge:patches"}, {"proxy": "auto"}):
+    for changes in ({"weights": later}, {"proxy": Proxy.parse("ridge:patches")}, {"proxy": AUTO}):
         with pytest.raises(HeavyJobError):
             select("grand", **changes).run(light)
     assert light.backbone is None
     settings = light.settings.model_copy(update={"backbone": "torchvision:resnet18@missing"})
     with pytest.raises(HeavyJobError):
-        select("grand", proxy="auto").run(replace(light, settings=settings))
+        select("grand", proxy=AUTO).run(replace(light, settings=settings))
 
 
 def test_evicted_signals_need_the_heavy_queue(

@@ -24,7 +24,7 @@ from lipt.coordinator.compute.scan import (
     RangeFolder,
     Scan,
     ScanOpened,
-    Verification,
+    ScoreVerification,
     account,
     scan_of,
     scanned_signals,
@@ -329,8 +329,10 @@ class Scorer:
         return (TRUE[ids_B] + self.shift * torch.arange(len(ids_B))[:, None],)
 
 
-def verification(share: float = SHARE, *, exact: bool = True, shift: float = 0.0) -> Verification:
-    return Verification(WHOLE, Scorer(shift), share=share, exact=exact)
+def verification(
+    share: float = SHARE, *, exact: bool = True, shift: float = 0.0
+) -> ScoreVerification:
+    return ScoreVerification(WHOLE, Scorer(shift), share=share, exact=exact)
 
 
 def noticed(credentials: Sequence[str], forged: Sequence[int], by: float = 0.5) -> bool:
@@ -367,7 +369,9 @@ def test_forged_examples_are_missed_as_often_as_stated(
 def test_the_verified_share_falls_under_load_to_a_minimum() -> None:
     many = replace(WHOLE, stop=100_000, batch_size=100)
     values = torch.zeros(1000, 2)
-    checked = Verification(many, lambda ids: (torch.zeros(len(ids), 2),), share=0.05, exact=True)
+    checked = ScoreVerification(
+        many, lambda ids: (torch.zeros(len(ids), 2),), share=0.05, exact=True
+    )
     checked.draw("a", 0, (values,))
     assert checked.least_share == 0.05
     for start in range(1000, 100_000, 1000):
@@ -414,7 +418,7 @@ def test_one_last_bit_is_noticed_on_equal_machines_and_accepted_on_others() -> N
 def test_a_suspected_range_is_confirmed_by_its_own_batch() -> None:
     shift = 1e-6
     scorer = Scorer(shift)
-    checked = Verification(WHOLE, scorer, share=1.0, exact=True)
+    checked = ScoreVerification(WHOLE, scorer, share=1.0, exact=True)
     places_N = torch.arange(NUM_EXAMPLES) % WHOLE.batch_size
     sent = TRUE + shift * places_N[:, None]
     # From the second example on: all places differ from those of the batches they are checked in.

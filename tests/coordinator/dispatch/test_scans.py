@@ -21,7 +21,7 @@ from lipt.common.observability.metrics import Meters
 from lipt.common.signals.passes import encode_range, range_specs
 from lipt.common.states import RunState
 from lipt.common.weights.files import Weights
-from lipt.coordinator.access.caller import ANYBODY, Caller, Evidence
+from lipt.coordinator.access.caller import ANYBODY, CallCredentials, Caller
 from lipt.coordinator.compute.messages import ScanClosed, ScanNews
 from lipt.coordinator.compute.scan import (
     Challenge,
@@ -342,7 +342,8 @@ async def test_the_scoring_permission_ends_with_its_token(intake: Intake) -> Non
     workers, secret = intake.dispatcher.workers, "s" * 32
     facts: dict[str, Any] = {"device": "cpu", "versions": VERSIONS, "allowed_modules": ()}
     scoring, training = (
-        Evidence(worker(f"token:{scores}", scores=scores), secret) for scores in (True, False)
+        CallCredentials(worker(f"token:{scores}", scores=scores), secret)
+        for scores in (True, False)
     )
     joined = workers.register(secret, name="a", has_data=True, caller=scoring.caller, **facts)
     workers.require(joined.worker_id, training)

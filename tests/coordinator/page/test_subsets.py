@@ -25,7 +25,7 @@ from lipt.coordinator.compute.jobs.selection import (
 )
 from lipt.coordinator.page import handlers
 from lipt.coordinator.page.handlers import examined, rows_to_draw
-from lipt.core.diagnosis.diagnosis import Diagnosis
+from lipt.core.diagnosis.diagnosis import DiagnosisFile
 from tests.coordinator.fakes import FakeCompute, Hanging, complete, pretraining
 from tests.coordinator.page.conftest import LABELS as LABELS_OF_DATA
 from tests.coordinator.page.conftest import ServedPage, lines_of, page_served
@@ -207,13 +207,17 @@ async def test_diagnosis_is_computed_and_shown(
     page: ServedPage, browser: httpx.AsyncClient, compute: FakeCompute
 ) -> None:
     summary = {"label_errors": {"num_suspects": 3}}
-    made = Diagnosis(summary, {"suspect": torch.zeros(500)}).pack()
+    made = DiagnosisFile(summary, {"suspect": torch.zeros(500)}).pack()
     compute.answers[DiagnoseData] = Diagnosed(page.app.blobs.put_bytes(made), "cpu")
     answer = await browser.post("/api/DiagnosisService/Diagnose", json={})
     sha256 = lines_of(answer)[-1]["diagnosis"]["file"]["sha256"]
     assert (await browser.get(f"/api/diagnoses/{sha256}")).json() == summary
     # Blobs of other kinds, whole diagnoses and hostile ones among them, are no business of it.
-    uploads = (Diagnosis({"secret": 1}, {}).pack(), b"junk", pack({}, {"diagnosis": "[" * 100_000}))
+    uploads = (
+        DiagnosisFile({"secret": 1}, {}).pack(),
+        b"junk",
+        pack({}, {"diagnosis": "[" * 100_000}),
+    )
     others = [page.app.blobs.put_bytes(content).sha256 for content in uploads]
     for digest in ("0" * 64, "0", "%00", *others):
         refused = await browser.get(f"/api/diagnoses/{digest}")

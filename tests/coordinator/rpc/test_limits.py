@@ -31,7 +31,13 @@ from lipt.common.errors import (
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.metrics import Histogram, Meters
 from lipt.common.rpc.channel import open_channel
-from lipt.coordinator.access.caller import ANYBODY, Caller, Evidence, current_caller, note_caller
+from lipt.coordinator.access.caller import (
+    ANYBODY,
+    CallCredentials,
+    Caller,
+    current_caller,
+    note_caller,
+)
 from lipt.coordinator.access.tokens import OWN_USER, Shown
 from lipt.coordinator.app import App
 from lipt.coordinator.instruments import PEER_REFUSALS, RPC, RPC_IN_FLIGHT, RPC_LONG
@@ -176,14 +182,14 @@ def test_a_call_s_metadata_has_its_caller_and_worker_secret(
     metadata: tuple[tuple[str, str | bytes], ...], secret: str
 ) -> None:
     call = context(*metadata)
-    assert shown_by(call) == Evidence(ANYBODY, secret)
+    assert shown_by(call) == CallCredentials(ANYBODY, secret)
     box = Caller("k", "box", frozenset({Role.WORKER}), certificate="aa")
 
-    def as_box() -> Evidence:
+    def as_box() -> CallCredentials:
         note_caller(box)
         return shown_by(call)
 
-    assert copy_context().run(as_box) == Evidence(box, secret)
+    assert copy_context().run(as_box) == CallCredentials(box, secret)
 
 
 _OPTIONS = (("grpc.use_local_subchannel_pool", 1),)

@@ -30,7 +30,7 @@ from lipt.common.errors import (
 from lipt.common.inputs.specs import Column, ColumnsSpec, ColumnType, ImageSpec
 from lipt.common.models.footprint import ModelFigures
 from lipt.common.models.registry import build_model, build_without_values
-from lipt.common.planning import PROCESS_BYTES, THREAD_BYTES, Cost, Limit, Violation
+from lipt.common.planning import PROCESS_BYTES, THREAD_BYTES, Limit, PlannedCost, Violation
 from lipt.common.process import Machine
 from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import DataDescription
@@ -236,7 +236,7 @@ def plan(data: DataDescription = DATA, **sections: Any) -> RunPlan:
     return plan_run(config, FIGURES, data, evaluation_batch_size=16)
 
 
-def totals(costs: tuple[Cost, ...]) -> list[int]:
+def totals(costs: tuple[PlannedCost, ...]) -> list[int]:
     return [cost.total for cost in costs]
 
 

@@ -24,7 +24,7 @@ from lipt.common.errors import (
 )
 from lipt.common.states import RunState
 from lipt.common.weights.files import pack
-from lipt.coordinator.access.caller import ANYBODY, Caller, Evidence
+from lipt.coordinator.access.caller import ANYBODY, CallCredentials, Caller
 from lipt.coordinator.app import App
 from lipt.coordinator.compute.jobs.selection import Diagnosed, DiagnoseData, SelectSubset
 from lipt.coordinator.dispatch.leases import LearnerAssignment, LearnerLease, RangeGrant, RunLearner
@@ -270,7 +270,7 @@ class Blobs(WorkerBlobs):
         super().__init__(bench.dispatcher)
         self.bench = bench
 
-    async def leased(self, shown: Evidence) -> RunLearner:
+    async def leased(self, shown: CallCredentials) -> RunLearner:
         """The learner of a worker that registers with this secret."""
         granted = await self.bench.acquire(self.bench.join(shown.secret, caller=shown.caller))
         assert granted is not None
@@ -284,15 +284,15 @@ async def blobs(bench: Bench) -> Blobs:
 
 
 async def test_a_caller_without_a_worker_id_acts_as_a_trainer(blobs: Blobs) -> None:
-    await blobs.leased(Evidence(ANYBODY, SECRET))
-    trainer = Evidence(Caller("t", "t", frozenset({Role.TRAINER})))
-    for shown in (Evidence(ANYBODY), trainer):
+    await blobs.leased(CallCredentials(ANYBODY, SECRET))
+    trainer = CallCredentials(Caller("t", "t", frozenset({Role.TRAINER})))
+    for shown in (CallCredentials(ANYBODY), trainer):
         blobs.require_readable(OTHER, shown)
         assert blobs.allowance(OTHER, shown) is None
 
 
 async def test_a_worker_s_blobs_are_those_of_its_lease(blobs: Blobs) -> None:
-    shown = Evidence(ANYBODY, SECRET)
+    shown = CallCredentials(ANYBODY, SECRET)
     with pytest.raises(ForeignBlobError):
         blobs.require_readable(THETA, shown)
     held = await blobs.leased(shown)
@@ -316,7 +316,7 @@ async def test_a_worker_s_blobs_are_those_of_its_lease(blobs: Blobs) -> None:
 
 
 async def test_a_worker_with_a_range_reads_its_weights_and_sends_two_files(bench: Bench) -> None:
-    shown = Evidence(ANYBODY, SECRET)
+    shown = CallCredentials(ANYBODY, SECRET)
     worker = bench.join(SECRET, versions=VERSIONS, has_data=True)
     bench.dispatcher.scans.note(OPENED)
     grant = await bench.dispatcher.next_work(worker, wait_seconds=0.0)
@@ -328,7 +328,7 @@ async def test_a_worker_with_a_range_reads_its_weights_and_sends_two_files(bench
     allowed = Allowance(grant.lease, 2, grant.scan.max_file_bytes)
     assert blobs.allowance(OTHER, shown) == allowed
     # Who may not score has no range, and so reads no weights either.
-    trains = Evidence(Caller("token:1", "the token 1", frozenset({Role.WORKER})), "6" * 32)
+    trains = CallCredentials(Caller("token:1", "the token 1", frozenset({Role.WORKER})), "6" * 32)
     worker = bench.join(trains.secret, versions=VERSIONS, has_data=True, caller=trains.caller)
     assert await bench.dispatcher.next_work(worker, wait_seconds=0.0) is None
     with pytest.raises(ForeignBlobError):
@@ -336,14 +336,14 @@ async def test_a_worker_with_a_range_reads_its_weights_and_sends_two_files(bench
 
 
 async def test_a_lease_goes_on_after_a_restart_before_registration(blobs: Blobs) -> None:
-    shown = Evidence(ANYBODY, SECRET)
+    shown = CallCredentials(ANYBODY, SECRET)
     shard = (await blobs.leased(shown)).learner.shard
     await blobs.bench.restart()
     blobs = Blobs(blobs.bench)
     blobs.require_readable(shard, shown)
     assert blobs.allowance(OTHER, shown) is not None
     with pytest.raises(ForeignBlobError):
-        blobs.require_readable(shard, Evidence(ANYBODY, "6" * 32))
+        blobs.require_readable(shard, CallCredentials(ANYBODY, "6" * 32))
 
 
 # Another connection, however often the address was dialled.

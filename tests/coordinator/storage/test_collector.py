@@ -20,7 +20,7 @@ from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.files import collection_paused
 from lipt.coordinator.state.maintenance import check_state
 from lipt.coordinator.state.records import RunRecord
-from lipt.coordinator.storage import Accounts, Storage, aging_clock
+from lipt.coordinator.storage import Accounts, StateStorage, aging_clock
 from tests.blob_files import PLENTY
 from tests.clock import Clock
 from tests.coordinator.fakes import FakeCompute
@@ -48,8 +48,8 @@ class Bench:
         self.accounts = Accounts(PLENTY, clock=self.clock, is_live=lambda _: False)
         self.storage = self.new_storage()
 
-    def new_storage(self, sleep: Any = asyncio.sleep, **settings: Any) -> Storage:
-        return Storage(
+    def new_storage(self, sleep: Any = asyncio.sleep, **settings: Any) -> StateStorage:
+        return StateStorage(
             self.state.directory,
             self.state.blobs,
             self.accounts,

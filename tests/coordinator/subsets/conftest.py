@@ -19,8 +19,8 @@ from lipt.coordinator.compute.jobs.selection import (
     Diagnosed,
     DiagnoseData,
     RecheckSubset,
-    Selected,
     SelectSubset,
+    StoredSubset,
 )
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
@@ -70,14 +70,14 @@ class World:
             backbone=backbone,
         )
 
-    def select(self, job: SelectSubset) -> Selected:
+    def select(self, job: SelectSubset) -> StoredSubset:
         first = job.weights.size_bytes
         number = job.budget - bool(self.stopped_early)
         indices_K = torch.arange(first, first + number)
         selection = Selection(indices_K, torch.ones(number), self.stopped_early)
         scored_by = {"credentials": [{"credential": credential} for credential in self.credentials]}
         chosen = Chosen(selection, "cpu", proxy=self.facts, scored_by=scored_by)
-        return Selected.stored(self.blobs, job, chosen)
+        return StoredSubset.stored(self.blobs, job, chosen)
 
     async def ask(self, **query: Any) -> Answer:
         wanted = SubsetQuery("r", "crest", None, 10, None, {}, None)

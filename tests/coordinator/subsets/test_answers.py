@@ -215,7 +215,7 @@ async def test_the_proxy_is_part_of_the_subset_s_key(world: World) -> None:
     plain, first = await world.ask(), await world.ask(proxy="ridge:soup+patches")
     second = await world.ask(proxy="ridge:patches+soup")
     assert plain.subset.key != first.subset.key == second.subset.key
-    assert world.compute.jobs[-1].proxy == "ridge:patches+soup"
+    assert str(world.compute.jobs[-1].proxy) == "ridge:patches+soup"
     assert world.compute.jobs[-1].trajectories is None
 
 

@@ -12,9 +12,9 @@ from torch.nn import functional
 from lipt.common.data.dataset import IdMapping
 from lipt.common.targets.kinds import TargetKind
 from lipt.core.diagnosis.diagnosis import (
-    Diagnosis,
-    Findings,
-    Outliers,
+    DataFindings,
+    DiagnosisFile,
+    OutlierScores,
     confusions,
     diagnosis_of,
     find_outliers,
@@ -24,9 +24,9 @@ from lipt.core.diagnosis.diagnosis import (
     stratified_order,
     suggest_size,
 )
-from lipt.core.diagnosis.duplicates import Duplicates
+from lipt.core.diagnosis.duplicates import DuplicateGroups
 from lipt.core.diagnosis.label_errors import (
-    LabelErrors,
+    LabelQuality,
     find_label_errors,
     fit_of_targets,
     label_confidence,
@@ -43,25 +43,25 @@ def generator() -> torch.Generator:
 
 
 @pytest.fixture
-def findings() -> Findings:
+def findings() -> DataFindings:
     chances_NC = torch.tensor(
         [[0.9, 0.1], [0.8, 0.2], [0.01, 0.99], [0.4, 0.6], [0.3, 0.7], [0.2, 0.8]]
     )
     scores_N = torch.tensor([1.0, 1.0, 9.0, 1.0, 1.0, 5.0])
-    return Findings(
+    return DataFindings(
         find_label_errors(signals_of(chances_NC, LABELS_N)),
-        Duplicates(torch.tensor([0, 0, 0, 3, 5, 5]), 1, 2, 0, 0.96),
-        Outliers(scores_N, fence=4.0),
+        DuplicateGroups(torch.tensor([0, 0, 0, 3, 5, 5]), 1, 2, 0, 0.96),
+        OutlierScores(scores_N, fence=4.0),
         suggest_size((3, 6), (0.5, 0.6)),
     )
 
 
 @pytest.fixture
-def diagnosis(findings: Findings) -> Diagnosis:
+def diagnosis(findings: DataFindings) -> DiagnosisFile:
     return put_together(findings, LABELS_N)
 
 
-def put_together(findings: Findings, labels_N: Tensor) -> Diagnosis:
+def put_together(findings: DataFindings, labels_N: Tensor) -> DiagnosisFile:
     return diagnosis_of(
         findings,
         labels_N=labels_N,
@@ -71,7 +71,7 @@ def put_together(findings: Findings, labels_N: Tensor) -> Diagnosis:
     )
 
 
-def test_summary_has_every_finding(diagnosis: Diagnosis) -> None:
+def test_summary_has_every_finding(diagnosis: DiagnosisFile) -> None:
     summary = diagnosis.summary
     assert summary["version"] == 1
     assert (summary["num_examples"], summary["class_counts"]) == (6, [3, 3])
@@ -88,7 +88,7 @@ def test_summary_has_every_finding(diagnosis: Diagnosis) -> None:
     assert summary["learnability"]["sizes"] == [3, 6]
 
 
-def test_a_file_has_columns_and_the_summary(diagnosis: Diagnosis, tmp_path: Path) -> None:
+def test_a_file_has_columns_and_the_summary(diagnosis: DiagnosisFile, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(diagnosis.pack())
     with safe_open(path, "pt") as file:
@@ -105,12 +105,12 @@ def test_a_file_has_columns_and_the_summary(diagnosis: Diagnosis, tmp_path: Path
         "outlier_score": torch.float32,
         "suspect": torch.uint8,
     }
-    read = Diagnosis.load(path)
+    read = DiagnosisFile.load(path)
     assert read.summary == diagnosis.summary
     assert torch.equal(read.columns["outlier_score"], diagnosis.columns["outlier_score"])
 
 
-def test_findings_are_by_id_without_excluded_examples(findings: Findings) -> None:
+def test_findings_are_by_id_without_excluded_examples(findings: DataFindings) -> None:
     # Places 0 to 5 are the ids 0, 2, 3, 4, 6, 7.
     labels_N = torch.tensor([0, 1, 0, 0, 1, 0, 1, 1])
     found = put_together(findings.by_id(IdMapping((1, 5)), labels_N), labels_N)
@@ -254,12 +254,12 @@ def test_label_quality_of_a_number_falls_with_its_distance() -> None:
     assert len(found.noise.per_class) == 3
 
 
-def judged(quality: list[float], *, rate: float, low: float, num_classes: int = 2) -> LabelErrors:
+def judged(quality: list[float], *, rate: float, low: float, num_classes: int = 2) -> LabelQuality:
     """What a first look has found, as far as the second one asks."""
     none = torch.zeros(len(quality), dtype=torch.int64)
     noise = NoiseRates(NoiseRate(rate, low, 1.0), ())
     joint_CC = torch.zeros(num_classes, num_classes, dtype=torch.int64)
-    return LabelErrors(torch.tensor(quality), none, none.bool(), joint_CC, noise)
+    return LabelQuality(torch.tensor(quality), none, none.bool(), joint_CC, noise)
 
 
 def test_the_second_head_excludes_the_lowest_quality_labels() -> None:

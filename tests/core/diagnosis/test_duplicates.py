@@ -10,7 +10,7 @@ from lipt.common.errors import StateError
 from lipt.common.inputs.specs import ImageSpec
 from lipt.core.diagnosis import duplicates
 from lipt.core.diagnosis.duplicates import (
-    Duplicates,
+    DuplicateGroups,
     Matches,
     PairFilter,
     Pictures,
@@ -137,7 +137,7 @@ def test_saved_matches_are_loaded_unchanged(tmp_path: Path) -> None:
 
 def duplicates_in(
     pictures: list[int], exact: list[int], labels: list[int], quality: list[float]
-) -> Duplicates:
+) -> DuplicateGroups:
     copies = Matches(torch.tensor(pictures), torch.tensor(exact), threshold=0.75)
     return find_duplicates(torch.tensor(labels), torch.tensor(quality), copies)
 

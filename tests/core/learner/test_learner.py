@@ -28,7 +28,7 @@ from lipt.common.inputs.specs import ImageFormat, spec_of
 from lipt.common.models import build_model
 from lipt.common.states import DivergedQuantity, Divergence
 from lipt.common.weights.files import Weights, specs_of
-from lipt.core.learner.learner import LearnerResult, compute_mode, train_learner, train_on_shard
+from lipt.core.learner.learner import TrainedLearner, compute_mode, train_learner, train_on_shard
 from tests.image_files import encoded, files_of
 
 CPU = torch.device("cpu")
@@ -123,7 +123,7 @@ def train(
     shard: Shard | None = None,
     allowed_modules: tuple[str, ...] = (),
     losses: dict[int, float] | None = None,
-) -> LearnerResult:
+) -> TrainedLearner:
     seen: dict[int, float] = {} if losses is None else losses
     return train_learner(
         task,
@@ -141,7 +141,7 @@ def reading_threads() -> list[str]:
     return [name for name in names if name.startswith("decode")]
 
 
-def same(first: LearnerResult, second: LearnerResult) -> bool:
+def same(first: TrainedLearner, second: TrainedLearner) -> bool:
     return first.loss == second.loss and all(
         torch.equal(tensor, second.weights[name]) for name, tensor in first.weights.items()
     )

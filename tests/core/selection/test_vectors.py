@@ -3,7 +3,7 @@ import torch
 
 from lipt.common.signals import row_blocks
 from lipt.core.selection import vectors as module
-from lipt.core.selection.vectors import CosineKernel, Rows, Space, in_space
+from lipt.core.selection.vectors import CosineKernel, ProductRows, Space, in_space
 from tests.core.selection.builders import random_signals, written_out
 
 SPACES: list[Space] = ["features", "gradients"]
@@ -21,7 +21,7 @@ def test_products_equal_those_of_explicit_vectors(
         module, "row_blocks", lambda count, size, *_: row_blocks(count, size, block_bytes)
     )
     monkeypatch.setattr(module, "_SUM_BYTES", block_bytes)
-    rows = Rows(in_space(signals, name))
+    rows = ProductRows(in_space(signals, name))
     positions = torch.tensor([4, 0, 22])
     weights = torch.rand(23, dtype=torch.float64)
     torch.testing.assert_close(rows.products(positions), vectors[positions] @ vectors.T)
@@ -43,7 +43,7 @@ def test_the_cosine_kernel_equals_explicit_cosines(name: Space) -> None:
     signals = random_signals(23)
     unit = torch.nn.functional.normalize(written_out(signals, name))
     expected = (1 + unit @ unit.T) / 2
-    similarity = CosineKernel(Rows(in_space(signals, name)))
+    similarity = CosineKernel(ProductRows(in_space(signals, name)))
     torch.testing.assert_close(similarity.rows(torch.arange(23)), expected)
     torch.testing.assert_close(similarity.diagonal(), expected.diagonal())
     torch.testing.assert_close(similarity.column_sums(), expected.sum(dim=0))
@@ -52,6 +52,6 @@ def test_the_cosine_kernel_equals_explicit_cosines(name: Space) -> None:
 def test_a_zero_gradient_has_similarity_one_half() -> None:
     signals = random_signals(3)
     signals.errors_NC[1] = 0
-    similarity = CosineKernel(Rows(in_space(signals, "gradients")))
+    similarity = CosineKernel(ProductRows(in_space(signals, "gradients")))
     assert similarity.rows(torch.tensor([1])).tolist() == [[0.5, 0.5, 0.5]]
     assert similarity.diagonal().tolist() == [1.0, 0.5, 1.0]

@@ -13,7 +13,7 @@ from lipt.common.inputs.specs import Column, ColumnType, ImageFormat
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.selection import DiagnoseData, SelectSubset
 from lipt.coordinator.compute.messages import Progressed
-from lipt.core.diagnosis.diagnosis import Diagnosis
+from lipt.core.diagnosis.diagnosis import DiagnosisFile
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.stages.diagnosis import matches_of
 from lipt.core.stages.question import Sources
@@ -62,7 +62,7 @@ def diagnose(context: Context) -> object:
     """All that a diagnosis says but for its proxy."""
     sources = Sources(CONFIG, None, None)
     diagnosed = DiagnoseData(sources, Proxy.parse("ridge:patches")).run(context)
-    found = Diagnosis.load(context.blobs.verified_path(diagnosed.blob))
+    found = DiagnosisFile.load(context.blobs.verified_path(diagnosed.blob))
     columns = {name: values.tolist() for name, values in found.columns.items()}
     return columns, {**found.summary, "proxy": {}}
 
@@ -78,7 +78,7 @@ def select(context: Context) -> object:
         budget=60,
         balanced=True,
         options=(),
-        proxy="ridge:patches",
+        proxy=Proxy.parse("ridge:patches"),
     )
     return job.run(context).blob
 

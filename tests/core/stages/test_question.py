@@ -15,14 +15,14 @@ from lipt.common.errors import (
 from lipt.common.inputs.specs import ImageFormat
 from lipt.common.targets.kinds import TargetKind
 from lipt.coordinator.compute.jobs.selection import SelectSubset
-from lipt.core.proxies.proxy import Proxy
-from lipt.core.results import CommittedLearner, Outcome
+from lipt.core.proxies.proxy import SOUP, Proxy
+from lipt.core.results import CommittedLearner, PretrainingState
 from lipt.core.selection.select import STRATEGIES, find_strategy
 from lipt.core.selection.strategy import WarmUp
 from lipt.core.stages.question import (
+    NeededTraining,
     Question,
     SubsetQuery,
-    Training,
     question_of,
     require_kind,
     training_for,
@@ -165,7 +165,7 @@ def asked_for(
     begins = InitializationConfig(weights_sha256=given_weights)
     config = RunConfig(model="resnet8", initialization=begins)
     learners = (CommittedLearner(0, (), BlobName.of(b"learner")),)
-    run = Outcome("r", config, IMAGE, BlobName.of(b"theta*"), theta_p, learners)
+    run = PretrainingState("r", config, IMAGE, BlobName.of(b"theta*"), theta_p, learners)
     asking = query(strategy, pretraining, **asked)
     return question_of(run, asking, 1000, backbone=None, kind=kind, max_warm_up_epochs=200)
 
@@ -174,27 +174,27 @@ def test_a_warm_up_needs_no_theta_p() -> None:
     asked = asked_for("craig", "epochs:15.0")
     assert (asked.warm_up, asked.options) == (WarmUp(15.0), ())
     assert asked.weights == asked.initial == BlobName.of(b"theta*")
-    assert asked.proxy is None
+    assert asked.proxy == SOUP
     assert not SelectSubset(**vars(asked)).is_light
-    assert training_for(query("craig", "epochs:15"), 1000) is Training.INITIAL_WEIGHTS
+    assert training_for(query("craig", "epochs:15"), 1000) is NeededTraining.INITIAL_WEIGHTS
     # So that the subsets of before keep their keys.
     assert asked_for("craig", "lipt") == asked_for("craig")
     assert asked_for("uniform", "lipt") == asked_for("uniform")
-    assert training_for(query("craig", "lipt"), 1000) is Training.LEARNERS
+    assert training_for(query("craig", "lipt"), 1000) is NeededTraining.LEARNERS
 
 
 def test_soft_labels_need_a_proxy_with_classes() -> None:
     assert asked_for("craig").teacher is None
     soft = asked_for("craig", soft_labels=True)
-    assert (soft.proxy, soft.teacher) == (None, "auto")
+    assert (soft.proxy, soft.teacher) == (SOUP, Proxy(None))
     # The head looks at what its proxy names, whatever the strategy looks at.
     assert soft.trajectories is None
     by_learners = asked_for("craig", soft_labels=True, proxy="ridge:learners")
     assert by_learners.trajectories is not None
     assert asked_for("auto").trajectories is None
     own = asked_for("uniform", soft_labels=True, proxy="ridge:patches")
-    assert (own.proxy, own.teacher) == (None, "ridge:patches")
-    assert asked_for("auto", soft_labels=True).teacher == "auto"
+    assert (own.proxy, str(own.teacher)) == (SOUP, "ridge:patches")
+    assert str(asked_for("auto", soft_labels=True).teacher) == "auto"
     with pytest.raises(InvalidRequestError, match="made of labels"):
         asked_for("kcenter", soft_labels=True, labels="none")
     with pytest.raises(InvalidRequestError, match=r"probabilities of classes, .* regression data"):
@@ -208,30 +208,34 @@ ALL = {"options": {"parameters": "all"}}
 @pytest.mark.parametrize(
     ("strategy", "asked", "expected"),
     [
-        ("uniform_per_class", {}, Training.NOTHING),
-        ("uniform", {"proxy": "auto"}, Training.NOTHING),
+        ("uniform_per_class", {}, NeededTraining.NOTHING),
+        ("uniform", {"proxy": "auto"}, NeededTraining.NOTHING),
         # Soft labels need the training of their own proxy.
-        ("uniform", {"soft_labels": True}, Training.LEARNERS),
-        ("uniform", {"soft_labels": True, "proxy": "ridge:patches"}, Training.NOTHING),
-        ("uniform", {"soft_labels": True, "proxy": "ridge:initial"}, Training.INITIAL_WEIGHTS),
-        ("auto", {}, Training.LEARNERS),
-        ("auto", {"proxy": "ridge:patches"}, Training.NOTHING),
-        ("auto", {"proxy": "ridge:columns+user+backbone"}, Training.NOTHING),
-        ("auto", {"proxy": "ridge:initial+patches"}, Training.INITIAL_WEIGHTS),
-        ("auto", {"proxy": "ridge:initial+learners"}, Training.LEARNERS),
-        ("kcenter", {"labels": "none"}, Training.NOTHING),
-        ("kcenter", {}, Training.LEARNERS),
-        ("kcenter", {"weights": FILE}, Training.INITIAL_WEIGHTS),
-        ("grand", {"weights": FILE}, Training.INITIAL_WEIGHTS),
-        ("grand", {"proxy": "ridge:patches"}, Training.NOTHING),
-        ("grand", ALL | {"proxy": "ridge:patches"}, Training.LEARNERS),
-        ("grand", ALL | {"proxy": "ridge:initial"}, Training.INITIAL_WEIGHTS),
-        ("forgetting", {"proxy": "ridge:patches"}, Training.LEARNERS),
-        ("forgetting", {"weights": FILE}, Training.LEARNERS),
+        ("uniform", {"soft_labels": True}, NeededTraining.LEARNERS),
+        ("uniform", {"soft_labels": True, "proxy": "ridge:patches"}, NeededTraining.NOTHING),
+        (
+            "uniform",
+            {"soft_labels": True, "proxy": "ridge:initial"},
+            NeededTraining.INITIAL_WEIGHTS,
+        ),
+        ("auto", {}, NeededTraining.LEARNERS),
+        ("auto", {"proxy": "ridge:patches"}, NeededTraining.NOTHING),
+        ("auto", {"proxy": "ridge:columns+user+backbone"}, NeededTraining.NOTHING),
+        ("auto", {"proxy": "ridge:initial+patches"}, NeededTraining.INITIAL_WEIGHTS),
+        ("auto", {"proxy": "ridge:initial+learners"}, NeededTraining.LEARNERS),
+        ("kcenter", {"labels": "none"}, NeededTraining.NOTHING),
+        ("kcenter", {}, NeededTraining.LEARNERS),
+        ("kcenter", {"weights": FILE}, NeededTraining.INITIAL_WEIGHTS),
+        ("grand", {"weights": FILE}, NeededTraining.INITIAL_WEIGHTS),
+        ("grand", {"proxy": "ridge:patches"}, NeededTraining.NOTHING),
+        ("grand", ALL | {"proxy": "ridge:patches"}, NeededTraining.LEARNERS),
+        ("grand", ALL | {"proxy": "ridge:initial"}, NeededTraining.INITIAL_WEIGHTS),
+        ("forgetting", {"proxy": "ridge:patches"}, NeededTraining.LEARNERS),
+        ("forgetting", {"weights": FILE}, NeededTraining.LEARNERS),
     ],
 )
 def test_a_request_needs_learners_only_if_it_uses_them(
-    strategy: str, asked: dict[str, Any], expected: Training
+    strategy: str, asked: dict[str, Any], expected: NeededTraining
 ) -> None:
     assert training_for(query(strategy, **asked), 1000) is expected
 

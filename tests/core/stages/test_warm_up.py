@@ -18,7 +18,7 @@ from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import CutShards
-from lipt.coordinator.compute.jobs.selection import Selected, SelectSubset
+from lipt.coordinator.compute.jobs.selection import SelectSubset, StoredSubset
 from lipt.coordinator.compute.messages import News, Progressed
 from lipt.coordinator.state.records import LearnerRecord
 from lipt.core.results import CommittedLearner, Trajectories
@@ -87,7 +87,7 @@ def by_hand(context: Context, index: int, epochs: float) -> Signals:
     return compute_signals(model.eval(), context.batches(IMAGE, "by hand"))
 
 
-def select(context: Context, pretraining: str, **options: str) -> Selected:
+def select(context: Context, pretraining: str, **options: str) -> StoredSubset:
     warm_up = WarmUp.parse(pretraining)
     return replace(question(context, **options), warm_up=warm_up).run(context)
 

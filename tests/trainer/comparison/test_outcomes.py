@@ -3,12 +3,12 @@ from math import inf
 import pytest
 
 from lipt.trainer.comparison.outcomes import (
-    Answer,
     Contrast,
     Difference,
     Gap,
     Outcome,
     Reached,
+    Verdict,
     alternatives,
     answers,
     cells,
@@ -175,7 +175,7 @@ def test_rows_have_accuracy_difference_cost_and_alternatives() -> None:
     assert lines[5].endswith("target  reached in  steps till then  time till then  choosing")
 
 
-def answer(*found: Trial) -> Answer:
+def answer(*found: Trial) -> Verdict:
     (only,) = answers(outcomes(found))
     return only
 
@@ -212,7 +212,7 @@ WINNER = trials("craig", [0.75, 0.77, 0.765])
 def test_a_baseline_at_chance_prevents_a_verdict() -> None:
     everything = trials("everything", [0.8, 0.121, 0.8], 1.0, chance=0.104)
     found = answer(*RANDOM, *WINNER, *everything)
-    assert found == Answer(
+    assert found == Verdict(
         0.1,
         "At 10% this recipe does not learn here: everything reaches 12.1%, chance is 10.4%. There "
         "is no verdict. Train for more steps, lower learning_rate, or set augmentation=none.",

@@ -4,7 +4,14 @@ from pathlib import Path
 import pytest
 
 from lipt.common.errors import ConfigError
-from lipt.trainer.comparison.trial import Cell, Plan, TrialFile, converged, label, read_trials
+from lipt.trainer.comparison.trial import (
+    Cell,
+    ComparisonPlan,
+    TrialFile,
+    converged,
+    label,
+    read_trials,
+)
 from lipt.trainer.main_training import Recipe
 from lipt.trainer.main_training.records import Evaluation
 from tests.trainer.made_up import made_up_trial
@@ -98,11 +105,11 @@ def test_a_user_s_file_is_never_overwritten(tmp_path: Path, content: bytes) -> N
 
 
 def test_the_full_data_is_trained_once_for_all_fractions() -> None:
-    plan = Plan(("craig",), (0.1, 0.3), (0, 1), "resnet8", Recipe(steps=3))
+    plan = ComparisonPlan(("craig",), (0.1, 0.3), (0, 1), "resnet8", Recipe(steps=3))
     names = ("uniform", "uniform_per_class", "resampled", "craig")
     cells = [Cell(0, name, fraction) for fraction in (0.1, 0.3) for name in names]
     assert list(plan.cells(0)) == [Cell(0, "everything", 1.0), *cells]
-    plan = Plan(("craig",), (0.1,), (0,), "resnet8", Recipe(steps=3), soft_labels=True)
+    plan = ComparisonPlan(("craig",), (0.1,), (0,), "resnet8", Recipe(steps=3), soft_labels=True)
     assert [cell.strategy for cell in plan.cells(0)] == [
         *("everything", "everything+soft", "uniform", "uniform+soft"),
         *("uniform_per_class", "uniform_per_class+soft", "resampled", "craig", "craig+soft"),

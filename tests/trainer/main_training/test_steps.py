@@ -9,7 +9,7 @@ from lipt.common.errors import DataError, SubsetError
 from lipt.common.inputs.model_input import images_in
 from lipt.common.weights.files import Weights
 from lipt.trainer.main_training import Recipe
-from lipt.trainer.main_training.steps import Examples, Steps, augmented, place_model
+from lipt.trainer.main_training.steps import Steps, TrainingExamples, augmented, place_model
 from tests.core.signals.made_up import made_up_dataset
 from tests.pretended import Pretended, brought
 from tests.trainer.made_up import made_up_subset
@@ -53,7 +53,7 @@ RECIPE = Recipe(
 def stepped(dataset: Dataset, device: torch.device, there: Pretended | None = None) -> Weights:
     """The weights after an epoch; what was waited for before its first step is forgotten."""
     model, forward_pass = place_model("resnet8", dataset, RECIPE, device, ())
-    examples = Examples(None, dataset, RECIPE, device)
+    examples = TrainingExamples(None, dataset, RECIPE, device)
     steps = Steps(model, forward_pass, RECIPE, 4)
     if there is not None:
         there.waits.clear()
@@ -86,7 +86,7 @@ def test_batches_have_the_requested_examples_in_order(
     if fixture is not None:
         request.getfixturevalue(fixture)
     subset = made_up_subset([3, 7, 12, 40, 900], [1, 2, 3, 4, 5], fingerprint=digits.fingerprint)
-    examples = Examples(subset, digits, RECIPE, CPU)
+    examples = TrainingExamples(subset, digits, RECIPE, CPU)
     positions = [torch.tensor([4, 0]), torch.tensor([1]), torch.tensor([2, 3, 1])]
     for batch, positions_B in zip(examples.batches(positions), positions, strict=True):
         ids_B = examples.ids_N[positions_B]
@@ -104,7 +104,7 @@ def test_gradients_are_clipped_to_the_recipe_s_norm(
     recipe = Recipe.model_validate(given)
     model, forward_pass = place_model("mlp", digits, recipe, CPU, ())
     before = parameters_to_vector(model.parameters()).detach()
-    (batch,) = Examples(None, digits, recipe, CPU).batches([torch.arange(64)])
+    (batch,) = TrainingExamples(None, digits, recipe, CPU).batches([torch.arange(64)])
     heavy = replace(batch, weights_B=torch.full((64,), 100.0))
     Steps(model, forward_pass, recipe, 10).take(0, heavy)
     moved = (parameters_to_vector(model.parameters()) - before).norm().item()
@@ -118,7 +118,7 @@ def test_targets_mix_label_and_soft_label(digits: Dataset) -> None:
     subset = made_up_subset(ids, fingerprint=digits.fingerprint, soft_labels=soft)
     recipe = RECIPE.model_copy(update={"soft_labels": 0.3, "augmentation": "none"})
     model, forward_pass = place_model("resnet8", digits, recipe, CPU, ())
-    examples = Examples(subset, digits, recipe, CPU)
+    examples = TrainingExamples(subset, digits, recipe, CPU)
     (batch,) = examples.batches([torch.tensor([2, 0])])
     logits = forward_pass(model, batch.examples_B)
     hard = torch.nn.functional.one_hot(digits.targets_N[torch.tensor([12, 3])], 10)
@@ -126,11 +126,11 @@ def test_targets_mix_label_and_soft_label(digits: Dataset) -> None:
     loss, _ = Steps(model, forward_pass, recipe, 1).take(0, batch).tolist()
     assert loss == pytest.approx(expected.item(), rel=1e-3)
     with pytest.raises(SubsetError, match="the subset has none"):
-        Examples(made_up_subset(ids, fingerprint=digits.fingerprint), digits, recipe, CPU)
+        TrainingExamples(made_up_subset(ids, fingerprint=digits.fingerprint), digits, recipe, CPU)
 
 
 @pytest.mark.usefixtures("no_room")
 def test_leaving_early_stops_decoding(digits: Dataset) -> None:
-    batches = Examples(None, digits, RECIPE, CPU).batches(list(torch.arange(100).split(5)))
+    batches = TrainingExamples(None, digits, RECIPE, CPU).batches(list(torch.arange(100).split(5)))
     next(batches)
     batches.close()  # type: ignore[attr-defined]  # waits for the thread, which has to end

@@ -30,7 +30,7 @@ _HERE = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True)
-class Target:
+class CertificateFlags:
     folder: Path = Option(
         "certs", help="Folder of the authority and of the certificates that it signs."
     )
@@ -52,7 +52,7 @@ def _hosts(of_what: str) -> Any:
 def init(
     *,
     hosts: list[str] | None = _hosts("the coordinator's machine, besides localhost"),
-    target: Target,
+    target: CertificateFlags,
     authority_days: int = Option(3650, min=1, max=36500, help="How long the authority is valid."),
     json: shared.Json = False,
 ) -> None:
@@ -85,7 +85,7 @@ def init(
 def coordinator(
     *,
     hosts: list[str] | None = _hosts("the coordinator's machine, besides localhost"),
-    target: Target,
+    target: CertificateFlags,
     json: shared.Json = False,
 ) -> None:
     """Make the coordinator's certificate anew, for other hosts or another year.
@@ -110,7 +110,7 @@ def _add_peer(role: Role, may: str) -> None:
         name: str = Argument(role.value, help="Name of the peer at the coordinator."),
         hosts: list[str] | None = _hosts("a worker whose metrics are scraped"),
         scores: bool = Option(False, "--scores", help="A worker's: it may score examples."),
-        target: Target,
+        target: CertificateFlags,
         json: shared.Json = False,
     ) -> None:
         from lipt.common.access.tls import utc_now

@@ -45,7 +45,7 @@ def compare(
     image_size: shared.ImageSize = None,
     model: shared.Model,
     design: Design,
-    training: shared.Training,
+    training: shared.TrainingFlags,
     out: Path = Option(
         "comparison.jsonl", "--out", "-o", help="The file of trials; an existing one is continued."
     ),
@@ -65,12 +65,12 @@ def compare(
     from lipt.common.imports import import_extra
     from lipt.trainer.comparison import compare as comparison
     from lipt.trainer.comparison.outcomes import answers, outcomes, text_tables, verdict
-    from lipt.trainer.comparison.trial import Plan
+    from lipt.trainer.comparison.trial import ComparisonPlan
     from lipt.trainer.main_training.steps import require_fingerprint
 
     # Now rather than after hours of training.
     import_extra("scipy", package="scipy", extra="report", needed_for="lipt compare")
-    plan = Plan(
+    plan = ComparisonPlan(
         strategies=shared.parse_names(design.strategies),
         fractions=_fractions(design.fractions),
         seeds=tuple(range(design.seeds)),

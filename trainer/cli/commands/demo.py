@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from lipt.common.data import Dataset
     from lipt.trainer.client.client import Client
-    from lipt.trainer.comparison.trial import Plan
+    from lipt.trainer.comparison.trial import ComparisonPlan
     from lipt.trainer.views import RunView
 
 # One label in twenty is wrong, as in real data; here on purpose. The model is that of the plan.
@@ -166,7 +166,7 @@ def _address(log: Path, check: Callable[[], None]) -> str:
 
 
 def run_experiment(
-    plan: Plan,
+    plan: ComparisonPlan,
     train: Dataset,
     test: Dataset,
     is_wrong_N: NDArray[np.bool_],
@@ -244,11 +244,11 @@ def run_experiment(
     ]
 
 
-def make_plan() -> Plan:
-    from lipt.trainer.comparison.trial import Plan
+def make_plan() -> ComparisonPlan:
+    from lipt.trainer.comparison.trial import ComparisonPlan
     from lipt.trainer.main_training import Recipe
 
-    return Plan(
+    return ComparisonPlan(
         strategies=("auto", "facility_location"),
         fractions=(FRACTION,),
         seeds=(0, 1, 2),

@@ -26,7 +26,7 @@ app = Typer(
 
 
 @dataclass(frozen=True)
-class Choice:
+class SubsetFlags:
     strategy: str = Option(
         DEFAULT_STRATEGY, "--strategy", "-s", help="A name from 'lipt strategies'."
     )
@@ -51,7 +51,7 @@ def get(
     *,
     out: Path = Option(..., "--out", "-o", help="A .npy, .json or .csv file to write."),
     run: shared.Run = "latest",
-    choice: Choice,
+    choice: SubsetFlags,
     weights: Path | None = Option(
         None, help="A safetensors file of weights to select on, in place of theta_p."
     ),
@@ -65,7 +65,7 @@ def get(
     save_and_print(out, subset, as_json=json)
 
 
-def prepare(choice: Choice, out: Path) -> dict[str, str]:
+def prepare(choice: SubsetFlags, out: Path) -> dict[str, str]:
     """The strategy's options, after a check of the size and of the file to write."""
     shared.require_size(choice.fraction, choice.budget)
     from lipt.trainer.subsets.subset import writer_of

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ExamplesFlags:
     strategy: str | None = Option(
         None, "--strategy", "-s", help="Have the coordinator choose, in place of --subset."
     )
@@ -168,10 +168,10 @@ def train(
     soft_labels: float = Option(
         0.0, min=0, max=1, help="Share of the targets that is the subset's soft labels, e.g. 0.5."
     ),
-    choice: Choice,
+    choice: ExamplesFlags,
     test: str | None = Option(None, help="Data to measure accuracy on, e.g. cifar10-test:DIR."),
     image_size: shared.ImageSize = None,
-    training: shared.Training,
+    training: shared.TrainingFlags,
     init: Literal["scratch", "initial", "pretrained"] = Option(
         _SCRATCH, help="From scratch, or from a run's weights: theta* or theta_p."
     ),

@@ -24,14 +24,14 @@ from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.selection import (
     DiagnoseData,
     MapExamples,
-    Selected,
     SelectSubset,
     ShowExamples,
+    StoredSubset,
     principal_components,
     scaled_to_box,
 )
-from lipt.core.diagnosis.diagnosis import Diagnosis
-from lipt.core.proxies.proxy import Proxy
+from lipt.core.diagnosis.diagnosis import DiagnosisFile
+from lipt.core.proxies.proxy import SOUP, Proxy
 from lipt.core.selection.select import STRATEGIES
 from lipt.core.selection.selection import Selection, unweighted
 from lipt.core.selection.strategy import FEATURES, SIGNALS, Cost, Growth, Need, Strategy
@@ -88,7 +88,7 @@ def weights(context: Context) -> BlobName:
 def select(
     context: Context, weights: BlobName, monkeypatch: pytest.MonkeyPatch
 ) -> Any:  # (probe, features=...) -> Selected
-    def run(probe: Probe, **job: Any) -> Selected:
+    def run(probe: Probe, **job: Any) -> StoredSubset:
         for module in (choice, question):
             monkeypatch.setattr(module, "find_strategy", lambda _: probe.strategy())
         return job_of("probe", **{"weights": weights, "budget": 10, **job}).run(context)
@@ -195,7 +195,7 @@ def test_missing_paired_features_are_an_error(context: Context, select: Any) -> 
 
 def test_without_labels_all_examples_have_one_class(context: Context, select: Any) -> None:
     probe = Probe(FEATURES | {Need.DUPLICATES})
-    selected = select(probe, weights=NOWHERE, unlabelled=True, proxy="ridge:patches")
+    selected = select(probe, weights=NOWHERE, unlabelled=True, proxy=Proxy.parse("ridge:patches"))
     assert probe.seen.labels_N.tolist() == [0] * NUM_EXAMPLES
     assert probe.seen.errors_NC.shape == (NUM_EXAMPLES, 0)
     assert probe.seen.features_ND.shape == (NUM_EXAMPLES, 2048)
@@ -210,7 +210,7 @@ def test_without_labels_all_examples_have_one_class(context: Context, select: An
 @pytest.mark.parametrize("need", [Need.SIGNALS, Need.GRADIENT_NORMS, Need.VALIDATION])
 def test_without_labels_label_signals_are_refused(select: Any, need: Need) -> None:
     with pytest.raises(SignalsError, match="'probe' needs"):
-        select(Probe(frozenset({need})), unlabelled=True, proxy="ridge:patches")
+        select(Probe(frozenset({need})), unlabelled=True, proxy=Proxy.parse("ridge:patches"))
 
 
 @pytest.fixture(scope="module")
@@ -256,9 +256,7 @@ def job_of(name: str, **others: Any) -> SelectSubset:
 def unlabelled(name: str, **others: Any) -> SelectSubset:
     query = SubsetQuery("", name, None, 40, None, {}, None, features=others.get("features"))
     options, proxy = without_labels(STRATEGIES[name], {}, query)
-    named = None if proxy.is_own_head else str(proxy)
-    given = tuple(options.items())
-    return job_of(name, options=given, proxy=named, unlabelled=True, **others)
+    return job_of(name, options=tuple(options.items()), proxy=proxy, unlabelled=True, **others)
 
 
 @pytest.mark.parametrize(
@@ -275,7 +273,7 @@ def test_permuted_labels_give_the_same_subset(small: Context, permuted: Context,
 @pytest.mark.parametrize("name", ["facility_location", "sas"])
 def test_with_labels_permuted_ones_matter(small: Context, permuted: Context, name: str) -> None:
     # The test above would see them come in.
-    job = job_of(name, proxy="ridge:patches")
+    job = job_of(name, proxy=Proxy.parse("ridge:patches"))
     assert job.run(small).blob != job.run(permuted).blob
 
 
@@ -285,13 +283,13 @@ def test_own_features_are_not_scaled(small: Context, permuted: Context) -> None:
     own = pack({"features": drawn_N2 * torch.tensor([1000.0, 1.0])})
     features = small.blobs.put_bytes(own)
     job = unlabelled("kcenter", features=features)
-    assert job.proxy is None
+    assert job.proxy == SOUP
     first = job.run(small)
     assert first.manifest["proxy"] == {"proxy": None}
     assert job.run(permuted).blob == first.blob
     # The same as with labels that are not read.
     assert job_of("kcenter", features=features).run(small).blob == first.blob
-    assert replace(job, proxy="ridge:user").run(small).blob != first.blob
+    assert replace(job, proxy=Proxy.parse("ridge:user")).run(small).blob != first.blob
 
 
 SOURCES = Sources(CONFIG, None, None)
@@ -309,10 +307,10 @@ def flipped(small: Context) -> Context:
     return holding(small, in_memory("flipped", plain.class_names, labels_N, "print", images))
 
 
-def diagnosed(context: Context) -> Diagnosis:
+def diagnosed(context: Context) -> DiagnosisFile:
     made = DiagnoseData(SOURCES, Proxy.parse("ridge:patches")).run(context)
     assert made.device == "cpu"
-    return Diagnosis.load(context.blobs.verified_path(made.blob))
+    return DiagnosisFile.load(context.blobs.verified_path(made.blob))
 
 
 def test_wrong_labels_and_duplicates_are_found_without_a_run(flipped: Context) -> None:

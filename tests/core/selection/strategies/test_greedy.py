@@ -20,7 +20,7 @@ from lipt.core.selection.strategies.greedy import (
     milo,
 )
 from lipt.core.selection.strategies.latent_classes import clip_score, clipcov, pair_terms, sas
-from lipt.core.selection.vectors import CosineKernel, Rows, Space, in_space
+from lipt.core.selection.vectors import CosineKernel, ProductRows, Space, in_space
 from lipt.core.signals.signals import Signals, required
 from tests.core.selection.builders import (
     at_angles,
@@ -34,7 +34,7 @@ spaces = pytest.mark.parametrize("space", ["features", "gradients"])
 
 
 def similarities(signals: Signals, space: Space) -> Tensor:
-    return CosineKernel(Rows(in_space(signals, space))).rows(torch.arange(len(signals)))
+    return CosineKernel(ProductRows(in_space(signals, space))).rows(torch.arange(len(signals)))
 
 
 def greedily(num_examples: int, value: Callable[[list[int]], float]) -> list[int]:
