@@ -22,10 +22,11 @@ from rich.table import Table
 from torch.nn import functional
 
 import lipt
-from lipt.common.data import Dataset, open_dataset
 from lipt.core.pipeline import choose, pretrain
 from lipt.core.stages.question import SubsetQuery
 from lipt.core.workspace import InMemory
+from lipt.data.dataset import Dataset
+from lipt.data.loading import open_dataset
 from lipt.pretraining import Pretrained
 from lipt.trainer.main_training import Recipe, Schedule, fit
 from tests.golden.datasets import cifar10_folder

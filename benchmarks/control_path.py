@@ -41,8 +41,8 @@ from lipt import Client
 from lipt.common.access.tokens import WORKER_SECRET
 from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto, fill_chunk
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR
-from lipt.common.weights.encodings import encode_sparse
-from lipt.core.learner.learner import masks_of_largest
+from lipt.core.pretraining.pruning import masks_of_largest
+from lipt.models.encodings import encode_sparse
 from lipt.v1 import blob_pb2, blob_pb2_grpc, worker_pb2, worker_pb2_grpc
 
 NUM_EXAMPLES, NUM_CLASSES = 24_000, 10

@@ -31,9 +31,9 @@ from rich.table import Table
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from lipt.common.data.dataset import Dataset
-from lipt.common.models import build_model
 from lipt.common.process.devices import device_name, resolve_device
+from lipt.data.dataset import Dataset
+from lipt.models.registry import build_model
 from lipt.trainer.main_training import Recipe, Schedule, fit
 from tests.in_memory import in_memory
 

@@ -32,11 +32,11 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 from torchvision import transforms
 
-from lipt.common.data import open_dataset
-from lipt.common.data.dataset import Dataset
-from lipt.common.inputs.specs import ImageSpec
-from lipt.common.models import build_model
 from lipt.common.process.devices import resolve_device
+from lipt.data.dataset import Dataset
+from lipt.data.inputs.specs import ImageSpec
+from lipt.data.loading import open_dataset
+from lipt.models.registry import build_model
 from lipt.trainer.main_training import Recipe, Schedule, fit
 from tests.in_memory import in_memory
 

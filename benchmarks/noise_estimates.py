@@ -24,12 +24,12 @@ import torch
 from numpy.typing import NDArray
 from sklearn import datasets
 
-from lipt.common.data import open_dataset
 from lipt.core.diagnosis.label_errors import find_label_errors
 from lipt.core.proxies.ridge import class_weights, fit_inverse_temperature, leave_one_out
 from lipt.core.proxies.untrained import draw_filters, patch_features
 from lipt.core.signals.compute import errors_of
 from lipt.core.signals.signals import Signals
+from lipt.data.loading import open_dataset
 from tests.golden.datasets import cifar10_folder
 
 Drawn = np.random.Generator

@@ -22,7 +22,7 @@ from rich.table import Table
 import lipt
 from benchmarks.choice_price import epoch_seconds
 from benchmarks.photos import write_photos
-from lipt.common.data import open_data
+from lipt.data.loading import open_data
 from lipt.pretraining import default_model
 
 _FRACTION = 0.1

@@ -34,15 +34,9 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.computation import computation
 from lipt.common.config.run_config import LearnersConfig, RunConfig, SoupConfig, SoupMethod
 from lipt.common.config.settings import load_settings
-from lipt.common.config.tasks import LearnerTask
-from lipt.common.data import open_dataset, open_shard
-from lipt.common.data.shard import Shard
-from lipt.common.inputs.model_input import images_in, to_model_input
-from lipt.common.inputs.specs import call_model
 from lipt.common.states import LearnerState, RunState
 from lipt.common.subsets import unpack
-from lipt.common.weights.encodings import encode_sparse
-from lipt.common.weights.files import specs_of
+from lipt.common.tensor_files import specs_of
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import (
     CutShards,
@@ -55,8 +49,14 @@ from lipt.coordinator.dispatch.intake import Reference, check_learner, trained_n
 from lipt.coordinator.runs.transitions import LearnerResult, done, with_result
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
-from lipt.core.learner.learner import train_learner
+from lipt.core.pretraining.learner import train_learner
 from lipt.core.stages.question import SubsetQuery, question_of
+from lipt.core.tasks import LearnerTask
+from lipt.data.inputs.model_input import images_in, to_model_input
+from lipt.data.inputs.specs import call_model
+from lipt.data.loading import open_dataset
+from lipt.data.shard import Shard, open_shard
+from lipt.models.encodings import encode_sparse
 
 TRAIN, TEST = "digits-train", "digits-test"
 NUM_LEARNERS = 10

@@ -21,11 +21,11 @@ from torch import Tensor
 
 import lipt
 from lipt.common.config.run_config import SoupMethod, merge
-from lipt.common.data import Dataset
-from lipt.common.targets.values import Tally
-from lipt.core.evaluation import Evaluator
 from lipt.core.pipeline import merge_learners, model_inputs
+from lipt.core.pretraining.evaluation import Evaluator
 from lipt.core.workspace import InMemory
+from lipt.data.dataset import Dataset
+from lipt.data.targets.values import Tally
 
 _CIFAR = f"parquet:{os.environ.get('LIPT_DATA', 'data')}/cifar10-jpeg/train.parquet"
 # The paper's first: the others are compared with it.

@@ -32,7 +32,7 @@ from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.files import StateLock
 from lipt.coordinator.storage import StateStorage, open_accounts
 from lipt.coordinator.subsets import Answers
-from lipt.core.evaluation import batch_size_for
+from lipt.core.pretraining.evaluation import batch_size_for
 from lipt.core.proxies.features import backbone_identity
 
 logger = logging.getLogger(__name__)

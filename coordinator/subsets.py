@@ -17,7 +17,6 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import OtherDataError, StateError, UnknownBlobError
-from lipt.common.inputs.specs import standardized_columns
 from lipt.common.observability.logs import log_about
 from lipt.common.observability.metrics import Meters
 from lipt.common.observability.tracing import span
@@ -49,6 +48,7 @@ from lipt.core.stages.question import (
     question_of,
     training_for,
 )
+from lipt.data.inputs.specs import standardized_columns
 
 logger = logging.getLogger(__name__)
 

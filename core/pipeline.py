@@ -22,30 +22,35 @@ from torch import Tensor
 from lipt.common.blobs.blob import BlobName
 from lipt.common.computation import computation
 from lipt.common.config.run_config import RunConfig, SoupMethod
-from lipt.common.config.tasks import LearnerTask
-from lipt.common.data import input_format, pack_shard
-from lipt.common.data.shard import open_shard
 from lipt.common.determinism import derive_seed
 from lipt.common.errors import DivergedError
-from lipt.common.inputs.specs import InputFormat
-from lipt.common.models.head import freeze, head_names
 from lipt.common.observability.tracing import span
 from lipt.common.states import Divergence
-from lipt.common.weights.checkpoints import read_checkpoint
-from lipt.common.weights.encodings import encode_weights
-from lipt.common.weights.files import Weights, pack, specs_of
-from lipt.core.call_parts import Part
-from lipt.core.evaluation import Evaluator, OpenWeights, num_evaluated_together
-from lipt.core.learner.learner import train_learner
-from lipt.core.results import CommittedLearner, PretrainingState, divergence_message, pack_initial
-from lipt.core.sharding import draw_densities, draw_shards
-from lipt.core.soup import OnIngredient, Soup, greedy_soup, uniform_soup
+from lipt.common.tensor_files import Weights, pack, specs_of
+from lipt.core.call_parts import CallPart
+from lipt.core.pretraining.evaluation import Evaluator, OpenWeights, num_evaluated_together
+from lipt.core.pretraining.initialization import initialize
+from lipt.core.pretraining.learner import train_learner
+from lipt.core.pretraining.results import (
+    CommittedLearner,
+    PretrainingState,
+    divergence_message,
+    pack_initial,
+)
+from lipt.core.pretraining.sharding import draw_densities, draw_shards
+from lipt.core.pretraining.soup import OnIngredient, Soup, greedy_soup, uniform_soup
 from lipt.core.stages.choice import Chosen
 from lipt.core.stages.choice import choose as answer
 from lipt.core.stages.evidence import needs_learners
 from lipt.core.stages.question import Question, SubsetQuery, question_of
-from lipt.core.training import initialize
+from lipt.core.tasks import LearnerTask
 from lipt.core.workspace import InMemory, Workspace
+from lipt.data.dataset import input_format
+from lipt.data.inputs.specs import InputFormat
+from lipt.data.shard import open_shard, pack_shard
+from lipt.models.checkpoints import read_checkpoint
+from lipt.models.encodings import encode_weights
+from lipt.models.head import freeze, head_names
 
 logger = logging.getLogger(__name__)
 
@@ -221,7 +226,7 @@ def one_learner(
     content = pack_shard(dataset, ids)
     number = learners.num_learners
     activity, share = f"training learner {index + 1} of {number}", 1 / number
-    report = workspace.progress(activity, Part.LEARNERS, index * share, share)
+    report = workspace.progress(activity, CallPart.LEARNERS, index * share, share)
     made = train_learner(
         task,
         initial,

@@ -20,15 +20,9 @@ from torch import Tensor, nn
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
-from lipt.common.data import Dataset
 from lipt.common.determinism import derive_generator, derive_seed
 from lipt.common.errors import WeightsError
-from lipt.common.inputs.model_input import Stored
-from lipt.common.inputs.specs import InputFormat
-from lipt.common.models import build_model, lay_out
-from lipt.common.models.head import frozen_names
-from lipt.common.signals.passes import Batches
-from lipt.common.weights.files import (
+from lipt.common.tensor_files import (
     KeptValue,
     Weights,
     read_container,
@@ -36,13 +30,19 @@ from lipt.common.weights.files import (
     specs_of,
     unusable,
 )
-from lipt.core.call_parts import CallParts, Part
-from lipt.core.evaluation import batch_size_for
+from lipt.core.call_parts import CallPart, CallParts
+from lipt.core.passes import Batches
+from lipt.core.pretraining.evaluation import batch_size_for
+from lipt.core.pretraining.results import open_learner
+from lipt.core.pretraining.sharding import Split, split_validation
 from lipt.core.proxies.features import Backbone
-from lipt.core.results import open_learner
-from lipt.core.sharding import Split, split_validation
 from lipt.core.signals.probabilities import PROBABILITIES
 from lipt.core.signals.signals import UserFeatures, read_user_features
+from lipt.data.dataset import Dataset
+from lipt.data.inputs.model_input import Stored
+from lipt.data.inputs.specs import InputFormat
+from lipt.models.head import frozen_names
+from lipt.models.registry import build_model, lay_out
 
 # Called with an activity, the amount done, and the total.
 OnProgress = Callable[[str, int, int], None]
@@ -156,7 +156,7 @@ class Workspace(ABC):
         return self.dataset.id_mapping.by_position(file.tensor(PROBABILITIES))
 
     def progress(
-        self, activity: str, part: Part | None = None, before: float = 0.0, share: float = 1.0
+        self, activity: str, part: CallPart | None = None, before: float = 0.0, share: float = 1.0
     ) -> Callable[[int, int], None]:
         """A callback for (done, total) that reports under one name.
 

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from lipt.common.data import open_dataset
+from lipt.data.loading import open_dataset
 from lipt import Client, Recipe, fit
 
 dataset = open_dataset("mine:data", allowed_modules=["mine"])

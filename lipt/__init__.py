@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from lipt.calls import diagnose as diagnose
     from lipt.calls import select as select
     from lipt.common.config.run_config import PRESETS as PRESETS
-    from lipt.common.data.sources.pairs import open_pairs as open_pairs
     from lipt.common.states import RunState as RunState
     from lipt.core.selection.select import strategy as strategy
     from lipt.core.selection.selection import Selection as Selection
     from lipt.core.selection.strategy import Strategy as Strategy
     from lipt.core.signals.signals import Signals as Signals
+    from lipt.data.sources.pairs import open_pairs as open_pairs
     from lipt.pretraining import Pretrained as Pretrained
     from lipt.pretraining import open_dataset as open_dataset
     from lipt.pretraining import pretrain as pretrain
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "lipt.calls": "Comparison clean compare diagnose select",
     "lipt.common.config.run_config": "PRESETS",
-    "lipt.common.data.sources.pairs": "open_pairs",
+    "lipt.data.sources.pairs": "open_pairs",
     "lipt.common.states": "RunState",
     "lipt.core.selection.select": "strategy",
     "lipt.core.selection.selection": "Selection",

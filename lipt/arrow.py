@@ -20,22 +20,22 @@ from torch import Tensor, nn
 
 from lipt.common.computation import computation
 from lipt.common.config.run_config import RunConfig
-from lipt.common.data import Dataset, input_format
-from lipt.common.data.sources.rows import EncodedRows
 from lipt.common.determinism import derive_seed
 from lipt.common.errors import ConfigError, DataError, SignalsError
 from lipt.common.imports import import_extra
-from lipt.common.inputs.specs import ImageFormat, ImageSpec
-from lipt.common.models.registry import load_model
-from lipt.common.signals.passes import Batches
 from lipt.common.subsets import resolve_budget, subset_digest
-from lipt.common.targets.kinds import TargetKind
-from lipt.core.evaluation import batch_size_for
+from lipt.core.passes import Batches
+from lipt.core.pretraining.evaluation import batch_size_for
+from lipt.core.pretraining.sharding import split_validation
 from lipt.core.selection.select import find_strategy, select
 from lipt.core.selection.strategies.scores import error_norms, last_layer_norms
-from lipt.core.sharding import split_validation
 from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.signals import STORAGE_LIMITS, Signals
+from lipt.data.dataset import Dataset, input_format
+from lipt.data.inputs.specs import ImageFormat, ImageSpec
+from lipt.data.sources.rows import EncodedRows
+from lipt.data.targets.kinds import TargetKind
+from lipt.models.registry import load_model
 from lipt.trainer.subsets.subset import Subset
 
 pa, pc = (

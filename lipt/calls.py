@@ -244,8 +244,8 @@ def compare(
     Raises:
         MissingExtraError: scipy, of the extra `report`, is not installed.
     """
-    from lipt.common.data.loading import open_set
     from lipt.common.imports import import_extra, modules_of
+    from lipt.data.loading import open_set
 
     # Fail now, not after hours of training.
     import_extra("scipy", package="scipy", extra="report", needed_for="lipt.compare")

@@ -16,29 +16,30 @@ from torch import Tensor
 from lipt.common.blobs.blob import BlobName
 from lipt.common.computation import computation
 from lipt.common.config.run_config import RunConfig
-from lipt.common.data import Dataset, pack_shard
-from lipt.common.inputs.specs import InputFormat
-from lipt.common.models import find_head
-from lipt.common.models.footprint import ModelFigures
-from lipt.common.planning import INPUT_BYTES, PROCESS_BYTES, STEP_IMAGES
 from lipt.common.process import this_machine
+from lipt.common.tensor_files import copy_to_cpu
 from lipt.common.text import format_bytes
-from lipt.common.weights.files import copy_to_cpu
 from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.runs.plan import RunPlan, plan_here, resident_bytes, result_bytes
 from lipt.core.diagnosis.duplicates import are_pictures
-from lipt.core.evaluation import Evaluator, num_evaluated_together
 from lipt.core.pipeline import model_inputs, one_learner
+from lipt.core.planning import INPUT_BYTES, PROCESS_BYTES, STEP_IMAGES
+from lipt.core.pretraining.evaluation import Evaluator, num_evaluated_together
+from lipt.core.pretraining.results import PretrainingState
 from lipt.core.proxies.features import MAX_WIDTH
 from lipt.core.proxies.proxy import FeatureKind, passes_of
 from lipt.core.proxies.untrained import NUM_FILTERS
-from lipt.core.results import PretrainingState
 from lipt.core.selection.select import find_strategy
 from lipt.core.selection.solvers.representatives import MATRIX_BYTES
 from lipt.core.selection.strategy import Growth, Need
 from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.signals import STORAGE_LIMITS
 from lipt.core.stages.question import Question, SubsetQuery, question_of
+from lipt.data.dataset import Dataset
+from lipt.data.inputs.specs import InputFormat
+from lipt.data.shard import pack_shard
+from lipt.models.footprint import ModelFigures
+from lipt.models.head import find_head
 from lipt.pretraining import Pretrained
 from lipt.trainer.formatting import table_lines
 

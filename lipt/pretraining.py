@@ -26,26 +26,27 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.computation import computed
 from lipt.common.config.run_config import RunConfig, merge
 from lipt.common.config.values import dump, validate
-from lipt.common.data import Dataset, open_data
 from lipt.common.errors import ConfigError
 from lipt.common.imports import call_by_name_or_place, modules_of
-from lipt.common.inputs.specs import ImageSpec, InputSpec, standardized_columns
-from lipt.common.models.head import HEAD
-from lipt.common.models.own import copy_of, in_float32_if_needed
 from lipt.common.process.devices import resolve_device
-from lipt.common.weights.files import Weights, copy_to_cpu, pack
-from lipt.core.call_parts import CallParts, Part
+from lipt.common.tensor_files import Weights, copy_to_cpu, pack
+from lipt.core.call_parts import CallPart, CallParts
 from lipt.core.pipeline import PretrainingResult, begin, can_choose, choose, without_training
 from lipt.core.pipeline import pretrain as pretrain_all
+from lipt.core.pretraining.results import Ingredient
+from lipt.core.pretraining.sharding import fit_defaults, split_validation
 from lipt.core.proxies.proxy import Proxy
-from lipt.core.results import Ingredient
-from lipt.core.sharding import fit_defaults, split_validation
 from lipt.core.signals.probabilities import PROBABILITIES, read_probabilities
 from lipt.core.stages.choice import manifest_of
 from lipt.core.stages.diagnosis import diagnose
 from lipt.core.stages.evidence import training_passes
 from lipt.core.stages.question import NeededTraining, Sources, SubsetQuery, training_for
 from lipt.core.workspace import InMemory
+from lipt.data.dataset import Dataset
+from lipt.data.inputs.specs import ImageSpec, InputSpec, standardized_columns
+from lipt.data.loading import open_data
+from lipt.models.head import HEAD
+from lipt.models.own import copy_of, in_float32_if_needed
 from lipt.trainer.arguments import checked
 from lipt.trainer.client.sources import Features, features_source, option_text
 from lipt.trainer.diagnosis.diagnosis import Diagnosis, read_diagnosis
@@ -247,7 +248,7 @@ class Pretrained:
                 probabilities=self._keep_probabilities(pred_probs),
             )
             trained = self._train(self._training_for(query))
-            self.workspace.parts.leave_out(Part.LEARNERS)
+            self.workspace.parts.leave_out(CallPart.LEARNERS)
             return self._chosen(trained, query)
 
     @checked
@@ -272,7 +273,7 @@ class Pretrained:
     @computed
     def train(self) -> None:
         """Train and merge the learners, unless they are trained."""
-        with self._progress_shown(CallParts({Part.LEARNERS: 1.0})):
+        with self._progress_shown(CallParts({CallPart.LEARNERS: 1.0})):
             self._train(NeededTraining.LEARNERS)
 
     @property

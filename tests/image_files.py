@@ -10,8 +10,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from lipt.common.data.shard import EncodedImages
-from lipt.common.inputs.specs import ImageFormat
+from lipt.data.inputs.specs import ImageFormat
+from lipt.data.shard import EncodedImages
 
 FORMAT = ImageFormat(3, 4, 5, (0.0,) * 3, (1.0,) * 3)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from lipt.common.data import Dataset
-from lipt.common.data.sources.rows import ArrayRows
-from lipt.common.inputs.specs import ImageSpec
+from lipt.data.dataset import Dataset
+from lipt.data.inputs.specs import ImageSpec
+from lipt.data.sources.rows import ArrayRows
 
 
 def in_memory(

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from torch import Tensor
 
-from lipt.core.evaluation import OpenWeights, Scored
-from lipt.core.soup import Evaluate
+from lipt.core.pretraining.evaluation import OpenWeights, Scored
+from lipt.core.pretraining.soup import Evaluate
 
 
 def one_by_one(score: Callable[[Mapping[str, Tensor]], Scored]) -> Evaluate:

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from lipt.common.data import open_dataset
+from lipt.data.loading import open_dataset
 
 Pairs = list[tuple[Tensor, int]]
 _DIGITS = open_dataset("digits")

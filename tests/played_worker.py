@@ -12,12 +12,12 @@ from safetensors.torch import load_file
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import Transfers
-from lipt.common.config.tasks import LearnerTask, ScoringTask
-from lipt.common.data import Dataset
-from lipt.common.signals.passes import data_proof, encode_range
-from lipt.common.weights.encodings import encode_sparse
-from lipt.common.weights.files import Weights
-from lipt.core.learner.learner import masks_of_largest
+from lipt.common.tensor_files import Weights
+from lipt.core.passes import data_proof, encode_range
+from lipt.core.pretraining.pruning import masks_of_largest
+from lipt.core.tasks import LearnerTask, ScoringTask
+from lipt.data.dataset import Dataset
+from lipt.models.encodings import encode_sparse
 from lipt.v1 import worker_pb2
 from lipt.worker.client import Assignment, CoordinatorClient
 from lipt.worker.settings import WorkerSettings

@@ -29,8 +29,14 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lipt.common.computation import computation
-from lipt.common.data import Dataset, input_format
-from lipt.common.data.sources.files import (
+from lipt.common.determinism import derive_generator, derive_seed, seeded_generators
+from lipt.common.errors import ConfigError, DataError
+from lipt.common.process.devices import resolve_device
+from lipt.common.tensor_files import bytes_of, pack
+from lipt.data.dataset import Dataset, input_format
+from lipt.data.images.formats import crop_flip, mild_augmentation, to_image
+from lipt.data.inputs.specs import ImageFormat, ImageSpec
+from lipt.data.sources.files import (
     CLASS_NAMES,
     FILE_NAME,
     IMAGES,
@@ -40,14 +46,8 @@ from lipt.common.data.sources.files import (
     DistilledFile,
     read_distilled,
 )
-from lipt.common.determinism import derive_generator, derive_seed, seeded_generators
-from lipt.common.errors import ConfigError, DataError
-from lipt.common.images.formats import crop_flip, mild_augmentation, to_image
-from lipt.common.inputs.specs import ImageFormat, ImageSpec
-from lipt.common.models import build_model
-from lipt.common.process.devices import resolve_device
-from lipt.common.targets.kinds import TargetKind
-from lipt.common.weights.files import bytes_of, pack
+from lipt.data.targets.kinds import TargetKind
+from lipt.models.registry import build_model
 from lipt.trainer.files import write_atomically
 from lipt.trainer.formatting import differences
 from lipt.trainer.main_training.steps import require_for

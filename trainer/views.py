@@ -25,7 +25,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lipt.common.states import LearnerPhase, LearnerState, RunState
-from lipt.common.targets.kinds import TargetKind
+from lipt.data.targets.kinds import TargetKind
 
 if TYPE_CHECKING:  # pydantic takes 0.1 s, and only readers of a configuration need it
     from google.protobuf.message import Message

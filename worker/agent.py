@@ -12,7 +12,6 @@ from contextvars import copy_context
 from functools import partial
 
 from lipt.common.access.tls import TlsFiles
-from lipt.common.config.tasks import ScoringTask
 from lipt.common.errors import (
     DivergedError,
     IncompatibleProtocolError,
@@ -28,6 +27,7 @@ from lipt.common.observability.logs import logging_about
 from lipt.common.observability.tracing import attached
 from lipt.common.process.devices import device_name
 from lipt.common.states import Divergence
+from lipt.core.tasks import ScoringTask
 from lipt.worker.assignment import Worker
 from lipt.worker.client import POLL_SECONDS, Assignment, LeaseKeeper
 from lipt.worker.instruments import LEARNERS, RANGES, LearnerOutcome, Phase

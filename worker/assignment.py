@@ -17,8 +17,6 @@ from lipt.common.backoff import RetryLevels, RetryPolicy
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import Transfers
-from lipt.common.config.tasks import LearnerTask, ScoringTask
-from lipt.common.data import Dataset, open_dataset, open_shard, without_quarantined
 from lipt.common.errors import (
     ConfigError,
     ForeignBlobError,
@@ -33,15 +31,13 @@ from lipt.common.errors import (
     UnknownBlobError,
     UnreachableError,
 )
-from lipt.common.inputs.specs import ImageFormat, spec_of
-from lipt.common.models import build_model
-from lipt.common.models.footprint import ModelFigures, measure_model
-from lipt.common.models.head import frozen_names
-from lipt.common.models.registry import build_without_values, load_model
 from lipt.common.observability.logs import Events
 from lipt.common.observability.metrics import Meters, Phases
 from lipt.common.observability.tracing import span
-from lipt.common.planning import (
+from lipt.common.process import Machine
+from lipt.common.tensor_files import Weights, read_weights, specs_of
+from lipt.core.passes import data_proof, encode_range, score_range
+from lipt.core.planning import (
     Limit,
     Part,
     PlannedCost,
@@ -49,11 +45,16 @@ from lipt.common.planning import (
     learner_threads,
     violation,
 )
-from lipt.common.process import Machine
-from lipt.common.signals.passes import data_proof, encode_range, score_range
-from lipt.common.weights.encodings import encode_weights
-from lipt.common.weights.files import Weights, read_weights, specs_of
-from lipt.core.learner.learner import train_learner
+from lipt.core.pretraining.learner import train_learner
+from lipt.core.tasks import LearnerTask, ScoringTask
+from lipt.data.dataset import Dataset, without_quarantined
+from lipt.data.inputs.specs import ImageFormat, spec_of
+from lipt.data.loading import open_dataset
+from lipt.data.shard import open_shard
+from lipt.models.encodings import encode_weights
+from lipt.models.footprint import ModelFigures, measure_model
+from lipt.models.head import frozen_names
+from lipt.models.registry import build_model, build_without_values, load_model
 from lipt.v1 import worker_pb2
 from lipt.worker.client import Assignment, CoordinatorClient, LeaseKeeper
 from lipt.worker.instruments import BLOB_BYTES, EXAMPLES, STEPS, WAITED, Phase

@@ -16,7 +16,6 @@ import torch
 from lipt.common.access.tokens import WORKER_SECRET
 from lipt.common.backoff import RetryLevels
 from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto
-from lipt.common.config.tasks import LearnerTask, ScoringTask
 from lipt.common.config.values import validate
 from lipt.common.errors import LiptError, StaleLeaseError, UnknownRunError, from_rpc_error
 from lipt.common.observability.logs import Events
@@ -25,6 +24,7 @@ from lipt.common.process.devices import device_name, versions_on
 from lipt.common.rpc.channel import LongPoll, with_metadata
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, fill_message, message_to_dict
 from lipt.common.states import Divergence
+from lipt.core.tasks import LearnerTask, ScoringTask
 from lipt.v1 import blob_pb2_grpc, worker_pb2, worker_pb2_grpc
 from lipt.worker.settings import WorkerSettings
 

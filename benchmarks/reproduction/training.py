@@ -30,11 +30,12 @@ from benchmarks.reproduction.cells import (
     name_of,
     with_defaults,
 )
-from lipt.common.data import Dataset, open_dataset
 from lipt.common.errors import LiptError
 from lipt.common.process.devices import device_name, resolve_device, versions
 from lipt.common.states import RunState
 from lipt.common.subsets import budget_from_fraction
+from lipt.data.dataset import Dataset
+from lipt.data.loading import open_dataset
 from lipt.trainer.client.client import Client
 from lipt.trainer.main_training import Schedule, TrainingPaused, evenly, fit
 from lipt.trainer.main_training.training import MakeSubsetSource, SubsetSource

@@ -19,11 +19,11 @@ from benchmarks.value.parallel_training import Lanes, Training
 from benchmarks.value.pipeline import chosen
 from benchmarks.value.settings import Dirty, make, original
 from benchmarks.value.training import Result, Results, as_dataset, described, own_subset
-from lipt.common.data import Dataset
 from lipt.common.determinism import derive_seed
-from lipt.common.models import build_model
 from lipt.common.process.devices import device_name
 from lipt.common.subsets import budget_from_fraction
+from lipt.data.dataset import Dataset
+from lipt.models.registry import build_model
 from lipt.trainer.subsets.subset import Subset
 
 _NUM_LANES = 16

@@ -8,8 +8,8 @@ import torch
 
 import lipt
 from benchmarks.value.cells import Cell
-from lipt.common.data import Dataset
 from lipt.common.errors import LiptError
+from lipt.data.dataset import Dataset
 from lipt.trainer.subsets.subset import Subset
 
 # The learners', whatever main training's is.

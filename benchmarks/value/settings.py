@@ -19,8 +19,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lipt.common.data import open_dataset
 from lipt.common.determinism import derive_generator
+from lipt.data.loading import open_dataset
 
 DATA = ("cifar10-20k", "cifar10-jpeg", "digits", "mnist5k")
 HELD_OUT = frozenset({"mnist5k"})

@@ -16,12 +16,12 @@ from benchmarks import json_lines
 from benchmarks.value.cells import FIELDS, Cell, recipe_of
 from benchmarks.value.pipeline import chosen
 from benchmarks.value.settings import Dirty, Images, make, original
-from lipt.common.data import Dataset
-from lipt.common.data.sources.rows import fingerprint
 from lipt.common.determinism import derive_seed
 from lipt.common.subsets import budget_from_fraction, subset_digest
 from lipt.core.selection.select import find_strategy, select
 from lipt.core.signals.signals import labels_only
+from lipt.data.dataset import Dataset
+from lipt.data.sources.rows import fingerprint
 from lipt.trainer.main_training import Schedule, fit
 from lipt.trainer.resampling.samplers import RepeatedRandom
 from lipt.trainer.subsets.subset import Subset

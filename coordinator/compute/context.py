@@ -27,16 +27,17 @@ from lipt.common.blobs.files import (
 )
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import RunConfig
-from lipt.common.data import Dataset, open_dataset, without_quarantined
-from lipt.common.data.sources.rows import Rows
 from lipt.common.errors import DataError, LiptError, OtherDataError, StateError
-from lipt.common.inputs.specs import InputSpec
 from lipt.common.process.devices import resolve_device
-from lipt.common.targets.values import OtherTarget, SingleLabel, Target
 from lipt.coordinator.compute.messages import MAX_LIGHT_BYTES, HeavyJobError, News, Progressed
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.core.proxies.features import Backbone, load_backbone
 from lipt.core.workspace import KeptT, Key, Workspace
+from lipt.data.dataset import Dataset, without_quarantined
+from lipt.data.inputs.specs import InputSpec
+from lipt.data.loading import open_dataset
+from lipt.data.sources.rows import Rows
+from lipt.data.targets.values import OtherTarget, SingleLabel, Target
 
 logger = logging.getLogger(__name__)
 

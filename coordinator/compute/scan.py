@@ -41,20 +41,20 @@ from torch import Tensor, nn
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.files import make_directory, state_errors, write_durably
 from lipt.common.config.run_config import RunConfig
-from lipt.common.config.tasks import ScoringTask
 from lipt.common.errors import LiptError
-from lipt.common.inputs.specs import ColumnsFormat, ImageFormat, InputFormat
-from lipt.common.models import find_head
 from lipt.common.process.devices import device_name, kind_of, versions_on
-from lipt.common.signals.passes import data_proof, encode_range, read_range, score_range
-from lipt.common.targets.values import MultiLabel, Regression
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.messages import ScanClosed, ScanNews
 from lipt.coordinator.settings import ScoringWorkers
+from lipt.core.passes import data_proof, encode_range, read_range, score_range
 from lipt.core.signals.compute import empty_signals
 from lipt.core.signals.signals import STORAGE_LIMITS, Signals
 from lipt.core.stages.warm_up import model_signals
+from lipt.core.tasks import ScoringTask
 from lipt.core.workspace import model_seed
+from lipt.data.inputs.specs import ColumnsFormat, ImageFormat, InputFormat
+from lipt.data.targets.values import MultiLabel, Regression
+from lipt.models.head import find_head
 
 logger = logging.getLogger(__name__)
 

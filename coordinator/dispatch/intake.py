@@ -22,17 +22,17 @@ from lipt.common.config.run_config import PruningMethod
 from lipt.common.errors import BlobTooLargeError, LearnerRejectedError, SignalsError, WeightsError
 from lipt.common.observability.metrics import Meters
 from lipt.common.observability.tracing import span
-from lipt.common.signals.passes import read_range
-from lipt.common.weights.encodings import open_weights
-from lipt.common.weights.files import TensorSpec, Weights, quoted, read_container, unusable
+from lipt.common.tensor_files import TensorSpec, Weights, quoted, read_container, unusable
 from lipt.coordinator.compute.scan import RangeFolder
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.leases import LearnerLease, RangeGrant, RangeLease
 from lipt.coordinator.instruments import LEARNER_BYTES, LEARNER_TRAIN
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.records import FailureReason, LearnerFailure, RunRecord
-from lipt.core.learner.learner import is_pruned_from
-from lipt.core.results import frozen_names_of
+from lipt.core.passes import read_range
+from lipt.core.pretraining.pruning import is_pruned_from
+from lipt.core.pretraining.results import frozen_names_of
+from lipt.models.encodings import open_weights
 
 # A few steps of training barely change the norm of the weights.
 MAX_GROWTH = 100.0
@@ -248,7 +248,7 @@ def trained_norm(weights: Mapping[str, Tensor]) -> float:
 
 
 def _require_density(weights: Mapping[str, Tensor], density: float) -> None:
-    # Tensors that pruning may change: see lipt.core.learner.learner.
+    # Tensors that pruning may change: see lipt.core.pretraining.learner.
     prunable = [item for item in weights.values() if item.is_floating_point() and item.ndim >= 2]
     total = sum(item.numel() for item in prunable)
     kept = sum(int(torch.count_nonzero(item)) for item in prunable)

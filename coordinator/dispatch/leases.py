@@ -17,7 +17,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
 
-from lipt.common.config.tasks import ScoringTask
 from lipt.common.errors import InvalidRequestError, StaleLeaseError
 from lipt.common.observability.metrics import Meters
 from lipt.common.states import LearnerState, RunState
@@ -33,6 +32,7 @@ from lipt.coordinator.compute.scan import (
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.instruments import SCORED_EXAMPLES
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
+from lipt.core.tasks import ScoringTask
 
 # Python refuses to parse numbers of thousands of digits; no run has so many learners.
 _MAX_INDEX_DIGITS = 9

@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from lipt.common.errors import ForeignWorkerError, UnknownWorkerError
-from lipt.common.models.registry import is_users_own
 from lipt.common.process.devices import kind_of
 from lipt.coordinator.access.caller import ANYBODY, CallCredentials, Caller, worker_id_of
 from lipt.coordinator.state.records import RunRecord
+from lipt.models.registry import is_users_own
 
 logger = logging.getLogger(__name__)
 

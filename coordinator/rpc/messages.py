@@ -15,13 +15,13 @@ from pydantic import BaseModel
 from lipt.common.blobs.blob import BlobName, blob_to_proto
 from lipt.common.config.values import dump, run_config_to_proto
 from lipt.common.errors import DataError
-from lipt.common.inputs.specs import ImageSpec
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, enum_to_proto, fill_message
 from lipt.common.states import LearnerPhase, LearnerState, RunState
 from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
 from lipt.coordinator.runs.transitions import LossCurve
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, RunSummary
+from lipt.data.inputs.specs import ImageSpec
 from lipt.v1 import info_pb2, run_pb2, worker_pb2
 
 MessageT = TypeVar("MessageT", bound=Message)

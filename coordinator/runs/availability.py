@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import CorruptBlobError, LiptError, OtherDataError, RunNotReadyError
-from lipt.common.inputs.specs import ImageFormat, spec_of
 from lipt.common.observability.logs import EventKind, Events, logging_about
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.context import DataDescription
@@ -27,6 +26,7 @@ from lipt.coordinator.compute.messages import Job, JobOptions, OnProgress
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.runs.store import LATEST, RunStore
 from lipt.coordinator.state.records import RunRecord, RunSummary
+from lipt.data.inputs.specs import ImageFormat, spec_of
 
 logger = logging.getLogger(__name__)
 

@@ -19,13 +19,14 @@ from torch import nn
 from lipt.common.blobs.store import BlobStore
 from lipt.common.computation import computation
 from lipt.common.config.run_config import AugmentationMethod, RunConfig, SoupMethod
-from lipt.common.data.loading import MEMORY_BUDGET_BYTES
 from lipt.common.errors import ConfigError, LiptError, OverLimitError, WeightsError
-from lipt.common.inputs.specs import ImageSpec, InputSpec
-from lipt.common.models.footprint import LiveTensors, ModelFigures, measure_model
-from lipt.common.models.head import frozen_names, head_names
-from lipt.common.models.registry import build_model, build_without_values, is_users_own
-from lipt.common.planning import (
+from lipt.common.process import Machine, this_machine
+from lipt.common.process.devices import is_out_of_memory
+from lipt.common.tensor_files import TensorSpec, specs_of, unusable
+from lipt.common.text import format_bytes
+from lipt.coordinator.compute.context import DataDescription
+from lipt.coordinator.settings import LimitSettings, compute_memory_bytes
+from lipt.core.planning import (
     INPUT_BYTES,
     MODEL_COPIES,
     PROCESS_BYTES,
@@ -41,16 +42,15 @@ from lipt.common.planning import (
     training_bytes_per_example,
     violation,
 )
-from lipt.common.process import Machine, this_machine
-from lipt.common.process.devices import is_out_of_memory
-from lipt.common.text import format_bytes
-from lipt.common.weights.checkpoints import read_checkpoint
-from lipt.common.weights.files import TensorSpec, specs_of, unusable
-from lipt.coordinator.compute.context import DataDescription
-from lipt.coordinator.settings import LimitSettings, compute_memory_bytes
-from lipt.core.evaluation import num_evaluated_together
-from lipt.core.sharding import num_validation_examples, require_shards_fit
-from lipt.core.training import num_initialization_steps
+from lipt.core.pretraining.evaluation import num_evaluated_together
+from lipt.core.pretraining.initialization import num_initialization_steps
+from lipt.core.pretraining.sharding import num_validation_examples, require_shards_fit
+from lipt.data.inputs.specs import ImageSpec, InputSpec
+from lipt.data.loading import MEMORY_BUDGET_BYTES
+from lipt.models.checkpoints import read_checkpoint
+from lipt.models.footprint import LiveTensors, ModelFigures, measure_model
+from lipt.models.head import frozen_names, head_names
+from lipt.models.registry import build_model, build_without_values, is_users_own
 
 logger = logging.getLogger(__name__)
 

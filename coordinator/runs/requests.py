@@ -19,7 +19,7 @@ from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.plan import RunAdmission
 from lipt.coordinator.runs.store import LATEST, RunStore
 from lipt.coordinator.state.records import RunRecord, RunSummary
-from lipt.core.sharding import fit_defaults, num_validation_examples, require_shards_fit
+from lipt.core.pretraining.sharding import fit_defaults, num_validation_examples, require_shards_fit
 from lipt.v1 import config_pb2
 
 _NUMBERED = re.compile(r"run-([1-9][0-9]{0,8})")

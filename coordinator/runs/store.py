@@ -16,7 +16,7 @@ from lipt.coordinator.compute.messages import Progressed
 from lipt.coordinator.runs.transitions import LossCurve
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, RunSummary
-from lipt.core.results import Ingredient
+from lipt.core.pretraining.results import Ingredient
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from lipt.coordinator.state.records import (
     SilentEnd,
     UnconfirmedResult,
 )
-from lipt.core.results import divergence_message
+from lipt.core.pretraining.results import divergence_message
 
 # Bounds the record's size: a run may allow any number of attempts.
 _MAX_FAILURES = 5

@@ -18,7 +18,6 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from lipt.common.config.values import explain
 from lipt.common.errors import DiskFullError, LiptError, StateError, UnreadableRunError
-from lipt.common.inputs.specs import InputFormat
 from lipt.common.states import RunState
 from lipt.coordinator.state.files import make_private_file
 from lipt.coordinator.state.records import (
@@ -29,6 +28,7 @@ from lipt.coordinator.state.records import (
     SubsetRecord,
     TokenRecord,
 )
+from lipt.data.inputs.specs import InputFormat
 
 logger = logging.getLogger(__name__)
 

@@ -13,11 +13,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from lipt.common.access import Role
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
-from lipt.common.config.tasks import LearnerTask
-from lipt.common.inputs.specs import InputFormat
 from lipt.common.states import Divergence, LearnerState, RunState
-from lipt.common.targets.values import OtherTarget
-from lipt.core.results import CommittedLearner, Ingredient, PretrainingState
+from lipt.core.pretraining.results import CommittedLearner, Ingredient, PretrainingState
+from lipt.core.tasks import LearnerTask
+from lipt.data.inputs.specs import InputFormat
+from lipt.data.targets.values import OtherTarget
 
 # A stored value must fit the messages that show it.
 Seconds = Annotated[float, Field(ge=-6e10, le=2.5e11)]  # since 1970, of the years 1 to 9999

@@ -31,15 +31,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lipt.common.data.dataset import IdMapping
 from lipt.common.nested import parse_json
-from lipt.common.signals import row_blocks
-from lipt.common.targets.kinds import TargetKind
-from lipt.common.weights.files import load_tensors, pack
+from lipt.common.tensor_files import load_tensors, pack
 from lipt.core.diagnosis.duplicates import DuplicateGroups
 from lipt.core.diagnosis.label_errors import LabelQuality
+from lipt.core.passes import row_blocks
+from lipt.core.pretraining.sharding import mixed_evenly
 from lipt.core.proxies.ridge import HeadTargets, float64_blocks, leave_one_out, scaling_of
-from lipt.core.sharding import mixed_evenly
+from lipt.data.dataset import IdMapping
+from lipt.data.targets.kinds import TargetKind
 
 VERSION = 1
 # Maximum length of each list in the summary.

@@ -26,9 +26,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.common.inputs.specs import ImageSpec, InputSpec
-from lipt.common.signals import row_blocks
-from lipt.common.weights.files import KeptValue
+from lipt.common.tensor_files import KeptValue
+from lipt.core.passes import row_blocks
+from lipt.data.inputs.specs import ImageSpec, InputSpec
 
 MIN_CORRELATION = 0.96
 _MIN_COSINE = 0.85

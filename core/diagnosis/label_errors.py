@@ -23,8 +23,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from lipt.common.signals import row_blocks
 from lipt.core.diagnosis.noise import NoiseRate, NoiseRates, noise_rates
+from lipt.core.passes import row_blocks
 from lipt.core.proxies.ridge import FULL_CLASS, fullness
 from lipt.core.signals.signals import Signals, probabilities_of
 

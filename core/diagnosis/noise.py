@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.determinism import derive_generator
-from lipt.common.signals import row_blocks
+from lipt.core.passes import row_blocks
 from lipt.core.proxies.ridge import class_weights, fullness
 from lipt.core.signals.signals import probabilities_of
 

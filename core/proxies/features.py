@@ -30,21 +30,19 @@ from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.data import Dataset
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import ConfigError
 from lipt.common.imports import import_extra
-from lipt.common.inputs.model_input import Stored, split_stored, to_model_input
-from lipt.common.inputs.specs import InputFormat, Inputs, call_model
-from lipt.common.models import find_head
-from lipt.common.models.head import evaluation_mode
-from lipt.common.models.models import PREFIX, build_torchvision, torchvision_weights
-from lipt.common.signals import CACHED_ROWS, row_blocks
-from lipt.common.signals.passes import require_finite_rows
-from lipt.common.weights.checkpoints import hub_file, hub_folder, read_torch_file
-from lipt.common.weights.files import Weights
-from lipt.core.evaluation import OpenWeights, batch_norm_inputs, load_with_statistics
+from lipt.common.tensor_files import Weights
+from lipt.core.passes import CACHED_ROWS, require_finite_rows, row_blocks
+from lipt.core.pretraining.evaluation import OpenWeights, batch_norm_inputs, load_with_statistics
 from lipt.core.signals.signals import STORAGE_LIMITS
+from lipt.data.dataset import Dataset
+from lipt.data.inputs.model_input import Stored, split_stored, to_model_input
+from lipt.data.inputs.specs import InputFormat, Inputs, call_model
+from lipt.models.checkpoints import hub_file, hub_folder, read_torch_file
+from lipt.models.head import evaluation_mode, find_head
+from lipt.models.networks import PREFIX, build_torchvision, torchvision_weights
 
 # For all models of a bank together: a ridge head's time grows with its square.
 MAX_WIDTH = 4096

@@ -36,9 +36,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipt.common.computation import computation
-from lipt.common.data import Dataset
-from lipt.common.signals import CACHED_ROWS, row_blocks
-from lipt.common.targets.values import MultiLabel, Regression
+from lipt.core.passes import CACHED_ROWS, row_blocks
+from lipt.data.dataset import Dataset
+from lipt.data.targets.values import MultiLabel, Regression
 
 # Per example: from almost no penalty to a very strong one.
 PENALTIES = tuple(10.0 ** (power / 2) for power in range(-8, 5))

@@ -30,9 +30,9 @@ from torch.nn import functional
 
 from lipt.common.computation import computation
 from lipt.common.determinism import derive_generator
-from lipt.common.inputs.specs import Column
-from lipt.common.inputs.standardization import figures_of, standardized
-from lipt.common.weights.files import KeptValue
+from lipt.common.tensor_files import KeptValue
+from lipt.data.inputs.specs import Column
+from lipt.data.inputs.standardization import figures_of, standardized
 
 PATCH_SIDE = 6
 STRIDE = 2

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from lipt.common.signals import row_blocks
+from lipt.core.passes import row_blocks
 from lipt.core.selection.vectors import CACHED_BYTES, Vectors, products, squared_norms
 
 # Resolution of a float32 product of some thousand terms, relative to the squared norms.

@@ -20,10 +20,9 @@ from torch import Tensor
 from lipt.common.computation import computed
 from lipt.common.determinism import derive_seed
 from lipt.common.errors import ConfigError, SignalsError, UnknownNameError
-from lipt.common.signals import row_blocks
-from lipt.common.signals.passes import require_finite_rows
 from lipt.common.subsets import require_budget
 from lipt.common.text import did_you_mean
+from lipt.core.passes import require_finite_rows, row_blocks
 from lipt.core.selection.selection import Selection, class_shares
 from lipt.core.selection.strategies import (
     auto,

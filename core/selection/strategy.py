@@ -24,9 +24,9 @@ from typing import Annotated, Any, Self, get_type_hints
 from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
 from lipt.common.errors import StrategyOptionError, UnknownNameError
-from lipt.common.targets.kinds import ALL_KINDS, TargetKind
 from lipt.core.selection.selection import Selection
 from lipt.core.signals.signals import Signals
+from lipt.data.targets.kinds import ALL_KINDS, TargetKind
 
 # Set by the service, not by the user.
 _SERVICE_PARAMETERS = {"seed", "balanced"}

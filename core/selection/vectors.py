@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from lipt.common.signals import BLOCK_BYTES, row_blocks
+from lipt.core.passes import BLOCK_BYTES, row_blocks
 from lipt.core.signals.signals import Signals
 
 Space = Annotated[Literal["features", "gradients"], "compare features, or last-layer gradients"]

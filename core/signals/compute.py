@@ -21,14 +21,13 @@ from torch.func import functional_call, grad, vmap
 from torch.utils._pytree import tree_map
 
 from lipt.common.computation import computation
-from lipt.common.data import Dataset
-from lipt.common.data.sources.storage import allocate_tensor
-from lipt.common.inputs.specs import Inputs, arguments_of, logits_of
-from lipt.common.models import find_head
-from lipt.common.models.head import evaluation_mode
-from lipt.common.signals.passes import Batches, pass_over, require_finite_rows
-from lipt.common.targets.values import SingleLabel, Target
+from lipt.core.passes import Batches, pass_over, require_finite_rows
 from lipt.core.signals.signals import STORAGE_LIMITS, Signals
+from lipt.data.dataset import Dataset
+from lipt.data.inputs.specs import Inputs, arguments_of, logits_of
+from lipt.data.sources.storage import allocate_tensor
+from lipt.data.targets.values import SingleLabel, Target
+from lipt.models.head import evaluation_mode, find_head
 
 
 def compute_signals(model: nn.Module, batches: Batches, *, scratch: Path | None = None) -> Signals:

@@ -19,13 +19,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lipt.common.computation import computation
-from lipt.common.inputs.model_input import Stored
-from lipt.common.inputs.specs import Inputs, call_model
-from lipt.common.models.head import evaluation_mode
-from lipt.common.signals import row_blocks
-from lipt.common.signals.passes import Batches, Read, require_finite_rows, results_on_cpu
-from lipt.common.weights.files import KeptValue, Weights
-from lipt.core.evaluation import OpenWeights, batch_norm_inputs, load_with_statistics
+from lipt.common.tensor_files import KeptValue, Weights
+from lipt.core.passes import Batches, Read, require_finite_rows, results_on_cpu, row_blocks
+from lipt.core.pretraining.evaluation import OpenWeights, batch_norm_inputs, load_with_statistics
+from lipt.data.inputs.model_input import Stored
+from lipt.data.inputs.specs import Inputs, call_model
+from lipt.models.head import evaluation_mode
 
 # Bytes of examples kept in memory while all states process them.
 _BLOCK_BYTES = 512 * 1024**2

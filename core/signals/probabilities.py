@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipt.common.data.dataset import Dataset
 from lipt.common.errors import ProbabilitiesError
-from lipt.common.signals import row_blocks
-from lipt.common.targets.kinds import TargetKind
 from lipt.common.text import listed
+from lipt.core.passes import row_blocks
+from lipt.data.dataset import Dataset
+from lipt.data.targets.kinds import TargetKind
 
 # The tensor's name in a file.
 PROBABILITIES = "pred_probs"

@@ -23,15 +23,15 @@ from typing import Any, Self, TypeVar
 import torch
 from torch import Tensor
 
-from lipt.common.data.dataset import Dataset
-from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.errors import BlobTooLargeError, FeaturesError, SignalsError, WeightsError
-from lipt.common.inputs.standardization import feature_scale, sample_size, scaled_features
-from lipt.common.signals import row_blocks
-from lipt.common.targets.kinds import TargetKind
+from lipt.common.tensor_files import Container, KeptValue, TensorSpec, quoted, read_container
 from lipt.common.text import listed
-from lipt.common.weights.files import Container, KeptValue, TensorSpec, quoted, read_container
+from lipt.core.passes import row_blocks
 from lipt.core.signals.dynamics import Dynamics
+from lipt.data.dataset import Dataset
+from lipt.data.inputs.standardization import feature_scale, sample_size, scaled_features
+from lipt.data.sources.rows import ColumnRows
+from lipt.data.targets.kinds import TargetKind
 
 ValueT = TypeVar("ValueT")
 

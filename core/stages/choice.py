@@ -21,16 +21,14 @@ import torch
 from torch import Tensor
 
 from lipt.common.computation import computation
-from lipt.common.data.dataset import Dataset, IdMapping
 from lipt.common.determinism import derive_generator, derive_seed
 from lipt.common.errors import SignalsError
 from lipt.common.observability.tracing import span
 from lipt.common.process.devices import device_name, versions
-from lipt.common.signals import row_blocks
 from lipt.common.subsets import Examples
-from lipt.common.targets.kinds import TargetKind
-from lipt.core.call_parts import Part
+from lipt.core.call_parts import CallPart
 from lipt.core.diagnosis.label_errors import find_label_errors
+from lipt.core.passes import row_blocks
 from lipt.core.proxies.proxy import MAX_SAMPLE, FeatureKind, Proxy, with_features_as_text
 from lipt.core.proxies.ridge import class_weights, leave_one_out, weighted_accuracy
 from lipt.core.selection.select import find_strategy, select
@@ -59,6 +57,8 @@ from lipt.core.stages.warm_up import (
     warm_up_signals,
 )
 from lipt.core.workspace import Workspace
+from lipt.data.dataset import Dataset, IdMapping
+from lipt.data.targets.kinds import TargetKind
 
 Facts = Mapping[str, Any]
 _LEARNED = frozenset({FeatureKind.SOUP, FeatureKind.LEARNERS})
@@ -139,7 +139,7 @@ def choose(
     strategy, needs = find_strategy(question.strategy), question.needs
     with span("signals", strategy=question.strategy):
         signals, warm_up = _signals(workspace, question, compute)
-    selecting = workspace.progress(f"selecting by {question.strategy}", Part.SELECTION)
+    selecting = workspace.progress(f"selecting by {question.strategy}", CallPart.SELECTION)
     selecting(0, 1)
     # Draws from labels alone are the same on any device: no accelerator is needed.
     alone = not needs and question.features is None

@@ -10,10 +10,7 @@ import torch
 from lipt.common.computation import computation
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import ProxyError
-from lipt.common.inputs.specs import ImageSpec
-from lipt.common.signals import row_blocks
-from lipt.common.targets.kinds import TargetKind
-from lipt.core.call_parts import Part
+from lipt.core.call_parts import CallPart
 from lipt.core.diagnosis.diagnosis import (
     DataFindings,
     DiagnosisFile,
@@ -29,12 +26,15 @@ from lipt.core.diagnosis.duplicates import (
     find_matches,
 )
 from lipt.core.diagnosis.label_errors import find_label_errors, fit_of_targets
+from lipt.core.passes import row_blocks
 from lipt.core.proxies.proxy import Proxy, with_features_as_text
 from lipt.core.proxies.ridge import HeadTargets
 from lipt.core.selection.solvers.representatives import redundancy
 from lipt.core.stages.proxy import proxied_signals, with_probabilities
 from lipt.core.stages.question import Sources
 from lipt.core.workspace import Key, Workspace
+from lipt.data.inputs.specs import ImageSpec
+from lipt.data.targets.kinds import TargetKind
 
 # Share of the time for duplicates in which all examples are read.
 _LOOKING = 0.2
@@ -46,7 +46,7 @@ def matches_of(workspace: Workspace, cpu_threads: int) -> Matches:
 
     def compute() -> Matches:
         looking, num_examples = (
-            workspace.progress("looking at all examples", Part.COPIES, share=_LOOKING),
+            workspace.progress("looking at all examples", CallPart.COPIES, share=_LOOKING),
             len(dataset),
         )
         if not isinstance(dataset.inputs, ImageSpec):
@@ -61,7 +61,7 @@ def matches_of(workspace: Workspace, cpu_threads: int) -> Matches:
             pictures.digests,
             pictures if are_pictures(dataset.inputs) else None,
             on_progress=workspace.progress(
-                "looking for near-duplicates", Part.COPIES, _LOOKING, 1 - _LOOKING
+                "looking for near-duplicates", CallPart.COPIES, _LOOKING, 1 - _LOOKING
             ),
         )
 
@@ -98,7 +98,7 @@ def diagnose(workspace: Workspace, sources: Sources, proxy: Proxy) -> DiagnosisF
             labels_N,
             num_classes,
             generator=generator("diagnosis: redundancy"),
-            on_progress=workspace.progress("measuring redundancy", Part.FINDINGS, share=0.5),
+            on_progress=workspace.progress("measuring redundancy", CallPart.FINDINGS, share=0.5),
         )
         curve = learning_curve(
             features_ND,
@@ -108,7 +108,7 @@ def diagnose(workspace: Workspace, sources: Sources, proxy: Proxy) -> DiagnosisF
             wanted=HeadTargets.of(dataset),
             generator=generator("diagnosis: learning curve"),
             on_progress=workspace.progress(
-                "measuring a learning curve", Part.FINDINGS, 0.5, share=0.5
+                "measuring a learning curve", CallPart.FINDINGS, 0.5, share=0.5
             ),
         )
     every_N = dataset.rows.labels_N

@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from lipt.common.config.run_config import RunConfig
-from lipt.common.targets.kinds import TargetKind
 from lipt.core.diagnosis.label_errors import find_label_errors
 from lipt.core.proxies.proxy import (
     MAX_SAMPLE,
@@ -40,6 +39,7 @@ from lipt.core.stages.diagnosis import matches_of
 from lipt.core.stages.proxy import proxied_signals, sample_signals
 from lipt.core.stages.question import PROXY_NEEDS, Question, Sources
 from lipt.core.workspace import Workspace
+from lipt.data.targets.kinds import TargetKind
 
 
 class Unneeded(StrEnum):

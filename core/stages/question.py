@@ -21,11 +21,9 @@ from lipt.common.errors import (
     SignalsError,
     StrategyOptionError,
 )
-from lipt.common.inputs.specs import ImageFormat, InputFormat
 from lipt.common.subsets import resolve_budget
-from lipt.common.targets.kinds import TargetKind, kinds_in_words
+from lipt.core.pretraining.results import PretrainingState, Trajectories
 from lipt.core.proxies.proxy import SOUP, FeatureKind, Proxy
-from lipt.core.results import PretrainingState, Trajectories
 from lipt.core.selection.select import STRATEGIES, find_strategy
 from lipt.core.selection.strategy import (
     LIPT,
@@ -36,6 +34,8 @@ from lipt.core.selection.strategy import (
     Strategy,
     WarmUp,
 )
+from lipt.data.inputs.specs import ImageFormat, InputFormat
+from lipt.data.targets.kinds import TargetKind, kinds_in_words
 
 # Needs that a model's forward pass or a proxy provides.
 PROXY_NEEDS = MODEL_NEEDS - {Need.GRADIENT_NORMS}

@@ -24,9 +24,9 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.computation import computation
 from lipt.common.config.run_config import RunConfig
 from lipt.common.determinism import derive_generator, derive_seed
-from lipt.common.inputs.specs import InputFormat
 from lipt.core.signals.compute import LossSum, Parameters, loss_sum, trainable
 from lipt.core.workspace import Workspace
+from lipt.data.inputs.specs import InputFormat
 
 # A hundredth of the data, as CREST's random sets, but enough for a stable mean.
 _SHARE = 0.01

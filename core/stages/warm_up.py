@@ -18,18 +18,18 @@ from torch import Tensor, nn
 from lipt.common.computation import computation
 from lipt.common.config.run_config import RunConfig
 from lipt.common.determinism import derive_seed
-from lipt.common.inputs.specs import InputFormat
-from lipt.common.models.head import freeze
-from lipt.common.weights.files import Weights
-from lipt.core.results import Trajectories
+from lipt.common.tensor_files import Weights
+from lipt.core.pretraining.initialization import WarmUpState, num_steps_of, warm_up
+from lipt.core.pretraining.results import Trajectories
+from lipt.core.pretraining.sharding import draw_shards
 from lipt.core.selection.strategy import Need, WarmUp
-from lipt.core.sharding import draw_shards
 from lipt.core.signals.compute import compute_signals, default_chunk_size, full_gradient_norms
 from lipt.core.signals.dynamics import Dynamics, States, compute_dynamics
 from lipt.core.signals.signals import Signals, labels_only
 from lipt.core.stages.question import PROXY_NEEDS, Question
-from lipt.core.training import WarmUpState, num_steps_of, warm_up
 from lipt.core.workspace import Key, Workspace
+from lipt.data.inputs.specs import InputFormat
+from lipt.models.head import freeze
 
 # Signals of a run's model with some weights, on the workspace's device, over all examples.
 ComputeSignals = Callable[[Workspace, RunConfig, InputFormat, nn.Module], Signals]

@@ -14,9 +14,8 @@ import torch
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.settings import load_settings
-from lipt.common.inputs.specs import ImageFormat, ImageSpec, InputSpec
 from lipt.common.states import RunState
-from lipt.common.weights.files import Weights, pack
+from lipt.common.tensor_files import Weights, pack
 from lipt.coordinator.app import App, open_app
 from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.compute.jobs.pretraining import (
@@ -35,9 +34,10 @@ from lipt.coordinator.dispatch.leases import LearnerLease, RunLearner
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, SoupRecord
-from lipt.core.results import Ingredient
+from lipt.core.pretraining.results import Ingredient
 from lipt.core.selection.selection import Selection
 from lipt.core.stages.choice import Chosen
+from lipt.data.inputs.specs import ImageFormat, ImageSpec, InputSpec
 
 
 def described(class_counts: Sequence[int], inputs: InputSpec) -> DataDescription:

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import LearnersConfig, RunConfig
-from lipt.common.inputs.specs import ImageFormat
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.state.records import FailureReason, LearnerFailure, LearnerRecord, RunRecord
+from lipt.data.inputs.specs import ImageFormat
 
 IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
 

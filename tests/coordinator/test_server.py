@@ -21,13 +21,13 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 from lipt.common.access.local import LocalTarget
 from lipt.common.blobs.blob import BlobName, blob_to_proto, fill_chunk
 from lipt.common.errors import ConfigError
-from lipt.common.inputs.specs import ImageSpec
 from lipt.common.rpc.channel import open_channel
 from lipt.coordinator.app import App
 from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.compute.jobs.pretraining import DescribeData
 from lipt.coordinator.rpc.info import LIVENESS, READINESS, answering_probes
 from lipt.coordinator.server import notes_on, serve, serving
+from lipt.data.inputs.specs import ImageSpec
 from lipt.v1 import (
     blob_pb2,
     blob_pb2_grpc,

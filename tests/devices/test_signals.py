@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipt.common.inputs.model_input import images_in
-from lipt.common.signals.passes import Batches
+from lipt.core.passes import Batches
 from lipt.core.proxies.ridge import LeaveOneOut, leave_one_out
 from lipt.core.proxies.untrained import draw_filters, patch_features
 from lipt.core.signals.compute import compute_signals, full_gradient_norms, loss_sum, trainable
 from lipt.core.signals.dynamics import Dynamics, States, compute_dynamics
 from lipt.core.signals.signals import Signals
 from lipt.core.stages.recheck import fit_quadratic_model
+from lipt.data.inputs.model_input import images_in
 from tests.core.signals.made_up import CPU, IMAGE, made_up_dataset, made_up_network
 from tests.devices.conftest import close
 

@@ -11,18 +11,18 @@ from lipt.common.config.run_config import (
     Precision,
     PruningMethod,
 )
-from lipt.common.config.tasks import LearnerTask
-from lipt.common.data.shard import Shard
-from lipt.common.models import build_model, lay_out
-from lipt.common.targets.values import SingleLabel
-from lipt.common.weights.files import Weights
-from lipt.core.evaluation import Evaluator
-from lipt.core.learner.learner import TrainedLearner, compute_mode, train_learner
+from lipt.common.tensor_files import Weights
+from lipt.core.pretraining.evaluation import Evaluator
+from lipt.core.pretraining.initialization import initialize
+from lipt.core.pretraining.learner import TrainedLearner, compute_mode, train_learner
+from lipt.core.pretraining.soup import Soup, greedy_soup, uniform_soup
 from lipt.core.selection.select import STRATEGIES
 from lipt.core.selection.strategy import Strategy
 from lipt.core.signals.signals import moved
-from lipt.core.soup import Soup, greedy_soup, uniform_soup
-from lipt.core.training import initialize
+from lipt.core.tasks import LearnerTask
+from lipt.data.shard import Shard
+from lipt.data.targets.values import SingleLabel
+from lipt.models.registry import build_model, lay_out
 from lipt.trainer.main_training import Recipe, Trained, TrainingPaused, fit
 from tests.cluster import SMALL_RUN, Cluster
 from tests.core.selection.builders import full_signals

@@ -16,9 +16,9 @@ import pytest
 import torch
 
 from lipt import Client
-from lipt.common.data import open_dataset
 from lipt.common.errors import UnreachableError
 from lipt.common.states import RunState
+from lipt.data.loading import open_dataset
 from tests import processes
 from tests.blob_files import blob_file
 from tests.cluster import SMALL_RUN, Cluster

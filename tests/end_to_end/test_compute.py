@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 import torch
 
-from lipt.common.config.tasks import ScoringTask
-from lipt.common.data import Dataset, open_dataset
-from lipt.common.inputs.specs import spec_of
-from lipt.common.models import build_model, lay_out
-from lipt.common.signals.passes import score_range
-from lipt.common.weights.files import Weights
+from lipt.common.tensor_files import Weights
+from lipt.core.passes import score_range
+from lipt.core.tasks import ScoringTask
+from lipt.data.dataset import Dataset
+from lipt.data.inputs.specs import spec_of
+from lipt.data.loading import open_dataset
+from lipt.models.registry import build_model, lay_out
 from lipt.trainer.subsets.subset import Subset
 from lipt.v1 import subset_pb2 as pb
 from lipt.v1 import subset_pb2_grpc

@@ -12,9 +12,10 @@ import pytest
 from numpy.typing import NDArray
 
 from lipt import Client
-from lipt.common.data import open_dataset, open_pairs
-from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.errors import InvalidRequestError
+from lipt.data.loading import open_dataset
+from lipt.data.sources.pairs import open_pairs
+from lipt.data.sources.rows import ColumnRows
 from lipt.trainer.views import RunView
 from tests.cluster import SMALL_RUN, Cluster
 from tests.coloured_shapes import TOWERS, caption_of, swapped, write_folder

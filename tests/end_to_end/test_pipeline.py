@@ -13,12 +13,12 @@ from safetensors.torch import load, load_file
 from torch.utils.data import DataLoader
 
 from lipt import Client, Recipe, ReselectingSampler, fit
-from lipt.common.data import open_dataset
 from lipt.common.errors import RunNotReadyError
-from lipt.common.inputs.specs import ImageSpec
-from lipt.common.models import build_model
 from lipt.common.states import RunState
-from lipt.common.weights.files import specs_of
+from lipt.common.tensor_files import specs_of
+from lipt.data.inputs.specs import ImageSpec
+from lipt.data.loading import open_dataset
+from lipt.models.registry import build_model
 from tests import processes
 from tests.cluster import SMALL_RUN, Cluster
 from tests.faults.memory import resident_bytes

@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from lipt.common.process import STOP_SIGNALS
 from lipt.common.rpc.channel import open_channel
 from lipt.common.states import LearnerState, RunState
-from lipt.common.weights.files import pack
+from lipt.common.tensor_files import pack
 from lipt.v1 import blob_pb2, blob_pb2_grpc
 from tests.cluster import SMALL_RUN, Cluster
 

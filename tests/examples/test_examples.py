@@ -12,8 +12,9 @@ import torch
 from safetensors.torch import save_file
 
 from lipt import Subset
-from lipt.common.data import open_dataset
-from lipt.common.models import build_model, forward_with_features
+from lipt.data.loading import open_dataset
+from lipt.models.head import forward_with_features
+from lipt.models.registry import build_model
 from tests.cluster import Cluster
 from tests.examples.conftest import EXAMPLES, with_examples
 

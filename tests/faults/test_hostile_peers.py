@@ -23,15 +23,15 @@ from torch import Tensor
 
 from lipt.common.blobs.blob import blob_from_proto
 from lipt.common.config.run_config import RunConfig
-from lipt.common.config.tasks import LearnerTask
 from lipt.common.config.values import run_config_from_proto, validate
-from lipt.common.data.shard import open_shard
 from lipt.common.errors import LiptError, from_rpc_error
-from lipt.common.inputs.specs import ImageFormat
 from lipt.common.rpc.messages import message_to_dict
-from lipt.common.targets.values import SingleLabel
-from lipt.common.weights.encodings import encode_planes, encode_sparse, open_weights
-from lipt.common.weights.files import pack, read_weights, specs_of
+from lipt.common.tensor_files import pack, read_weights, specs_of
+from lipt.core.tasks import LearnerTask
+from lipt.data.inputs.specs import ImageFormat
+from lipt.data.shard import open_shard
+from lipt.data.targets.values import SingleLabel
+from lipt.models.encodings import encode_planes, encode_sparse, open_weights
 from lipt.trainer.views import InfoView, RunView, StrategyView, view_of
 from lipt.v1 import blob_pb2, config_pb2, info_pb2, run_pb2, run_pb2_grpc, subset_pb2, worker_pb2
 from tests.cluster import Cluster
@@ -183,7 +183,8 @@ def shard(content: bytes) -> None:
 
 
 def shard_file() -> bytes:
-    from lipt.common.data import open_dataset, pack_shard
+    from lipt.data.loading import open_dataset
+    from lipt.data.shard import pack_shard
 
     return pack_shard(open_dataset("digits"), torch.arange(4))
 

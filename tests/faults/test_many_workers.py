@@ -25,9 +25,9 @@ from lipt.common.errors import from_rpc_error
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from lipt.common.states import LearnerState
-from lipt.common.weights.encodings import encode_sparse
-from lipt.common.weights.files import Weights
+from lipt.common.tensor_files import Weights
 from lipt.coordinator.state.maintenance import check_state
+from lipt.models.encodings import encode_sparse
 from lipt.v1 import blob_pb2, blob_pb2_grpc, worker_pb2, worker_pb2_grpc
 from tests.blob_files import blob_file
 from tests.cluster import Cluster

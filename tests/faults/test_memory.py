@@ -18,14 +18,14 @@ from torch import Tensor, nn
 
 from lipt.common.blobs.blob import blob_to_proto
 from lipt.common.blobs.transfer import Transfers
-from lipt.common.inputs.specs import ImageFormat
 from lipt.common.rpc.channel import open_channel
 from lipt.common.states import LearnerState
-from lipt.common.targets.values import SingleLabel
-from lipt.common.weights.encodings import encode_sparse, open_weights
-from lipt.common.weights.files import Weights, specs_of
-from lipt.core.evaluation import Evaluator, Scored
-from lipt.core.soup import greedy_soup, uniform_soup
+from lipt.common.tensor_files import Weights, specs_of
+from lipt.core.pretraining.evaluation import Evaluator, Scored
+from lipt.core.pretraining.soup import greedy_soup, uniform_soup
+from lipt.data.inputs.specs import ImageFormat
+from lipt.data.targets.values import SingleLabel
+from lipt.models.encodings import encode_sparse, open_weights
 from lipt.v1 import blob_pb2, info_pb2, info_pb2_grpc
 from lipt.v1.blob_pb2_grpc import BlobServiceStub
 from tests.cluster import Cluster

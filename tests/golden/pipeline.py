@@ -21,11 +21,13 @@ from torch import Tensor, nn
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import WeightEncoding
-from lipt.common.data import Dataset, open_dataset, pack_shard
 from lipt.common.errors import LiptError
-from lipt.common.weights.encodings import encode_weights, open_weights
-from lipt.common.weights.files import pack, specs_of
-from lipt.core.sharding import draw_shards, split_validation
+from lipt.common.tensor_files import pack, specs_of
+from lipt.core.pretraining.sharding import draw_shards, split_validation
+from lipt.data.dataset import Dataset
+from lipt.data.loading import open_dataset
+from lipt.data.shard import pack_shard
+from lipt.models.encodings import encode_weights, open_weights
 from lipt.trainer.cli.commands import demo
 from lipt.trainer.client.client import Client
 from lipt.trainer.comparison.trial import FIXED, read_trials

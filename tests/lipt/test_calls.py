@@ -26,12 +26,13 @@ from lipt import Subset
 from lipt.arrow import Scorer, select_from
 from lipt.commands import select_app
 from lipt.common.config.run_config import RunConfig
-from lipt.common.data import Dataset, open_dataset
 from lipt.common.errors import BudgetError, ConfigError, DataError, SignalsError, UnknownNameError
 from lipt.common.imports import load_factory
-from lipt.common.inputs.specs import ImageSpec
-from lipt.common.models.own import copy_of
-from lipt.common.targets.kinds import TargetKind
+from lipt.data.dataset import Dataset
+from lipt.data.inputs.specs import ImageSpec
+from lipt.data.loading import open_dataset
+from lipt.data.targets.kinds import TargetKind
+from lipt.models.own import copy_of
 from lipt.pretraining import MODULE, Given
 from lipt.trainer import progress as module
 from lipt.trainer.progress import as_html, progress_display
@@ -275,7 +276,7 @@ def printed(*arguments: str) -> str:
         ("import lipt", {"torch", "grpc", "numpy", "pydantic", "importlib.metadata"}),
         ("from lipt import Client, Subset", {"torch", "typer"}),
         ("from lipt import RunView", {"torch", "grpc", "numpy", "pydantic"}),
-        ("import lipt.common.rpc.health_check, lipt.common.weights", {"torch"}),
+        ("import lipt.common.rpc.health_check, lipt.common.tensor_header", {"torch"}),
     ],
 )
 def test_importing_lipt_is_fast(statement: str, unwanted: set[str]) -> None:

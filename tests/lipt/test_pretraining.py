@@ -19,10 +19,15 @@ from torch import nn
 import lipt
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import LearnersConfig, RunConfig
-from lipt.common.data import open_dataset
-from lipt.common.data.shard import pack_shard
 from lipt.common.errors import BudgetError, ConfigError
-from lipt.common.inputs.specs import (
+from lipt.common.tensor_files import copy_to_cpu
+from lipt.coordinator.compute.context import DataDescription
+from lipt.core.planning import PROCESS_BYTES
+from lipt.core.pretraining.sharding import draw_shards, split_validation
+from lipt.core.proxies.proxy import SOUP, Proxy
+from lipt.core.selection.select import find_strategy
+from lipt.core.stages.question import Question, SubsetQuery
+from lipt.data.inputs.specs import (
     Column,
     ColumnsSpec,
     ColumnType,
@@ -30,16 +35,11 @@ from lipt.common.inputs.specs import (
     ImageSpec,
     InputSpec,
 )
-from lipt.common.models import build_model
-from lipt.common.models.footprint import ModelFigures
-from lipt.common.planning import PROCESS_BYTES
-from lipt.common.weights.encodings import encode_weights
-from lipt.common.weights.files import copy_to_cpu
-from lipt.coordinator.compute.context import DataDescription
-from lipt.core.proxies.proxy import SOUP, Proxy
-from lipt.core.selection.select import find_strategy
-from lipt.core.sharding import draw_shards, split_validation
-from lipt.core.stages.question import Question, SubsetQuery
+from lipt.data.loading import open_dataset
+from lipt.data.shard import pack_shard
+from lipt.models.encodings import encode_weights
+from lipt.models.footprint import ModelFigures
+from lipt.models.registry import build_model
 from lipt.plan import Estimate, Stage, count_subset, estimate, lines_of
 from lipt.pretraining import Pretrained, default_model
 from lipt.trainer.formatting import to_jsonable

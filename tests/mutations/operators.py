@@ -55,7 +55,7 @@ def _places(code: str) -> Iterator[tuple[str, int]]:
 
 def _mutant(file: str, code: str, tests: tuple[str, ...], operator: str, number: int) -> Mutant:
     change = plugins.get_operator(f"core/{operator}")()
-    mutated = mutating.mutate_code(code, change, number)
+    mutated = str(mutating.mutate_code(code, change, number))
     name = f"{file}: {operator} {number}: {_difference(code, mutated)}"
     return Mutant(name, DECISIONS, (Edit(file, code, mutated),), tests, hangs=True)
 

@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
-from lipt.common.data import Dataset, open_dataset
+from lipt.data.dataset import Dataset
+from lipt.data.loading import open_dataset
 from lipt.trainer.client.client import Client
 from lipt.trainer.subsets.subset import Subset
 from lipt.v1 import run_pb2

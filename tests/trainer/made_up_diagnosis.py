@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from lipt.common.blobs.blob import BlobName, blob_to_proto
-from lipt.common.weights.files import pack
+from lipt.common.tensor_files import pack
 from lipt.trainer.diagnosis.diagnosis import Diagnosis, read_diagnosis
 from lipt.v1 import diagnosis_pb2
 from tests.relay import Fault, answer

@@ -10,9 +10,10 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from lipt.common.data import Dataset, input_format, open_dataset
 from lipt.common.errors import ConfigError, DataError
-from lipt.common.inputs.specs import ImageFormat
+from lipt.data.dataset import Dataset, input_format
+from lipt.data.inputs.specs import ImageFormat
+from lipt.data.loading import open_dataset
 from lipt.trainer.distillation import (
     Distillation,
     Networks,

@@ -22,11 +22,11 @@ from lipt.common.config.run_config import (
     PruningMethod,
 )
 from lipt.common.config.settings import load_settings
-from lipt.common.config.tasks import LearnerTask
-from lipt.common.inputs.specs import ImageFormat
 from lipt.common.process import Machine
 from lipt.common.rpc.channel import LongPoll, open_channel
 from lipt.common.states import Divergence
+from lipt.core.tasks import LearnerTask
+from lipt.data.inputs.specs import ImageFormat
 from lipt.v1 import blob_pb2, worker_pb2, worker_pb2_grpc
 from lipt.worker.assignment import Worker, WorkerLimits
 from lipt.worker.client import Assignment, CoordinatorClient

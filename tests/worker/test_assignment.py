@@ -17,8 +17,6 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import LearnersConfig
 from lipt.common.config.settings import load_settings
-from lipt.common.config.tasks import LearnerTask, ScoringTask
-from lipt.common.data import Dataset, Shard, open_dataset, pack_shard
 from lipt.common.errors import (
     ForeignBlobError,
     LearnerStoppedError,
@@ -30,16 +28,20 @@ from lipt.common.errors import (
     UnreachableError,
     WeightsError,
 )
-from lipt.common.inputs.model_input import images_in
-from lipt.common.inputs.specs import ImageFormat, spec_of
-from lipt.common.models import build_model
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.metrics import Meters, Phases
 from lipt.common.process import Machine
-from lipt.common.signals.passes import data_proof, read_range, score_range
-from lipt.common.weights.encodings import open_weights
-from lipt.common.weights.files import Weights, pack, specs_of
-from lipt.core.learner.learner import TrainedLearner
+from lipt.common.tensor_files import Weights, pack, specs_of
+from lipt.core.passes import data_proof, read_range, score_range
+from lipt.core.pretraining.learner import TrainedLearner
+from lipt.core.tasks import LearnerTask, ScoringTask
+from lipt.data.dataset import Dataset
+from lipt.data.inputs.model_input import images_in
+from lipt.data.inputs.specs import ImageFormat, spec_of
+from lipt.data.loading import open_dataset
+from lipt.data.shard import Shard, pack_shard
+from lipt.models.encodings import open_weights
+from lipt.models.registry import build_model
 from lipt.v1 import worker_pb2
 from lipt.worker import assignment as assigning
 from lipt.worker.assignment import WorkerLimits

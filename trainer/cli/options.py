@@ -73,7 +73,7 @@ class CsvFile:
 
     def name(self, data: str) -> str:
         """The name of the data with these options."""
-        from lipt.common.data.sources.table_files import CsvOptions, with_csv_options
+        from lipt.data.sources.table_files import CsvOptions, with_csv_options
 
         return with_csv_options(data, CsvOptions(self.delimiter, self.encoding, self.decimal))
 

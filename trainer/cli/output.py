@@ -21,7 +21,7 @@ from lipt.trainer.progress import Show, progress_display
 from lipt.trainer.views import ProgressView
 
 if TYPE_CHECKING:
-    from lipt.common.data import Dataset
+    from lipt.data.dataset import Dataset
     from lipt.trainer.client.client import Client
     from lipt.trainer.client.connection import Silence
     from lipt.trainer.main_training.records import EpochRecord, Progress
@@ -177,7 +177,7 @@ def open_with_progress(
     quarantined: tuple[int, ...] = (),
 ) -> Dataset:
     """Open a data set, with progress on standard error if that takes long."""
-    from lipt.common.data import open_dataset
+    from lipt.data.loading import open_dataset
 
     dataset = run_with_progress(
         lambda report: open_dataset(

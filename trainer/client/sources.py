@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lipt.common.errors import FeaturesError, WeightsError
-from lipt.common.weights import require_safetensors
+from lipt.common.tensor_header import require_safetensors
 
 _HOW = (
     "Give {'features': N x d} with one row per example, for strategies on pairs also "
@@ -35,8 +35,8 @@ def weights_source(weights: Source) -> Path | bytes:
     except WeightsError as error:
         if isinstance(source, bytes):
             raise
-        from lipt.common.weights.checkpoints import read_torch_file, state_dict_in  # noqa: PLC0415
-        from lipt.common.weights.files import pack  # noqa: PLC0415
+        from lipt.common.tensor_files import pack  # noqa: PLC0415
+        from lipt.models.checkpoints import read_torch_file, state_dict_in  # noqa: PLC0415
 
         try:
             return pack(state_dict_in(read_torch_file(source)))
@@ -62,7 +62,7 @@ def features_source(features: Features) -> Path | bytes:
     import numpy as np  # noqa: PLC0415 - as torch
     import torch  # noqa: PLC0415 - slow, and a file needs none of it
 
-    from lipt.common.weights.files import pack  # noqa: PLC0415
+    from lipt.common.tensor_files import pack  # noqa: PLC0415
 
     def tensor(values: Any) -> torch.Tensor:
         if isinstance(values, np.ndarray):  # copied where it is read-only or in another order

@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lipt.common.data import Dataset
 from lipt.common.errors import BudgetError, ConfigError
 from lipt.common.process.devices import resolve_device
 from lipt.common.states import RunState
+from lipt.data.dataset import Dataset
 from lipt.trainer.client.client import Client
 from lipt.trainer.comparison.trial import (
     BASELINES,

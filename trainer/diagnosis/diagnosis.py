@@ -122,8 +122,8 @@ class Diagnosis:
         """Show the worst labels in a notebook; `data` is the diagnosed data in any form."""
         import torch  # noqa: PLC0415 - pictures need it
 
-        from lipt.common.data import open_data  # noqa: PLC0415
-        from lipt.common.images.formats import data_url  # noqa: PLC0415 - torch
+        from lipt.data.images.formats import data_url  # noqa: PLC0415 - torch
+        from lipt.data.loading import open_data  # noqa: PLC0415
 
         issues, names, dataset = self.label_issues()[:number], self.class_names, open_data(data)
         if dataset.num_ids != len(self):
@@ -233,7 +233,7 @@ def read_diagnosis(
     manifest: Mapping[str, Any] | None = None,
 ) -> Diagnosis:
     """Read and check a diagnosis' file; DiagnosisError for another format, version or data."""
-    from lipt.common.weights.files import read_container  # noqa: PLC0415
+    from lipt.common.tensor_files import read_container  # noqa: PLC0415
 
     try:
         file = read_container(

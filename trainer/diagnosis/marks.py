@@ -23,11 +23,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 from torch.utils import data as torch_data
 
-from lipt.common.data import Dataset
-from lipt.common.data.loading import open_data
-from lipt.common.data.sources.map_style import describe
 from lipt.common.errors import ConfigError, MarksError, SubsetError
-from lipt.common.targets.kinds import TargetKind
+from lipt.data.dataset import Dataset
+from lipt.data.loading import open_data
+from lipt.data.sources.map_style import describe
+from lipt.data.targets.kinds import TargetKind
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.diagnosis.findings import Count
 from lipt.trainer.subsets.data import MapStyle, require_same_data, row_numbers, rows_of

@@ -18,7 +18,7 @@ import torch
 
 from lipt.common.errors import ConfigError
 from lipt.common.imports import import_extra
-from lipt.common.weights.checkpoints import read_torch_file
+from lipt.models.checkpoints import read_torch_file
 from lipt.trainer.files import replacing
 from lipt.trainer.integrations.weighting import Weighting
 from lipt.trainer.resampling.reselection import ReselectingSampler

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.common.data import Dataset
-from lipt.common.data.sources.rows import ColumnRows, Labels
 from lipt.common.errors import DataError
-from lipt.common.inputs.specs import Column, ColumnsSpec
-from lipt.common.targets.kinds import TargetKind
-from lipt.common.targets.values import label_values, number_values
+from lipt.data.dataset import Dataset
+from lipt.data.inputs.specs import Column, ColumnsSpec
+from lipt.data.sources.rows import ColumnRows, Labels
+from lipt.data.targets.kinds import TargetKind
+from lipt.data.targets.values import label_values, number_values
 
 # What messages call a test set in memory.
 TEST_DATA = "test data"

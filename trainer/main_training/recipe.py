@@ -25,8 +25,8 @@ from torch import Tensor
 from lipt.common.config.run_config import Precision
 from lipt.common.config.values import explain, validate
 from lipt.common.errors import ConfigError
-from lipt.common.images.formats import mild_augmentation
-from lipt.common.inputs.specs import ImageSpec, InputSpec
+from lipt.data.images.formats import mild_augmentation
+from lipt.data.inputs.specs import ImageSpec, InputSpec
 from lipt.trainer.arguments import require_argument
 
 

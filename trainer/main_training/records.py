@@ -14,10 +14,10 @@ from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from lipt.common.errors import ConfigError, SubsetError, WeightsError
-from lipt.common.models.own import plain_state
 from lipt.common.nested import parse_json
-from lipt.common.targets.kinds import TargetKind
-from lipt.common.weights.files import Weights, check_specs, pack, read_container, specs_of
+from lipt.common.tensor_files import Weights, check_specs, pack, read_container, specs_of
+from lipt.data.targets.kinds import TargetKind
+from lipt.models.own import plain_state
 from lipt.trainer.files import write_atomically
 from lipt.trainer.formatting import differences
 from lipt.trainer.main_training.recipe import Recipe

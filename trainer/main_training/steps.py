@@ -14,16 +14,17 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod, Precision
-from lipt.common.data import Dataset, input_format
-from lipt.common.data.parallel import prefetched
 from lipt.common.determinism import derive_generator, derive_seed, seeded_generators
 from lipt.common.errors import ConfigError, SubsetError
-from lipt.common.images.formats import crop_flip
 from lipt.common.imports import call_factory
-from lipt.common.inputs.model_input import Stored, pinned, rows_of, stored_on
-from lipt.common.models import build_model, lay_out, memory_format
-from lipt.common.models.head import evaluation_mode
-from lipt.common.models.own import (
+from lipt.core.pretraining.augmentation import augment
+from lipt.core.pretraining.training import ForwardPass, Sgd
+from lipt.data.dataset import Dataset, input_format
+from lipt.data.images.formats import crop_flip
+from lipt.data.inputs.model_input import Stored, pinned, rows_of, stored_on
+from lipt.data.parallel import prefetched
+from lipt.models.head import evaluation_mode
+from lipt.models.own import (
     in_float32_if_needed,
     plain_module,
     prepared,
@@ -31,8 +32,7 @@ from lipt.common.models.own import (
     require_state,
     require_values,
 )
-from lipt.core.learner.augmentation import augment
-from lipt.core.training import ForwardPass, Sgd
+from lipt.models.registry import build_model, lay_out, memory_format
 from lipt.trainer.main_training.recipe import Recipe
 from lipt.trainer.subsets.data import example_losses, normalized_weights
 from lipt.trainer.subsets.subset import Subset

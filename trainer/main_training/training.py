@@ -19,14 +19,14 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.computation import computed, fastest_kernels, others_may_compute
-from lipt.common.data import Dataset
-from lipt.common.data.loading import open_set
 from lipt.common.determinism import derive_generator, derive_seed, seeded_generators
 from lipt.common.errors import ConfigError, DivergedError
-from lipt.common.models.own import load_plain_state, plain_state
 from lipt.common.process.devices import resolve_device
-from lipt.common.weights.files import Weights, check_specs, copy_to_cpu, specs_of
-from lipt.core.training import ForwardPass, require_finite_outputs
+from lipt.common.tensor_files import Weights, check_specs, copy_to_cpu, specs_of
+from lipt.core.pretraining.training import ForwardPass, require_finite_outputs
+from lipt.data.dataset import Dataset
+from lipt.data.loading import open_set
+from lipt.models.own import load_plain_state, plain_state
 from lipt.trainer.arguments import checked
 from lipt.trainer.main_training.held_out import TEST_DATA, comparable
 from lipt.trainer.main_training.recipe import Recipe, Schedule, marks

@@ -17,13 +17,13 @@ import torch
 from numpy.typing import NDArray
 
 from lipt.common import errors
-from lipt.common.data import Dataset
-from lipt.common.data.sources.rows import EncodedRows
-from lipt.common.images.formats import data_url
 from lipt.common.imports import import_extra
-from lipt.common.inputs.specs import ImageSpec
 from lipt.common.subsets import overlap
 from lipt.common.text import escaped, format_bytes
+from lipt.data.dataset import Dataset
+from lipt.data.images.formats import data_url
+from lipt.data.inputs.specs import ImageSpec
+from lipt.data.sources.rows import EncodedRows
 from lipt.trainer.client.client import Client
 from lipt.trainer.comparison.outcomes import alternatives, answers, cells, outcomes
 from lipt.trainer.comparison.trial import Trial

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from torch import distributed, nn
 
 from lipt.common.errors import ConfigError, LiptError
-from lipt.common.models.own import plain_state
-from lipt.common.weights.files import pack
+from lipt.common.tensor_files import pack
+from lipt.models.own import plain_state
 from lipt.trainer.arguments import checked
 from lipt.trainer.resampling.samplers import Ranks, SubsetSampler, Uneven
 from lipt.trainer.subsets.subset import Subset

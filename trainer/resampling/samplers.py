@@ -20,10 +20,10 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from lipt.common.computation import thread_defaults
-from lipt.common.data import open_data
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import ConfigError
 from lipt.common.subsets import require_budget, resolve_budget, subset_digest
+from lipt.data.loading import open_data
 from lipt.trainer.arguments import checked
 from lipt.trainer.subsets.data import normalized_weights
 from lipt.trainer.subsets.subset import Subset

@@ -1,6 +1,6 @@
 """Data of a subset: the check that it was selected from it, its weights in training, its export.
 
-A data set of `lipt.common.data` has its fingerprint. For others, the check computes the
+A data set of `lipt.data` has its fingerprint. For others, the check computes the
 coordinator's: of labels and the bytes of image files, or of labels and pixels. Torchvision's
 ImageFolder can have both.
 
@@ -36,17 +36,17 @@ from torch.nn import functional
 from torch.utils import data as torch_data
 
 from lipt.common.computation import computed, thread_defaults
-from lipt.common.data import Dataset
-from lipt.common.data.loading import MEMORY_BUDGET_BYTES, open_data
-from lipt.common.data.parallel import Progress, map_rows
-from lipt.common.data.sources import frames
-from lipt.common.data.sources.map_style import Pairs, has_rows, without_transforms
-from lipt.common.data.sources.rows import EncodedRows, PixelRows, fingerprint, numbered_classes
-from lipt.common.data.sources.user_data import KINDS, FactoryRows, bytes_of_first
-from lipt.common.data.sources.webdataset import CLASSES
 from lipt.common.determinism import restored_generators
 from lipt.common.errors import ConfigError, DataError, LiptError, SubsetError
-from lipt.common.images.formats import format_of, to_image
+from lipt.data.dataset import Dataset
+from lipt.data.images.formats import format_of, to_image
+from lipt.data.loading import MEMORY_BUDGET_BYTES, open_data
+from lipt.data.parallel import Progress, map_rows
+from lipt.data.sources import frames
+from lipt.data.sources.map_style import Pairs, has_rows, without_transforms
+from lipt.data.sources.rows import EncodedRows, PixelRows, fingerprint, numbered_classes
+from lipt.data.sources.user_data import KINDS, FactoryRows, bytes_of_first
+from lipt.data.sources.webdataset import CLASSES
 from lipt.trainer.arguments import checked
 from lipt.trainer.files import new_folder
 

@@ -38,7 +38,7 @@ from lipt.trainer.formatting import as_table
 if TYPE_CHECKING:
     import torch.utils.data
 
-    from lipt.common.data.parallel import Progress
+    from lipt.data.parallel import Progress
     from lipt.trainer.subsets.data import ExampleT_co, MapStyle, WeightedData
 
 # The name in messages of a subset without a file.
@@ -216,7 +216,7 @@ class Subset:
         Warns where there are weights; `dataset` returns them.
 
         Args:
-            dataset: the one that the subset was selected from: of `lipt.common.data`, torchvision
+            dataset: the one that the subset was selected from: of `lipt.data`, torchvision
                 or Hugging Face, pairs of image and label, (X, y), or a table, whose rows come as
                 dictionaries of tensors.
             check: whether to compare fingerprints, besides lengths. It reads 64 rows, or all for a

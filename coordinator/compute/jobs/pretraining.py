@@ -12,14 +12,14 @@ from functools import partial
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
-from lipt.common.data import pack_shard
 from lipt.common.errors import CorruptBlobError, UnknownBlobError
-from lipt.common.inputs.specs import InputFormat
-from lipt.common.weights.files import pack
+from lipt.common.tensor_files import pack
 from lipt.coordinator.compute.context import Context, DataDescription
 from lipt.coordinator.state.records import LearnerRecord, SoupRecord
 from lipt.core.pipeline import cut_shards, initial_weights, merge_learners
-from lipt.core.results import Ingredient, pack_initial
+from lipt.core.pretraining.results import Ingredient, pack_initial
+from lipt.data.inputs.specs import InputFormat
+from lipt.data.shard import pack_shard
 
 
 @dataclass(frozen=True)

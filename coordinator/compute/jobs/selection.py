@@ -14,9 +14,6 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.computation import computation
 from lipt.common.config.run_config import RunConfig
-from lipt.common.images.formats import data_url
-from lipt.common.inputs.model_input import columns_in, images_in
-from lipt.common.inputs.specs import ImageSpec, InputFormat
 from lipt.common.process.devices import device_name
 from lipt.common.subsets import pack
 from lipt.coordinator.compute.context import Context
@@ -32,6 +29,9 @@ from lipt.core.stages.diagnosis import diagnose
 from lipt.core.stages.question import Question, Sources
 from lipt.core.stages.recheck import Recheck, recheck
 from lipt.core.workspace import Workspace
+from lipt.data.images.formats import data_url
+from lipt.data.inputs.model_input import columns_in, images_in
+from lipt.data.inputs.specs import ImageSpec, InputFormat
 
 
 @dataclass(frozen=True)

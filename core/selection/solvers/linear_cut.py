@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from lipt.common.signals import BLOCK_BYTES, row_blocks
+from lipt.core.passes import BLOCK_BYTES, row_blocks
 
 # A coordinate and its sign fit into float32.
 _MOST_BITS = 22

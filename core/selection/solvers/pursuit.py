@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.common.signals import row_blocks
+from lipt.core.passes import row_blocks
 from lipt.core.selection.vectors import LayerGradient, Vectors, alignments, products, weighted_sum
 
 # Above the rounding error of float32 products of some thousand terms, relative to the norms.

@@ -28,7 +28,7 @@ from pydantic import Field
 from torch import Tensor
 
 from lipt.common.determinism import derive_generator
-from lipt.common.signals import row_blocks
+from lipt.core.passes import row_blocks
 from lipt.core.selection.pairs import PairwiseSimilarity, represented, scaled_cosine, weighted
 from lipt.core.selection.vectors import Vectors, can_compile
 

@@ -32,7 +32,6 @@ import torch
 from torch import Tensor
 
 from lipt.common.determinism import derive_seed
-from lipt.common.targets.kinds import TargetKind
 from lipt.core.diagnosis.label_errors import SURE_NOISE, LabelQuality, find_label_errors
 from lipt.core.proxies.ridge import fullness
 from lipt.core.selection.selection import (
@@ -46,6 +45,7 @@ from lipt.core.selection.strategies.facility_location import facility_location
 from lipt.core.selection.strategies.random_draws import uniform
 from lipt.core.selection.strategy import SIGNALS, Cost, Growth, Need, built_in
 from lipt.core.signals.signals import Signals, required, unlabelled
+from lipt.data.targets.kinds import TargetKind
 
 # Main training to the end, or stopped early as in a search of hyper-parameters.
 Training = Literal["converged", "short"]

@@ -13,8 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from lipt.common.signals import row_blocks
-from lipt.common.targets.kinds import TargetKind
+from lipt.core.passes import row_blocks
 from lipt.core.selection.pairs import proximity, scaled_cosine, with_weights
 from lipt.core.selection.selection import Selection, unweighted
 from lipt.core.selection.solvers.representatives import (
@@ -35,6 +34,7 @@ from lipt.core.selection.vectors import (
     with_bias,
 )
 from lipt.core.signals.signals import Signals
+from lipt.data.targets.kinds import TargetKind
 
 # Below the precision of radii from float32 features.
 _NO_SPREAD = 1e-7

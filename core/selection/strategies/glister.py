@@ -27,7 +27,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.common.signals import row_blocks
+from lipt.core.passes import row_blocks
 from lipt.core.selection.selection import Selection, keep_largest, unweighted
 from lipt.core.selection.strategy import CLASSES, SIGNALS, Cost, Growth, Need, built_in
 from lipt.core.selection.vectors import (

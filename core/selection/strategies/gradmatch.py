@@ -17,12 +17,12 @@ import torch
 from pydantic import Field
 
 from lipt.common.errors import BudgetError
-from lipt.common.targets.kinds import ALL_KINDS
 from lipt.core.selection.selection import Selection
 from lipt.core.selection.solvers.pursuit import BLOCK_BYTES, GradientAtoms, Pursuer, Pursuit
 from lipt.core.selection.strategy import CLASSES, SIGNALS, Cost, Growth, Need, Preset, built_in
 from lipt.core.selection.vectors import LayerGradient, gradients_of, weighted_sum
 from lipt.core.signals.signals import Signals, required
+from lipt.data.targets.kinds import ALL_KINDS
 
 Target = Literal["train", "validation"]
 Scale = Literal["mean_square", "absolute"]

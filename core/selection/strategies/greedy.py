@@ -22,7 +22,7 @@ from pydantic import Field
 from torch import Tensor
 
 from lipt.common.determinism import derive_generator
-from lipt.common.signals import row_blocks
+from lipt.core.passes import row_blocks
 from lipt.core.selection.selection import Selection, draw_by_weight, unweighted
 from lipt.core.selection.solvers.linear_cut import best_first, exact_bits, unit_rows
 from lipt.core.selection.strategy import FEATURES, Cost, Growth, built_in, needs_of_space

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import SignalsError
-from lipt.common.signals import row_blocks
+from lipt.core.passes import row_blocks
 from lipt.core.selection.selection import Selection, class_shares, keep_largest, unweighted
 from lipt.core.selection.solvers.linear_cut import (
     cut_picks,

@@ -16,7 +16,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from lipt.common.signals import row_blocks
+from lipt.core.passes import row_blocks
 from lipt.core.selection.selection import Selection, keep_largest, unweighted
 from lipt.core.selection.strategy import (
     CLASSES,

@@ -20,7 +20,7 @@ from pydantic import Field
 from torch import Tensor
 
 from lipt.common.determinism import derive_generator
-from lipt.common.signals import row_blocks
+from lipt.core.passes import row_blocks
 from lipt.core.selection.selection import Selection, keep_largest
 from lipt.core.selection.strategy import FEATURES, Cost, Growth, built_in
 from lipt.core.selection.vectors import can_compile

@@ -16,7 +16,6 @@ from lipt.common.config.run_config import (
     RunConfig,
 )
 from lipt.common.config.settings import load_settings
-from lipt.common.config.tasks import LearnerTask
 from lipt.common.config.values import (
     dump,
     overrides_to_proto,
@@ -25,10 +24,11 @@ from lipt.common.config.values import (
     validate,
 )
 from lipt.common.errors import ConfigError
-from lipt.common.inputs.specs import Column, ColumnFormat, ColumnsFormat, ColumnType, ImageFormat
 from lipt.common.rpc.messages import fill_message, message_to_dict
-from lipt.common.targets.values import MultiLabel, Regression, SingleLabel
 from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
+from lipt.core.tasks import LearnerTask
+from lipt.data.inputs.specs import Column, ColumnFormat, ColumnsFormat, ColumnType, ImageFormat
+from lipt.data.targets.values import MultiLabel, Regression, SingleLabel
 from lipt.v1 import config_pb2, worker_pb2
 from lipt.worker.settings import WorkerSettings
 

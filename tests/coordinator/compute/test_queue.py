@@ -9,7 +9,6 @@ from typing import Any, cast
 import pytest
 
 from lipt.common.errors import BudgetError, QueueFullError
-from lipt.common.inputs.specs import ImageSpec
 from lipt.common.observability.logs import EventKind, Events, log_context, logging_about
 from lipt.common.observability.metrics import Meters
 from lipt.common.observability.tracing import current_traceparent, span
@@ -27,6 +26,7 @@ from lipt.coordinator.compute.process import ComputeProcess, OpenContext
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.compute.scan import ScanOpened
 from lipt.coordinator.instruments import JOB, QUEUE_WAIT
+from lipt.data.inputs.specs import ImageSpec
 from tests.clock import Clock
 from tests.digits import digits_settings
 from tests.embedded import ThreadQueue

@@ -12,9 +12,6 @@ from torch import Tensor, nn
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
-from lipt.common.config.tasks import ScoringTask
-from lipt.common.inputs.specs import ImageFormat
-from lipt.common.signals.passes import data_proof, encode_range, score_range
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.messages import News, ScanClosed, ScanNews
 from lipt.coordinator.compute.scan import (
@@ -33,8 +30,11 @@ from lipt.coordinator.compute.scan import (
     unnoticed,
 )
 from lipt.coordinator.settings import CoordinatorSettings
+from lipt.core.passes import data_proof, encode_range, score_range
 from lipt.core.signals.signals import Signals
 from lipt.core.stages.warm_up import model_signals
+from lipt.core.tasks import ScoringTask
+from lipt.data.inputs.specs import ImageFormat
 from tests.digits import digits_settings
 from tests.tiny import linear
 

@@ -9,10 +9,10 @@ import torch
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import LearnerRejectedError
-from lipt.common.weights.encodings import encode_sparse
-from lipt.common.weights.files import specs_of
+from lipt.common.tensor_files import specs_of
 from lipt.coordinator.dispatch.intake import Reference, check_learner, require_report, trained_norm
 from lipt.coordinator.runs.transitions import LearnerResult
+from lipt.models.encodings import encode_sparse
 
 STATISTICS = {
     "bn.running_var": torch.ones(2),

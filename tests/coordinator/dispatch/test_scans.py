@@ -14,13 +14,10 @@ from hypothesis import strategies as st
 from lipt.common.access import EVERY_ROLE, Role
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
-from lipt.common.config.tasks import ScoringTask
 from lipt.common.errors import LearnerRejectedError, StaleLeaseError, UnknownBlobError
-from lipt.common.inputs.specs import ImageFormat
 from lipt.common.observability.metrics import Meters
-from lipt.common.signals.passes import encode_range, range_specs
 from lipt.common.states import RunState
-from lipt.common.weights.files import Weights
+from lipt.common.tensor_files import Weights
 from lipt.coordinator.access.caller import ANYBODY, CallCredentials, Caller
 from lipt.coordinator.compute.messages import ScanClosed, ScanNews
 from lipt.coordinator.compute.scan import (
@@ -44,6 +41,9 @@ from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.instruments import SCORED_EXAMPLES
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
+from lipt.core.passes import encode_range, range_specs
+from lipt.core.tasks import ScoringTask
+from lipt.data.inputs.specs import ImageFormat
 from tests.clock import Clock
 from tests.coordinator.dispatch.conftest import Bench
 from tests.coordinator.made_up_runs import error, leased, made_up_run

@@ -14,7 +14,7 @@ import torch
 from lipt.common.access import Role
 from lipt.common.errors import SignalsError
 from lipt.common.subsets import Examples
-from lipt.common.weights.files import pack
+from lipt.common.tensor_files import pack
 from lipt.coordinator.compute.jobs.selection import (
     Diagnosed,
     DiagnoseData,

@@ -14,7 +14,6 @@ from lipt.common.access.tokens import Token
 from lipt.common.blobs.blob import BlobName, blob_to_proto
 from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import DataError, InvalidRequestError, UnreadableRunError
-from lipt.common.inputs.specs import ImageSpec
 from lipt.common.rpc.messages import enum_value
 from lipt.common.states import LearnerPhase, RunState
 from lipt.coordinator.access.caller import Caller
@@ -32,6 +31,7 @@ from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.subsets import Answer, DiagnosisQuery
 from lipt.core.selection.select import STRATEGIES
+from lipt.data.inputs.specs import ImageSpec
 from lipt.trainer.views import RunView, view_of
 from lipt.v1 import access_pb2, diagnosis_pb2, info_pb2, run_pb2, worker_pb2
 from lipt.v1 import subset_pb2 as pb

@@ -23,8 +23,7 @@ from lipt.common.errors import (
     UnknownWorkerError,
 )
 from lipt.common.states import LearnerState
-from lipt.common.weights.encodings import encode_sparse
-from lipt.common.weights.files import pack
+from lipt.common.tensor_files import pack
 from lipt.coordinator.access.caller import worker_id_of
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.intake import Intake
@@ -32,7 +31,8 @@ from lipt.coordinator.rpc.workers import WorkerService, unless
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import FailureReason, LearnerRecord, RunRecord
-from lipt.core.results import CommittedLearner
+from lipt.core.pretraining.results import CommittedLearner
+from lipt.models.encodings import encode_sparse
 from lipt.v1 import worker_pb2 as pb
 from tests.blob_files import flip_a_bit
 from tests.coordinator.made_up_runs import made_up_run

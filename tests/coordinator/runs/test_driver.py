@@ -24,7 +24,7 @@ from lipt.coordinator.runs.store import LearnerProgress, RunStore
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
-from lipt.core.results import Ingredient
+from lipt.core.pretraining.results import Ingredient
 from tests.coordinator.fakes import SOUP_RECORD, FakeCompute
 from tests.coordinator.made_up_runs import error, made_up_run
 from tests.meters import observed

@@ -27,12 +27,8 @@ from lipt.common.errors import (
     UnknownNameError,
     WeightsError,
 )
-from lipt.common.inputs.specs import Column, ColumnsSpec, ColumnType, ImageSpec
-from lipt.common.models.footprint import ModelFigures
-from lipt.common.models.registry import build_model, build_without_values
-from lipt.common.planning import PROCESS_BYTES, THREAD_BYTES, Limit, PlannedCost, Violation
 from lipt.common.process import Machine
-from lipt.common.weights.files import pack
+from lipt.common.tensor_files import pack
 from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.runs import plan as planning
 from lipt.coordinator.runs.plan import (
@@ -46,6 +42,10 @@ from lipt.coordinator.runs.plan import (
     violations,
 )
 from lipt.coordinator.settings import LimitSettings
+from lipt.core.planning import PROCESS_BYTES, THREAD_BYTES, Limit, PlannedCost, Violation
+from lipt.data.inputs.specs import Column, ColumnsSpec, ColumnType, ImageSpec
+from lipt.models.footprint import ModelFigures
+from lipt.models.registry import build_model, build_without_values
 from tests import tiny
 from tests.coordinator.fakes import described
 from tests.faults.memory import memory_growth

@@ -27,11 +27,11 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import RunConfig
 from lipt.common.config.values import overrides_to_proto, run_config_from_proto
 from lipt.common.errors import LiptError
-from lipt.common.inputs.specs import ImageSpec
 from lipt.common.process import Machine
 from lipt.coordinator.runs.plan import RunAdmission, RunPlan, plan_run
 from lipt.coordinator.settings import LimitSettings
-from lipt.core.sharding import num_validation_examples, require_shards_fit
+from lipt.core.pretraining.sharding import num_validation_examples, require_shards_fit
+from lipt.data.inputs.specs import ImageSpec
 from tests.coordinator.fakes import described
 
 # What the contract's fields carry.

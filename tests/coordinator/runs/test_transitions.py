@@ -10,14 +10,6 @@ import pytest
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import CorruptBlobError, OtherDataError, RunNotReadyError
-from lipt.common.inputs.specs import (
-    Column,
-    ColumnFormat,
-    ColumnsFormat,
-    ColumnsSpec,
-    ColumnType,
-    ImageSpec,
-)
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.states import DivergedQuantity, Divergence, LearnerState, RunState
 from lipt.coordinator.compute.context import DataDescription
@@ -58,6 +50,14 @@ from lipt.coordinator.state.records import (
     RunRecord,
     SilentEnd,
     UnconfirmedResult,
+)
+from lipt.data.inputs.specs import (
+    Column,
+    ColumnFormat,
+    ColumnsFormat,
+    ColumnsSpec,
+    ColumnType,
+    ImageSpec,
 )
 from tests.coordinator.fakes import DATA, SOUP_RECORD, FakeCompute
 from tests.coordinator.made_up_runs import error, having, leased, made_up_run

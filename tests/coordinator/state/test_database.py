@@ -10,7 +10,6 @@ from pydantic import ValidationError
 from lipt.common.access import Role
 from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import StateError, UnreadableRunError
-from lipt.common.inputs.specs import ImageFormat
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.state.database import SCHEMA, Database, prepare
 from lipt.coordinator.state.maintenance import named_digests, needs_of, read_records
@@ -22,6 +21,7 @@ from lipt.coordinator.state.records import (
     SubsetRecord,
     TokenRecord,
 )
+from lipt.data.inputs.specs import ImageFormat
 from tests.coordinator.made_up_runs import made_up_run
 from tests.coordinator.state.conftest import StateBench, diagnosis_of, execute, subset_of
 

@@ -23,7 +23,7 @@ from lipt.common.errors import (
     from_rpc_error,
 )
 from lipt.common.states import RunState
-from lipt.common.weights.files import pack
+from lipt.common.tensor_files import pack
 from lipt.coordinator.access.caller import ANYBODY, CallCredentials, Caller
 from lipt.coordinator.app import App
 from lipt.coordinator.compute.jobs.selection import Diagnosed, DiagnoseData, SelectSubset

@@ -9,8 +9,6 @@ from safetensors import safe_open
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.common.data.dataset import IdMapping
-from lipt.common.targets.kinds import TargetKind
 from lipt.core.diagnosis.diagnosis import (
     DataFindings,
     DiagnosisFile,
@@ -34,6 +32,8 @@ from lipt.core.diagnosis.label_errors import (
 )
 from lipt.core.diagnosis.noise import NoiseRate, NoiseRates
 from lipt.core.signals.signals import Signals
+from lipt.data.dataset import IdMapping
+from lipt.data.targets.kinds import TargetKind
 
 LABELS_N = torch.tensor([0, 0, 0, 1, 1, 1])
 

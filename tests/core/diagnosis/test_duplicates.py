@@ -7,7 +7,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipt.common.errors import StateError
-from lipt.common.inputs.specs import ImageSpec
 from lipt.core.diagnosis import duplicates
 from lipt.core.diagnosis.duplicates import (
     DuplicateGroups,
@@ -19,6 +18,7 @@ from lipt.core.diagnosis.duplicates import (
     find_duplicates,
     find_matches,
 )
+from lipt.data.inputs.specs import ImageSpec
 
 
 class Points(Pictures):

@@ -11,15 +11,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lipt.common.data import Dataset
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import ConfigError, SignalsError, UnknownNameError
-from lipt.common.inputs.model_input import Stored, images_in, to_model_input
-from lipt.common.inputs.specs import ImageFormat
-from lipt.common.models import forward_with_features
-from lipt.common.models.models import build_torchvision
-from lipt.common.weights.files import Weights
-from lipt.core.evaluation import reestimate_batch_norm
+from lipt.common.tensor_files import Weights
+from lipt.core.pretraining.evaluation import reestimate_batch_norm
 from lipt.core.proxies import features as module
 from lipt.core.proxies.features import (
     backbone_identity,
@@ -29,6 +24,11 @@ from lipt.core.proxies.features import (
     model_bank,
     pooled_features,
 )
+from lipt.data.dataset import Dataset
+from lipt.data.inputs.model_input import Stored, images_in, to_model_input
+from lipt.data.inputs.specs import ImageFormat
+from lipt.models.head import forward_with_features
+from lipt.models.networks import build_torchvision
 from tests.digits import digits_context
 
 IMAGE = ImageFormat(3, 8, 8, mean=(0.5,) * 3, std=(0.25,) * 3)

@@ -7,7 +7,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipt.common.computation import computation
-from lipt.common.targets.values import MultiLabel, Regression
 from lipt.core.proxies import ridge
 from lipt.core.proxies.ridge import (
     HeadTargets,
@@ -17,6 +16,7 @@ from lipt.core.proxies.ridge import (
     leave_one_out,
     scaling_of,
 )
+from lipt.data.targets.values import MultiLabel, Regression
 
 
 def fit(

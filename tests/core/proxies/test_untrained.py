@@ -9,7 +9,6 @@ from torch.nn import functional
 
 from lipt.common.computation import computation
 from lipt.common.determinism import derive_generator
-from lipt.common.inputs.specs import Column, ColumnType
 from lipt.core.proxies import untrained as module
 from lipt.core.proxies import untrained as patches
 from lipt.core.proxies.untrained import (
@@ -21,6 +20,7 @@ from lipt.core.proxies.untrained import (
     patch_features,
     side_for,
 )
+from lipt.data.inputs.specs import Column, ColumnType
 
 
 def made_up(num_images: int, channels: int = 3, side: int = 32) -> Tensor:

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lipt.common.errors import BudgetError, SignalsError
-from lipt.common.targets.kinds import TargetKind
 from lipt.core.selection.select import STRATEGIES, select
 from lipt.core.selection.selection import Selection, class_quotas
 from lipt.core.selection.strategy import Balance, Need, Strategy
 from lipt.core.signals.signals import Signals
+from lipt.data.targets.kinds import TargetKind
 from tests.core.selection.builders import full_signals, half
 from tests.properties import at_most
 

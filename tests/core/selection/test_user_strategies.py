@@ -12,11 +12,11 @@ from pydantic import Field
 
 import lipt
 from lipt.common.errors import ConfigError, ProxyError, StrategyError
-from lipt.common.targets.kinds import TargetKind
 from lipt.core.selection import select as registry
 from lipt.core.selection.select import STRATEGIES, select
 from lipt.core.selection.strategy import FEATURES, NOTHING, Balance, Growth, Need, Strategy
 from lipt.core.signals.signals import labels_only
+from lipt.data.targets.kinds import TargetKind
 
 
 @pytest.fixture(autouse=True)

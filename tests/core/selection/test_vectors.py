@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from lipt.common.signals import row_blocks
+from lipt.core.passes import row_blocks
 from lipt.core.selection import vectors as module
 from lipt.core.selection.vectors import CosineKernel, ProductRows, Space, in_space
 from tests.core.selection.builders import random_signals, written_out

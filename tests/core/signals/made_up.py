@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
-from lipt.common.data.dataset import Dataset
-from lipt.common.inputs.specs import ImageFormat
+from lipt.data.dataset import Dataset
+from lipt.data.inputs.specs import ImageFormat
 from tests.in_memory import in_memory
 
 CPU = torch.device("cpu")

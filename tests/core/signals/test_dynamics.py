@@ -5,11 +5,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lipt.common.data.dataset import Dataset
 from lipt.common.errors import SignalsError
-from lipt.common.inputs.model_input import to_model_input
-from lipt.common.signals.passes import Batches
-from lipt.common.weights.files import Weights
+from lipt.common.tensor_files import Weights
+from lipt.core.passes import Batches
 from lipt.core.signals import dynamics as module
 from lipt.core.signals.dynamics import (
     Dynamics,
@@ -20,6 +18,8 @@ from lipt.core.signals.dynamics import (
     mean_over_learners,
     mean_over_moments,
 )
+from lipt.data.dataset import Dataset
+from lipt.data.inputs.model_input import to_model_input
 from tests.core.signals.made_up import CPU, IMAGE, made_up_dataset, made_up_network
 
 

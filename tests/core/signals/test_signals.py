@@ -10,13 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lipt.common.data import open_dataset
-from lipt.common.data.dataset import Dataset
 from lipt.common.errors import FeaturesError, SignalsError
-from lipt.common.inputs.model_input import to_model_input
-from lipt.common.signals.passes import Batches
-from lipt.common.targets.values import SingleLabel
-from lipt.common.weights.files import pack
+from lipt.common.tensor_files import pack
+from lipt.core.passes import Batches
 from lipt.core.selection.strategies.scores import last_layer_norms
 from lipt.core.signals import compute
 from lipt.core.signals import signals as stored
@@ -39,6 +35,10 @@ from lipt.core.signals.signals import (
     read_user_features,
     required,
 )
+from lipt.data.dataset import Dataset
+from lipt.data.inputs.model_input import to_model_input
+from lipt.data.loading import open_dataset
+from lipt.data.targets.values import SingleLabel
 from tests.core.selection.builders import full_signals, half
 from tests.core.signals.made_up import CPU, IMAGE, made_up_dataset, made_up_network
 from tests.sentences import Reader

@@ -6,10 +6,6 @@ import torch
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
-from lipt.common.data.dataset import Dataset
-from lipt.common.data.loading import load
-from lipt.common.data.sources.rows import ColumnRows
-from lipt.common.inputs.specs import Column, ColumnType, ImageFormat
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.selection import DiagnoseData, SelectSubset
 from lipt.coordinator.compute.messages import Progressed
@@ -17,6 +13,10 @@ from lipt.core.diagnosis.diagnosis import DiagnosisFile
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.stages.diagnosis import matches_of
 from lipt.core.stages.question import Sources
+from lipt.data.dataset import Dataset
+from lipt.data.inputs.specs import Column, ColumnType, ImageFormat
+from lipt.data.loading import load
+from lipt.data.sources.rows import ColumnRows
 from tests.digits import digits_settings
 from tests.in_memory import in_memory
 

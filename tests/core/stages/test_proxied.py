@@ -16,25 +16,25 @@ from lipt.common.config.run_config import (
     RunConfig,
     SoupConfig,
 )
-from lipt.common.data import open_dataset
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import ProxyError
-from lipt.common.inputs.specs import ImageFormat, ImageSpec
-from lipt.common.models.models import build_torchvision
-from lipt.common.weights.encodings import encode_sparse
-from lipt.common.weights.files import pack
+from lipt.common.tensor_files import pack
 from lipt.coordinator.compute.context import Context
 from lipt.core.diagnosis.label_errors import find_label_errors, label_confidence
+from lipt.core.pretraining.results import CommittedLearner, Trajectories
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.proxies.ridge import LeaveOneOut, leave_one_out
 from lipt.core.proxies.untrained import draw_filters, patch_features
-from lipt.core.results import CommittedLearner, Trajectories
 from lipt.core.signals.signals import Signals, required
 from lipt.core.stages import proxy as proxying
 from lipt.core.stages import proxy_features
 from lipt.core.stages.proxy import proxied_features, proxied_signals
 from lipt.core.stages.question import Sources
 from lipt.core.stages.warm_up import own_learners
+from lipt.data.inputs.specs import ImageFormat, ImageSpec
+from lipt.data.loading import open_dataset
+from lipt.models.encodings import encode_sparse
+from lipt.models.networks import build_torchvision
 from tests.digits import digits_settings
 from tests.in_memory import in_memory
 

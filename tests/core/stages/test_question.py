@@ -12,11 +12,9 @@ from lipt.common.errors import (
     ProxyError,
     StrategyOptionError,
 )
-from lipt.common.inputs.specs import ImageFormat
-from lipt.common.targets.kinds import TargetKind
 from lipt.coordinator.compute.jobs.selection import SelectSubset
+from lipt.core.pretraining.results import CommittedLearner, PretrainingState
 from lipt.core.proxies.proxy import SOUP, Proxy
-from lipt.core.results import CommittedLearner, PretrainingState
 from lipt.core.selection.select import STRATEGIES, find_strategy
 from lipt.core.selection.strategy import WarmUp
 from lipt.core.stages.question import (
@@ -29,6 +27,8 @@ from lipt.core.stages.question import (
     without_labels,
     works_without_labels,
 )
+from lipt.data.inputs.specs import ImageFormat
+from lipt.data.targets.kinds import TargetKind
 
 FILE = BlobName.of(b"the user's")
 ABLE = {

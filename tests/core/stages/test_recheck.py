@@ -8,13 +8,13 @@ from torch.nn import functional
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
-from lipt.common.inputs.specs import ImageFormat
-from lipt.common.targets.values import SingleLabel
-from lipt.common.weights.files import Weights, pack
+from lipt.common.tensor_files import Weights, pack
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.selection import RecheckSubset
 from lipt.core.signals.compute import LossSum, Parameters, loss_sum, trainable
 from lipt.core.stages.recheck import Recheck, fit_quadratic_model, sample_ids
+from lipt.data.inputs.specs import ImageFormat
+from lipt.data.targets.values import SingleLabel
 from tests.digits import digits_context
 
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)

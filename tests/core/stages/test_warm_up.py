@@ -8,25 +8,25 @@ from torch import Tensor
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.files import cache_file
 from lipt.common.config.run_config import LearnersConfig, RunConfig
-from lipt.common.data.shard import Shard, open_shard
 from lipt.common.determinism import derive_seed
-from lipt.common.inputs.specs import ImageFormat
-from lipt.common.models import build_model, lay_out
 from lipt.common.subsets import unpack
-from lipt.common.targets.values import SingleLabel
-from lipt.common.weights.encodings import encode_sparse
-from lipt.common.weights.files import pack
+from lipt.common.tensor_files import pack
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import CutShards
 from lipt.coordinator.compute.jobs.selection import SelectSubset, StoredSubset
 from lipt.coordinator.compute.messages import News, Progressed
 from lipt.coordinator.state.records import LearnerRecord
-from lipt.core.results import CommittedLearner, Trajectories
+from lipt.core.pretraining.initialization import warm_up
+from lipt.core.pretraining.results import CommittedLearner, Trajectories
 from lipt.core.selection.strategy import WarmUp
 from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.signals import Signals
 from lipt.core.stages.warm_up import WarmUpSignals, dynamics_of, own_learners, warm_up_signals
-from lipt.core.training import warm_up
+from lipt.data.inputs.specs import ImageFormat
+from lipt.data.shard import Shard, open_shard
+from lipt.data.targets.values import SingleLabel
+from lipt.models.encodings import encode_sparse
+from lipt.models.registry import build_model, lay_out
 from tests.digits import digits_settings
 
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)

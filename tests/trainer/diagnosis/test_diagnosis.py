@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lipt.common.errors import DataError, DiagnosisError
-from lipt.common.weights.files import pack
+from lipt.common.tensor_files import pack
 from lipt.trainer.diagnosis.diagnosis import export_issues, max_file_bytes, read_diagnosis
 from lipt.trainer.diagnosis.findings import Findings, facts, proxy_text
 from tests.trainer.made_up_diagnosis import (

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from lipt.common.data import Dataset, open_dataset
+from lipt.data.dataset import Dataset
+from lipt.data.loading import open_dataset
 from lipt.trainer.main_training import Recipe, Schedule, Trained
 
 RECIPE = Recipe(steps=12, batch_size=16, augmentation="none", learning_rate=0.05)

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 import lipt
-from lipt.common.data import Dataset, open_data
 from lipt.common.errors import DataError
-from lipt.common.inputs.model_input import columns_in
-from lipt.common.targets.kinds import TargetKind
+from lipt.data.dataset import Dataset
+from lipt.data.inputs.model_input import columns_in
+from lipt.data.loading import open_data
+from lipt.data.targets.kinds import TargetKind
 from lipt.trainer.main_training.held_out import comparable
 from tests.in_memory import in_memory
 

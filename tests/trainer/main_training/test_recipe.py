@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from lipt.common.errors import ConfigError
-from lipt.common.inputs.specs import Column, ColumnsSpec, ColumnType, ImageSpec, InputSpec
+from lipt.data.inputs.specs import Column, ColumnsSpec, ColumnType, ImageSpec, InputSpec
 from lipt.trainer.main_training import Recipe, evenly
 from lipt.trainer.main_training.recipe import marks
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from lipt.common.data import Dataset
 from lipt.common.errors import ConfigError, SubsetError, WeightsError
+from lipt.data.dataset import Dataset
 from lipt.trainer.main_training import Recipe, Trained, TrainingPaused, fit
 from lipt.trainer.main_training.records import EpochRecord
 from lipt.trainer.resampling.samplers import RepeatedRandom

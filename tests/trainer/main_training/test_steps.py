@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.nn.utils import parameters_to_vector
 
-from lipt.common.data import Dataset
 from lipt.common.errors import DataError, SubsetError
-from lipt.common.inputs.model_input import images_in
-from lipt.common.weights.files import Weights
+from lipt.common.tensor_files import Weights
+from lipt.data.dataset import Dataset
+from lipt.data.inputs.model_input import images_in
 from lipt.trainer.main_training import Recipe
 from lipt.trainer.main_training.steps import Steps, TrainingExamples, augmented, place_model
 from tests.core.signals.made_up import made_up_dataset

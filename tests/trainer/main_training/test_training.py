@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from lipt import Recipe, fit
-from lipt.common.data import Dataset
-from lipt.common.data.loading import load
-from lipt.common.data.sources.rows import ColumnRows
-from lipt.common.data.sources.user_data import rows_of_data
 from lipt.common.errors import ConfigError, DataError, DivergedError, SignalsError
-from lipt.common.targets.kinds import TargetKind
+from lipt.data.dataset import Dataset
+from lipt.data.loading import load
+from lipt.data.sources.rows import ColumnRows
+from lipt.data.sources.user_data import rows_of_data
+from lipt.data.targets.kinds import TargetKind
 from lipt.trainer.main_training import Schedule, Trained, evenly, training
 from lipt.trainer.main_training.records import write_line
 from lipt.trainer.subsets.subset import Subset

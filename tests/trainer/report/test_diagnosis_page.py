@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lipt.common.data import open_dataset
+from lipt.data.loading import open_dataset
 from lipt.trainer.report.report import file_paths, render_diagnosis
 from tests.trainer.made_up_diagnosis import made_up_columns, made_up_diagnosis, made_up_findings
 from tests.trainer.report.reading import Page, words

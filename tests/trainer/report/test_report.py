@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from lipt.common.config.run_config import RunConfig
-from lipt.common.data import open_dataset
 from lipt.common.errors import SubsetError
 from lipt.common.states import LearnerState, RunState
+from lipt.data.loading import open_dataset
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.diagnosis.findings import Findings
 from lipt.trainer.report.report import render

@@ -16,7 +16,7 @@ from lipt.common.errors import (
     WeightsError,
     WrongOffsetError,
 )
-from lipt.common.weights.files import pack
+from lipt.common.tensor_files import pack
 from lipt.trainer.resampling.reselection import Reselection, ReselectionWarning
 from lipt.trainer.subsets.subset import Subset
 from tests.trainer.made_up import FakeClient, made_up_subset

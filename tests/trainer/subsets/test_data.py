@@ -14,10 +14,10 @@ from torch.utils import data as torch_data
 from torchvision import transforms
 from torchvision.datasets import ImageFolder, VisionDataset
 
-from lipt.common.data import Dataset, open_data, open_dataset
-from lipt.common.data.loading import load
-from lipt.common.data.sources.user_data import FactoryRows
 from lipt.common.errors import DataError, SubsetError
+from lipt.data.dataset import Dataset
+from lipt.data.loading import load, open_data, open_dataset
+from lipt.data.sources.user_data import FactoryRows
 from lipt.trainer import files
 from lipt.trainer.subsets.data import ChosenImage
 from lipt.trainer.subsets.subset import Subset

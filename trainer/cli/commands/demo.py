@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from lipt.common.data import Dataset
+    from lipt.data.dataset import Dataset
     from lipt.trainer.client.client import Client
     from lipt.trainer.comparison.trial import ComparisonPlan
     from lipt.trainer.views import RunView
@@ -125,7 +125,7 @@ def _run(directory: Path, log: Path, check: Callable[[], None]) -> list[str]:
 
     print_line(f"reading {DATA} and {_TEST}")
     # Imported late: torch takes seconds, in which the coordinator is already starting.
-    from lipt.common.data import open_dataset
+    from lipt.data.loading import open_dataset
 
     train, right, test = map(open_dataset, (DATA, _RIGHT, _TEST))
     is_wrong_N = (train.labels_N != right.labels_N).numpy()

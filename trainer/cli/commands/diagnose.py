@@ -34,7 +34,7 @@ def check(
     Of a table it tells how each column is read. The status is 1 where images cannot be used. A
     coordinator is not needed.
     """
-    from lipt.common.data.loading import decode_all
+    from lipt.data.loading import decode_all
 
     data = csv.name(data)
     decoded = run_with_progress(
@@ -136,7 +136,7 @@ def diagnose(
 
 
 def _lines(diagnosis: Diagnosis) -> Iterator[str]:
-    from lipt.common.targets.kinds import TargetKind
+    from lipt.data.targets.kinds import TargetKind
     from lipt.trainer.diagnosis.findings import facts, fit_text, proxy_text
 
     findings, name = diagnosis.findings, diagnosis.class_names

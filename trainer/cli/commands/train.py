@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from typer import BadParameter, Exit, Option
 
 from lipt.common.process import wait_passively
-from lipt.common.targets.kinds import TargetKind
 from lipt.common.terminal import print_error
+from lipt.data.targets.kinds import TargetKind
 from lipt.trainer.cli import options as shared
 from lipt.trainer.cli.output import (
     TrainingProgress,
@@ -27,7 +27,7 @@ from lipt.trainer.cli.output import (
 if TYPE_CHECKING:
     from torch import nn
 
-    from lipt.common.data import Dataset
+    from lipt.data.dataset import Dataset
     from lipt.trainer.client.client import Client
     from lipt.trainer.main_training import Trained
     from lipt.trainer.main_training.records import OnEpoch
@@ -260,7 +260,7 @@ def _run_of(client: Client, run: str, model: str) -> str:
 def _finish(
     trained: Trained, out: Path | None, chosen: list[Reselection], *, resampled: bool, json: bool
 ) -> None:
-    from lipt.common.weights.files import pack
+    from lipt.common.tensor_files import pack
     from lipt.trainer.files import write_atomically
 
     if out is not None:

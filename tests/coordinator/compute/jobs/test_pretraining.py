@@ -7,12 +7,8 @@ import torch
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import LearnersConfig, RunConfig, SoupConfig
-from lipt.common.data import Dataset
 from lipt.common.errors import CorruptBlobError, DataError
-from lipt.common.inputs.specs import ImageFormat, ImageSpec, InputFormat
-from lipt.common.models import build_model
-from lipt.common.weights.encodings import encode_sparse
-from lipt.common.weights.files import pack
+from lipt.common.tensor_files import pack
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import (
     CutShards,
@@ -25,7 +21,11 @@ from lipt.coordinator.compute.jobs.pretraining import (
 )
 from lipt.coordinator.compute.messages import News, Progressed
 from lipt.core import pipeline
-from lipt.core.sharding import draw_densities
+from lipt.core.pretraining.sharding import draw_densities
+from lipt.data.dataset import Dataset
+from lipt.data.inputs.specs import ImageFormat, ImageSpec, InputFormat
+from lipt.models.encodings import encode_sparse
+from lipt.models.registry import build_model
 from tests.blob_files import flip_a_bit
 from tests.digits import digits_context
 

@@ -14,12 +14,9 @@ from torch import Tensor
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
-from lipt.common.data.dataset import Dataset
-from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.errors import ProxyError, SignalsError, UnknownBlobError, WeightsError
-from lipt.common.inputs.specs import Column, ColumnsSpec, ColumnType, ImageFormat
 from lipt.common.subsets import subset_digest
-from lipt.common.weights.files import pack
+from lipt.common.tensor_files import pack
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.selection import (
     DiagnoseData,
@@ -43,6 +40,9 @@ from lipt.core.stages.question import (
     without_labels,
     works_without_labels,
 )
+from lipt.data.dataset import Dataset
+from lipt.data.inputs.specs import Column, ColumnsSpec, ColumnType, ImageFormat
+from lipt.data.sources.rows import ColumnRows
 from tests.digits import digits_context, digits_settings
 from tests.in_memory import in_memory
 

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.common.targets.kinds import TargetKind
 from lipt.core.selection.select import find_strategy, select
 from lipt.core.selection.selection import Selection
 from lipt.core.selection.strategies.auto import Evidence, auto_strata, make_plan
 from lipt.core.signals.signals import Signals, labels_only
+from lipt.data.targets.kinds import TargetKind
 
 NUM_CLASSES, PER_CLASS = 4, 500
 

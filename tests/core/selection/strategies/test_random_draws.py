@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from lipt.core.pretraining.sharding import mixed_evenly
 from lipt.core.selection.selection import Selection
 from lipt.core.selection.strategies import crest as crest_module
 from lipt.core.selection.strategies.crest import (
@@ -26,7 +27,6 @@ from lipt.core.selection.strategies.zcore import (
     plane_scores_torch,
 )
 from lipt.core.selection.vectors import can_compile
-from lipt.core.sharding import mixed_evenly
 from lipt.core.signals.dynamics import Dynamics
 from lipt.core.signals.signals import Signals
 from tests.core.selection.builders import of_probabilities, of_right, signals_of

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from lipt.common.access import Role
 from lipt.common.access.tls import identity_of
-from lipt.common.weights.files import pack
+from lipt.common.tensor_files import pack
 from lipt.coordinator.rpc.strategies import describe_strategies
 from lipt.core.selection.select import STRATEGIES
 from lipt.trainer.cli import main

@@ -9,8 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
-from lipt.common.data import Dataset, open_dataset
-from lipt.common.weights.files import pack
+from lipt.common.tensor_files import pack
+from lipt.data.dataset import Dataset
+from lipt.data.loading import open_dataset
 from lipt.trainer.client.client import Client
 from lipt.trainer.diagnosis.findings import facts
 from lipt.trainer.subsets.subset import Subset

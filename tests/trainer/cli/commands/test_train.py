@@ -9,9 +9,9 @@ import pytest
 import torch
 from safetensors.torch import load, load_file
 
-from lipt.common.data import Dataset
-from lipt.common.inputs.specs import ImageSpec
-from lipt.common.models import build_model
+from lipt.data.dataset import Dataset
+from lipt.data.inputs.specs import ImageSpec
+from lipt.models.registry import build_model
 from lipt.trainer.client.client import Client
 from lipt.trainer.subsets.subset import Subset
 from lipt.v1 import subset_pb2

@@ -1,0 +1,115 @@
+"""Training: a model's forward pass and loss, and steps of SGD.
+
+Shapes: B examples of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from lipt.common.errors import ConfigError
+from lipt.common.tensor_files import Weights
+from lipt.core.passes import require_finite_rows
+from lipt.data.inputs.model_input import Stored, in_layout, num_stored, to_model_input
+from lipt.data.inputs.specs import InputFormat, Inputs, call_model
+from lipt.data.targets.values import Target
+from lipt.models.head import evaluation_mode
+
+
+def trained_outputs(model: Callable[..., Any], inputs_B: Inputs) -> Tensor:
+    """A model's logits; ConfigError for batch norm of one value in a model in training."""
+    try:
+        return call_model(model, inputs_B)
+    except ConfigError as error:
+        layers = model.modules() if isinstance(model, nn.Module) else ()
+        alone = num_stored(inputs_B) == 1 and isinstance(error.__cause__, ValueError)
+        if not alone or not any(isinstance(layer, _BatchNorm) for layer in layers):
+            raise
+        raise ConfigError(
+            "the model's batch norm has no variance in a batch of one example. Train on 2 examples "
+            "or more, in batches of 2 or more, or use a model without batch norm."
+        ) from error
+
+
+@dataclass(frozen=True)
+class ForwardPass:
+    """From stored examples to logits, in training and evaluation.
+
+    memory_format: of the model's inputs. bfloat16: whether it runs under bfloat16 autocast.
+    """
+
+    inputs: InputFormat
+    target: Target
+    device: torch.device
+    memory_format: torch.memory_format
+    bfloat16: bool
+
+    def __call__(self, model: Callable[..., Any], examples_B: Stored) -> Tensor:
+        """The logits, B x C, of stored examples on any device."""
+        inputs_B = in_layout(
+            to_model_input(examples_B, self.inputs, self.device), self.memory_format
+        )
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16):
+            return trained_outputs(model, inputs_B)
+
+    def mean_loss(self, model: nn.Module, examples_B: Stored, targets_B: Tensor) -> Tensor:
+        return self.target.mean_loss(self(model, examples_B), targets_B)
+
+
+class Sgd:
+    """SGD with momentum and `torch.optim.SGD`'s options; frozen parameters stay.
+
+    A larger gradient is scaled down to the norm `max_norm`, over all parameters; with 0, none is.
+    """
+
+    def __init__(self, model: nn.Module, *, max_norm: float = 0.0, **options: Any) -> None:
+        self._model, self._max_norm = model, max_norm
+        self._optimizer = torch.optim.SGD(model.parameters(), **options)
+
+    def step(self, loss: Tensor, learning_rate: float | None = None) -> None:
+        """Take a step on a loss (0-d), by another learning rate if given."""
+        if learning_rate is not None:
+            for group in self._optimizer.param_groups:
+                group["lr"] = learning_rate
+        self._optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        if self._max_norm:
+            nn.utils.clip_grad_norm_(self._model.parameters(), self._max_norm)
+        self._optimizer.step()
+
+    def momentum(self) -> Weights:
+        """The momentum buffers by the parameter's name; empty before the first step."""
+        state = self._optimizer.state
+        return {
+            name: state[parameter]["momentum_buffer"]
+            for name, parameter in self._model.named_parameters()
+            if state.get(parameter, {}).get("momentum_buffer") is not None
+        }
+
+    def restore_momentum(self, momentum: Mapping[str, Tensor]) -> None:
+        """Continue with buffers that `momentum` returned."""
+        for name, parameter in self._model.named_parameters():
+            if name in momentum:
+                # In the parameter's memory format.
+                buffer = torch.empty_like(parameter).copy_(momentum[name])
+                self._optimizer.state[parameter]["momentum_buffer"] = buffer
+
+
+def require_finite_outputs(model: nn.Module, outputs: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """Refuse examples on which a model is not finite before any training: no rate helps.
+
+    `outputs` yields ids and their logits, computed on demand in evaluation mode.
+    """
+    ids, finite = list[Tensor](), list[Tensor]()
+    with evaluation_mode(model), torch.inference_mode():
+        for ids_B, logits_BC in outputs:
+            ids.append(ids_B)
+            finite.append(logits_BC.isfinite().all(dim=-1))
+    remedy = "It was not trained yet, so no learning rate helps."
+    require_finite_rows(torch.cat(finite), torch.cat(ids), "outputs", remedy=remedy)

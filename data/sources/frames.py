@@ -1,0 +1,473 @@
+"""Data in memory: tables and texts, read as `csv:` reads a file, and rows of tensors or images.
+
+Tables and texts:
+
+    pandas                            by its columns
+    polars, pyarrow                   by their columns
+    datasets.Dataset                  of single values: no image, no list
+    {"a": [1, 2], "b": ["x", "y"]}    columns of single values
+    [{"a": 1, "b": "x"}, ...]         rows of single values
+    (X, y)                            X one of these, an array of objects, or scipy's sparse matrix
+    (texts, y), [(text, label), ...]  texts, as `csv:` reads them with text=COLUMN
+
+Other data is read row by row, as `lipt.data.sources.user_data` does:
+
+    (X, y)                            arrays, tensors, lists; also in dictionaries, by name
+    datasets.Dataset                  the file of its image, else all columns but the label
+    a map-style data set              unchanged
+
+Columns of texts are recognized: all columns besides the target, or one called text or the like, if
+their cells have three words or more on average. A target with fractions, or with more different
+numbers than `csv:` takes for classes, is a number to predict; another one is a class.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import logging
+import numbers
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import date
+from types import SimpleNamespace
+from typing import Any, BinaryIO
+from urllib.parse import quote
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset as TorchDataset
+
+from lipt.common.errors import ConfigError, DataError
+from lipt.common.text import did_you_mean
+from lipt.data.images.formats import SUFFIXES
+from lipt.data.parallel import Progress
+from lipt.data.sources.cells import Cell, cell_of
+from lipt.data.sources.map_style import Pairs, has_rows, is_same
+from lipt.data.sources.rows import ColumnRows, EncodedRows, sampled_rows
+from lipt.data.sources.storage import Query, open_regular
+from lipt.data.sources.table_files import Table, require_columns, require_names
+from lipt.data.sources.tables import are_too_many, read_numbers, rows_of_table
+from lipt.data.sources.user_data import (
+    KINDS,
+    NUMBER,
+    FactoryRows,
+    labels_of_rows,
+    rows_of_data,
+)
+
+logger = logging.getLogger(__name__)
+
+# Names of targets where none is given, the likeliest first.
+TARGETS = ("label", "labels", "fine_label", "target", "class", "y")
+_TEXTS = ("text", "sentence", "review", "content")
+_SAMPLED_TEXTS = 100
+_WORDS = 3
+# Memory of a sparse matrix's numbers once they are dense.
+_DENSE_BYTES = 2 * 2**30
+
+
+class FrameTable(Table):
+    """Columns in memory; `targets` are given apart from them, or `target` is one of them."""
+
+    files = ()
+
+    def __init__(
+        self,
+        source: str,
+        columns: Sequence[tuple[str, Sequence[Any]]],
+        class_names: Mapping[str, tuple[str, ...]] | None = None,
+    ) -> None:
+        self.name = source
+        self._cells = dict(columns)
+        self.columns = tuple(self._cells)
+        self.class_names = class_names or {}
+        names = [name for name, _ in columns]
+        require_names(names, "the table")
+        for name, cells in columns:
+            if len(cells) != len(self):
+                raise DataError(
+                    f"the columns {names[0]} and {name} have {len(self)} and {len(cells)} cells. "
+                    "Give columns of one length."
+                )
+
+    def __len__(self) -> int:
+        return len(next(iter(self._cells.values()), ()))
+
+    def _rows(self, names: Sequence[str]) -> Iterator[Sequence[Cell]]:
+        columns = ([cell_of(one, self.name, name) for one in self._cells[name]] for name in names)
+        yield from zip(*columns, strict=True)
+
+
+def rows_in_memory(
+    source: str, data: Any, progress: Progress | None = None, *, target: str | None = None
+) -> EncodedRows | FactoryRows | ColumnRows:
+    """The rows of a user's data: a table's, or those of a map-style data set."""
+    _require_one_set(source, data)
+    if is_table(data):
+        return _table_rows(source, data, target)
+    rows = map_style(data, target)
+    image = _image_column(data) if is_hugging_face(data) else ""
+    if image:
+        return _image_rows(source, data.select_columns([image]), rows)
+    return rows_of_data(source, rows, progress)
+
+
+def _image_column(table: Any) -> str:
+    """The first column of images, as `datasets.Image` stores them; "" without any."""
+    for name, feature in table.features.items():
+        if type(feature).__name__ == "Image" or (isinstance(feature, dict) and "bytes" in feature):
+            return str(name)
+    return ""
+
+
+def _image_rows(source: str, images: Any, rows: Pairs) -> EncodedRows:
+    labels = labels_of_rows(list(rows.targets), rows, source)
+    stored, (name,) = images.with_format("arrow"), images.features
+
+    def open_row(row: int) -> BinaryIO:
+        image = stored[row][name][0].as_py() or {}
+        if image.get("bytes") is not None:
+            return io.BytesIO(image["bytes"])
+        if image.get("path") is None:
+            raise DataError("the cell is empty")
+        return open_regular(image["path"])
+
+    return EncodedRows(
+        *(source, labels.names, labels.labels_N),
+        open=open_row,
+        where=lambda row: f"row {row} of the column {name}",
+        targets=labels.targets,
+    )
+
+
+def map_style(data: Any, target: str | None = None) -> Any:
+    """Rows of (example, label) of data that is no table."""
+    column = None if target in KINDS else target
+    rows: Any = Pairs(*data) if is_pair(data) else data
+    if is_hugging_face(data):
+        label, labels, classes = _labels_of_table(data, column)
+        rows = Pairs(_TableExamples(data, label), labels, classes.get(label))
+    elif column is not None:
+        raise ConfigError(
+            f"target={target!r} names a column, and a {type(data).__name__} has none. Give a "
+            "table, or (X, y) without a target."
+        )
+    if target not in KINDS:
+        return rows
+    found = copy.copy(rows)
+    try:
+        found.target = target
+    except AttributeError:
+        raise ConfigError(
+            f"target={target!r} cannot be set on a {type(data).__name__}. Give (X, y), or a data "
+            f'set with the attribute target = "{target}".'
+        ) from None
+    return found
+
+
+def _labels_of_table(data: Any, column: str | None) -> tuple[str, Any, dict[str, tuple[str, ...]]]:
+    """A Hugging Face table's label column, its values, and class names by column.
+
+    Values are those that a transform of rows returns, where these differ; names are then dropped.
+    """
+    classes = _class_names(data)
+    label = _target_column(tuple(data.features), classes, column)
+    labels = data.select_columns([label]).with_format("arrow")[:][label]
+    if data.format["type"] == "custom":
+        with suppress(Exception):  # of a user's function, which may return no label
+            sample = sampled_rows(len(data))
+            if not all(is_same(data[row][label], labels[row].as_py()) for row in sample):
+                labels = [data[row][label] for row in range(len(data))]
+                classes.pop(label, None)
+                logger.warning("the labels that the transform of the rows returns are taken")
+    return label, labels, classes
+
+
+def _require_one_set(source: str, data: Any) -> None:
+    """Refuse a training and a test set in one tuple, which could be read as (X, y) or as rows."""
+    if not isinstance(data, tuple) or len(data) not in (2, 3):
+        return
+    frames = [part for part in data if is_frame(part) and hasattr(part, "columns")]
+    columns = {tuple(map(str, getattr(part, "column_names", part.columns))) for part in frames}
+    parts = [part for part in data if isinstance(part, tuple) and is_pair(part)]
+    tables = [part for part in parts if np.ndim(part[0]) > 1 and len(part[0]) == len(part[1])]
+    sets = [part for part in data if isinstance(part, TorchDataset) or is_hugging_face(part)]
+    many_frames = len(frames) == len(data) and len(columns) == 1
+    if many_frames or len(data) in (len(tables), len(sets)):
+        raise ConfigError(
+            f"{source} is a tuple of {len(data)} data sets. Give one alone, and a test set where "
+            "a call takes one: test=."
+        )
+
+
+class _TableExamples:
+    """The examples of a Hugging Face `datasets.Dataset`: its image, else all but the label."""
+
+    def __init__(self, table: Any, label: str) -> None:
+        image = _image_column(table)
+        self._columns = [image] if image else [name for name in table.features if name != label]
+        self._table = table
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __getitem__(self, row: int) -> Any:
+        example = self._table[row]
+        if len(self._columns) == 1:
+            return example[self._columns[0]]
+        return {name: example[name] for name in self._columns}
+
+
+def is_table(data: Any) -> bool:
+    """Whether data is read as a table or as texts, rather than row by row."""
+    if is_frame(data):
+        return True
+    if is_pair(data):
+        examples = data[0]
+        return (
+            is_frame(examples)
+            or hasattr(examples, "tocsr")
+            or _holds_cells(examples)
+            or are_texts(examples)
+        )
+    row = _first(data)
+    return isinstance(row, tuple | list) and len(row) == 2 and isinstance(row[0], str)
+
+
+def are_texts(examples: Any) -> bool:
+    return isinstance(_first(examples), str)
+
+
+def is_pair(data: Any) -> bool:
+    """Whether data is (X, y); a tuple of two (example, label) pairs is a data set of two rows."""
+    return (
+        isinstance(data, tuple)
+        and len(data) == 2
+        and not any(isinstance(column, tuple | str) for column in data)
+        and (hasattr(data[0], "tocsr") or has_rows(data[0]))
+        and has_rows(data[1])
+    )
+
+
+def is_hugging_face(data: Any) -> bool:
+    """Whether data is a Hugging Face `datasets.Dataset`; its package need not be installed."""
+    return hasattr(data, "features") and hasattr(data, "with_format") and hasattr(data, "__len__")
+
+
+def _first(data: Any) -> Any:
+    """Row 0 of a sequence; None if there is none."""
+    if not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
+        return None
+    try:
+        return getattr(data, "iloc", data)[0] if len(data) else None
+    except Exception:  # noqa: BLE001 - of a user's function, reported by its reader
+        return None
+
+
+def _is_cell(value: Any) -> bool:
+    return value is None or isinstance(value, str | numbers.Number | np.bool_ | date)
+
+
+def _holds_cells(examples: Any) -> bool:
+    """Whether rows are lists of single values that are not all numbers."""
+    if isinstance(examples, np.ndarray):
+        return examples.ndim == 2 and examples.dtype.kind in "OUSM"
+    row: Any = _first(examples) if isinstance(examples, list) else None
+    cells = isinstance(row, tuple | list) and len(row) > 0 and all(map(_is_cell, row))
+    return cells and any(value is None or isinstance(value, str | date) for value in row)
+
+
+def is_frame(data: Any) -> bool:
+    """Whether data has named columns of single values, the target among them."""
+    if hasattr(data, "iloc") or hasattr(data, "__arrow_c_stream__"):
+        return hasattr(data, "columns")
+    if is_hugging_face(data):
+        return all(_is_value(feature) for feature in (data.features or {}).values())
+    if isinstance(data, np.ndarray):
+        return data.dtype.names is not None
+    if isinstance(data, Mapping):
+        columns = [column for column in data.values() if isinstance(column, list | np.ndarray)]
+        return len(data) == len(columns) > 0 and all(_is_cell(_first(one)) for one in columns)
+    row: Any = _first(data) if isinstance(data, list) else None
+    return isinstance(row, Mapping) and all(map(_is_cell, row.values()))
+
+
+def _is_value(feature: Any) -> bool:
+    binary = "binary" in getattr(feature, "dtype", "")
+    return type(feature).__name__ in {"Value", "ClassLabel"} and not binary
+
+
+def _columns(data: Any) -> list[tuple[str, Sequence[Any]]]:
+    if hasattr(data, "iloc"):
+        if not hasattr(data, "to_numpy"):
+            raise ConfigError(
+                f"a {type(data).__name__} is not in memory. Give what its compute() returns."
+            )
+        return [(str(name), column.tolist()) for name, column in data.items()]
+    if isinstance(data, np.ndarray):
+        return [(name, data[name].tolist()) for name in data.dtype.names or ()]
+    if isinstance(data, Mapping):
+        return [(str(name), list(column)) for name, column in data.items()]
+    if isinstance(data, list):
+        names = dict.fromkeys(name for row in data for name in row)
+        return [(str(name), [row.get(name) for row in data]) for name in names]
+    found = data.with_format("arrow")[:] if hasattr(data, "with_format") else data
+    columns = list(getattr(found, "column_names", found.columns))
+    require_names(columns, "the table")
+    return [(name, _listed(found[name])) for name in columns]
+
+
+def _table_rows(source: str, data: Any, target: str | None) -> ColumnRows:
+    """The rows of a frame with its target, of (X, y), or of (text, label) pairs."""
+    if is_frame(data):
+        columns, class_names = _columns(data), _class_names(data)
+        if is_hugging_face(data):
+            wanted = None if target in KINDS else target
+            label, labels, class_names = _labels_of_table(data, wanted)
+            columns = [*((n, c) for n, c in columns if n != label), (label, _listed(labels))]
+        table = FrameTable(source, columns, class_names)
+        return rows_of_table(Query(source, _options(table, target)), table)
+    if is_pair(data):
+        examples, given = data[0], _listed(data[1])
+    else:
+        rows = [data[row] for row in range(len(data))]
+        examples, given = [row[0] for row in rows], [row[1] for row in rows]
+    if target not in (None, *KINDS):
+        raise ConfigError(
+            f"target={target!r} was given together with the labels of (X, y). Leave one out, or "
+            f"give one of {', '.join(KINDS)}."
+        )
+    if are_texts(examples) and str(_first(examples)).lower().endswith(SUFFIXES):
+        raise DataError(
+            f"{source}: row 0 is {_first(examples)!r:.60}, the name of a file. Give opened images, "
+            "or the name of their folder: imagefolder:PATH."
+        )
+    columns = _examples(examples)
+    column = next(name for name in (*TARGETS, "the target") if name not in dict(columns))
+    table = FrameTable(source, [*columns, (column, given)] if given else columns)
+    if all(map(_is_cell, given)):
+        options = _options_of(table, column, as_numbers=target == NUMBER)
+        return rows_of_table(Query(source, options), table)
+    options = {"label": _quoted([column]), **_text_options(table, column)}
+    names = list(map(str, getattr(data[1], "columns", ()))) if is_pair(data) else []
+    described = SimpleNamespace(classes=names or None, target=target)
+    return rows_of_table(Query(source, options), table, labels_of_rows(given, described, source))
+
+
+def _class_names(data: Any) -> dict[str, tuple[str, ...]]:
+    features = dict(getattr(data, "features", {}))
+    named = {name: getattr(feature, "names", None) for name, feature in features.items()}
+    return {name: tuple(names) for name, names in named.items() if names}
+
+
+def _listed(values: Any) -> list[Any]:
+    """The targets of (X, y): a column's cells, or a vector for each row."""
+    if hasattr(values, "iloc") and hasattr(values, "columns") and len(values.columns) == 1:
+        values = values.iloc[:, 0]
+    if isinstance(values, Tensor):
+        values = values.detach().cpu().numpy()
+    if isinstance(values, np.ndarray) and values.ndim > 1 and values.shape[1] > 1:
+        return list(values)
+    values = values.reshape(-1) if isinstance(values, np.ndarray) else values
+    for name in ("tolist", "to_pylist", "to_list"):
+        if hasattr(values, name):
+            return list(getattr(values, name)())
+    return list(values.to_numpy() if hasattr(values, "to_numpy") else values)
+
+
+def _examples(examples: Any) -> list[tuple[str, Sequence[Any]]]:
+    if is_frame(examples):
+        return _columns(examples)
+    if hasattr(examples, "tocsr"):
+        num_bytes = 8 * examples.shape[0] * examples.shape[1]
+        if num_bytes > _DENSE_BYTES:
+            raise DataError(
+                f"a sparse matrix of {examples.shape[0]} x {examples.shape[1]} is too large to be "
+                "dense. Reduce its columns, as sklearn's TruncatedSVD does."
+            )
+        examples = examples.toarray()
+    if are_texts(examples):
+        return [("text", list(examples))]
+    rows = np.asarray(examples, dtype=object) if isinstance(examples, list) else examples
+    if rows.ndim != 2:
+        raise DataError("the rows of X differ in length. Give each row a cell for each column.")
+    # Numbered with zeros in front, so that they keep their order.
+    width = len(str(rows.shape[1]))
+    return [(f"{place:0{width}}", rows[:, place].tolist()) for place in range(rows.shape[1])]
+
+
+def _target_column(
+    columns: Sequence[str], class_names: Mapping[str, object], target: str | None
+) -> str:
+    if target is not None:
+        if target not in columns:
+            raise DataError(
+                f"the table has no column {target!r}.{did_you_mean(target, columns)} Name "
+                f"one of {', '.join(columns)}: target=COLUMN."
+            )
+        return target
+    named = [name for name in TARGETS if name in columns]
+    both = [name for name in named if name in class_names]
+    if found := (*both, *class_names, *named):
+        return found[0]
+    last = columns[-1] if columns else "COLUMN"
+    raise DataError(
+        f"the table has the columns {', '.join(columns)}, and none of them is called label. "
+        f"Name the one with the labels: target={last!r}."
+    )
+
+
+def query_of(table: Table, target: str) -> str:
+    """The options that open a file as a frame of the same columns is understood."""
+    return "&".join(f"{name}={value}" for name, value in _options(table, target).items())
+
+
+def _options(table: Table, target: str | None) -> dict[str, str]:
+    kind = target if target in KINDS and target not in table.columns else None
+    column = _target_column(table.columns, table.class_names, None if kind else target)
+    return _options_of(table, column, as_numbers=kind == NUMBER)
+
+
+def _options_of(table: Table, column: str, *, as_numbers: bool) -> dict[str, str]:
+    require_columns(table, (column,), "target")
+    named = column in table.class_names
+    read = None if named else read_numbers(table, [column], required=()).get(column)
+    numbers = read is not None and (as_numbers or _are_numbers(read.values_N))
+    own = {"target" if numbers else "label": _quoted([column])}
+    return {**own, **_text_options(table, column)}
+
+
+def _text_options(table: Table, column: str) -> dict[str, str]:
+    texts = _texts(table, [name for name in table.columns if name != column])
+    return {"text": _quoted(texts)} if texts else {}
+
+
+def _are_numbers(values_N: NDArray[np.float64]) -> bool:
+    whole = bool((values_N == np.floor(values_N)).all())
+    missing = bool(np.isnan(values_N).any())  # refused with the rows' numbers
+    return not missing and (not whole or are_too_many(len(np.unique(values_N)), len(values_N)))
+
+
+def _texts(table: Table, used: list[str]) -> list[str]:
+    """The columns of texts; empty for a table of numbers and categories."""
+    first = dict(zip(used, next(table.chunks(used), [[] for _ in used]), strict=True))
+    wordy = [name for name in used if _is_wordy(first[name])]
+    if wordy and len(wordy) == len(used):
+        return wordy
+    if used == ["text"] and are_texts(first["text"]):
+        return used
+    return [name for name in _TEXTS if name in wordy]
+
+
+def _is_wordy(cells: Sequence[Cell]) -> bool:
+    sample = [cell for cell in cells[:_SAMPLED_TEXTS] if cell is not None]
+    texts = [cell for cell in sample if isinstance(cell, str)]
+    if not sample or len(texts) < len(sample):
+        return False
+    return sum(len(text.split()) for text in texts) >= _WORDS * len(texts)
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ",".join(quote(name, safe="") for name in names)

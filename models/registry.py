@@ -1,0 +1,175 @@
+"""Registry of models: builds a model by name, sets its memory layout, and loads its weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lipt.common.determinism import seeded_generators
+from lipt.common.errors import ConfigError, UnknownNameError
+from lipt.common.imports import call_factory, load_factory, module_of
+from lipt.common.tensor_files import read_weights, specs_of
+from lipt.common.text import did_you_mean
+from lipt.data.inputs.specs import ImageSpec, InputSpec
+from lipt.models import networks
+from lipt.models.networks import PREFIX, build_torchvision
+from lipt.models.own import (
+    in_float32_if_needed,
+    prepared,
+    require_logits,
+    require_state,
+)
+
+_OF_IMAGES: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
+    {
+        "resnet8": networks.resnet8,
+        "resnet18": networks.resnet18,
+        "wrn28_10": networks.WideResNet,
+        "convnet": networks.ConvNet,
+    }
+)
+_OF_INPUTS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
+    {"linear": networks.linear, "mlp": networks.mlp, "text:tiny": networks.TextTransformer}
+)
+_BUILT_IN = (*_OF_IMAGES, *_OF_INPUTS)
+
+# In values; constructors compute with smaller tensors.
+_LARGE = 2**12
+
+
+def build_model(
+    spec: str,
+    *,
+    num_classes: int,
+    inputs: InputSpec,
+    seed: int,
+    allowed_modules: Collection[str] = (),
+) -> nn.Module:
+    """Build a classifier with random weights, on the CPU, in training mode.
+
+    The weights depend only on `seed`, in [0, 2**63): PyTorch's CPU generator is seeded, then
+    restored. `spec` is a built-in name, `torchvision:NAME`, or a factory in `allowed_modules` or
+    their submodules.
+    """
+    with seeded_generators(seed, torch.device("cpu")):
+        model = _construct(spec, num_classes, inputs, allowed_modules)
+        if is_users_own(spec):
+            model = in_float32_if_needed(model, inputs)
+        if spec not in _BUILT_IN:
+            require_logits(model, spec, num_classes=num_classes, inputs=inputs)
+            require_state(model, repr(spec))
+    return model.train()
+
+
+def build_without_values(
+    spec: str, *, num_classes: int, inputs: InputSpec, allowed_modules: Collection[str] = ()
+) -> nn.Module:
+    """Like `build_model`, on the meta device, almost without memory.
+
+    A user's model has values: a factory that caches it would later return it without them.
+    """
+    if is_users_own(spec):
+        modules = tuple(allowed_modules)
+        return build_model(
+            spec, num_classes=num_classes, inputs=inputs, seed=0, allowed_modules=modules
+        )
+    with seeded_generators(0, torch.device("cpu")):
+        with _LargeOnMeta():  # type: ignore[no-untyped-call]
+            model = _construct(spec, num_classes, inputs, ())
+        model.to_empty(device="meta")
+        if spec not in _BUILT_IN:
+            require_logits(model, spec, num_classes=num_classes, inputs=inputs, device="meta")
+    return model.train()
+
+
+def is_users_own(spec: str) -> bool:
+    return bool(module_of(spec)) and spec not in _BUILT_IN and not spec.startswith(PREFIX)
+
+
+class _LargeOnMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Puts large weights on the meta device; constructors use values of small tensors."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        given = dict(kwargs or {})
+        if func is torch.ops.aten.empty.memory_format and math.prod(args[0]) >= _LARGE:
+            given["device"] = torch.device("meta")
+        return func(*args, **given)
+
+
+def _construct(
+    spec: str, num_classes: int, inputs: InputSpec, allowed_modules: Collection[str]
+) -> nn.Module:
+    if spec in _OF_INPUTS:
+        return _OF_INPUTS[spec](num_classes=num_classes, inputs=inputs)
+    if spec in _OF_IMAGES:
+        return _OF_IMAGES[spec](num_classes=num_classes, image=_image(spec, inputs))
+    if spec.startswith(PREFIX):
+        name, in_channels = spec.removeprefix(PREFIX), _image(spec, inputs).channels
+        return build_torchvision(name, num_classes=num_classes, in_channels=in_channels)
+    if module_of(spec):
+        factory = load_factory(spec, allowed_modules=allowed_modules)
+        model = call_factory(spec, factory, num_classes=num_classes)
+        if not isinstance(model, nn.Module):
+            returned = type(model).__name__
+            raise ConfigError(f"{spec!r} returned a {returned}, not a torch.nn.Module. Return one.")
+        return prepared(model)
+    raise UnknownNameError(
+        f"there is no model {spec!r}.{did_you_mean(spec, _BUILT_IN)} There are: "
+        f"{', '.join(_BUILT_IN)}, {PREFIX}NAME, package.module:factory."
+    )
+
+
+def _image(spec: str, inputs: InputSpec) -> ImageSpec:
+    if not isinstance(inputs, ImageSpec):
+        raise ConfigError(
+            f"the model {spec!r} takes images; the data has {inputs}. Choose "
+            f"{', '.join(_OF_INPUTS)}, or a model of your own (package.module:factory)."
+        )
+    return inputs
+
+
+def memory_format(spec: str) -> torch.memory_format:
+    """The memory format of a model's activations: CPUs are faster with channels-last.
+
+    A user's model stays contiguous: it may call `view` on its activations.
+    """
+    return torch.contiguous_format if is_users_own(spec) else torch.channels_last
+
+
+def lay_out(model: nn.Module, spec: str, device: torch.device) -> nn.Module:
+    """Move a model to a device; its convolution weights' layout determines all activations'."""
+    model.to(device)
+    for parameter in model.parameters():
+        if parameter.ndim == 4:
+            parameter.data = parameter.data.contiguous(memory_format=memory_format(spec))
+    return model
+
+
+def load_model(
+    name: str,
+    weights: bytes | Path,
+    *,
+    num_classes: int,
+    inputs: InputSpec,
+    device: torch.device,
+    seed: int = 0,
+    allowed_modules: Collection[str] = (),
+    max_bytes: int,
+) -> nn.Module:
+    """A model on a device, in evaluation mode."""
+    model = build_model(
+        name, num_classes=num_classes, inputs=inputs, seed=seed, allowed_modules=allowed_modules
+    )
+    model = lay_out(model, name, device)
+    loaded = read_weights(weights, like=specs_of(model.state_dict()), max_bytes=max_bytes)
+    model.load_state_dict(loaded)
+    return model.eval()
