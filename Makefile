@@ -11,7 +11,7 @@ CONSTRAINTS ?= constraints.txt
 # What other versions of the requirements are tried with: a few minutes on two cores.
 RUNNABLE := dashboard,demo,fast,huggingface,lightning,otel,parquet,report,test,text
 TRIED := tests/common tests/data tests/models tests/deploy tests/examples tests/trainer/client tests/trainer/integrations \
-    $(addprefix tests/trainer/cli/,commands test_app.py test_certificates.py test_options.py test_output.py) \
+    $(addprefix tests/lipt/cli/,commands test_app.py test_certificates.py test_options.py test_output.py) \
     tests/worker tests/end_to_end/test_pipeline.py tests/test_packaging.py
 
 .DEFAULT_GOAL := help

@@ -67,7 +67,7 @@ def plan(source: str) -> str:
     settings = [f"--set={name}" for name in _flat(RUN) if not name.startswith("model=")]
     told = subprocess.run(
         [
-            *(sys.executable, "-m", "lipt.trainer.cli", "plan", "--data", source),
+            *(sys.executable, "-m", "lipt.cli", "plan", "--data", source),
             *("--model", MODEL, "--strategy", "craig", "--fraction", "0.1", *settings),
         ],
         check=True,

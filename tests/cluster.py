@@ -197,7 +197,7 @@ class Cluster:
         return Client(self.address)
 
     def lipt(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return processes.run(["-m", "lipt.trainer.cli", *arguments, "--coordinator", self.address])
+        return processes.run(["-m", "lipt.cli", *arguments, "--coordinator", self.address])
 
 
 def children_of(pid: int) -> list[int]:

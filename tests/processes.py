@@ -36,7 +36,7 @@ _LOADED = (
     "lipt.coordinator.compute.process",
     "lipt.coordinator.compute.jobs.pretraining",
     "lipt.coordinator.compute.jobs.selection",
-    "lipt.trainer.cli",
+    "lipt.cli",
     "lipt.worker.agent",
     "lipt.worker.cli",
     "sklearn.datasets",

@@ -40,7 +40,7 @@ class Certificates:
         return Certificates(folder)
 
     def make(self, *arguments: str) -> str:
-        command = ["-m", "lipt.trainer.cli", "certs", *arguments]
+        command = ["-m", "lipt.cli", "certs", *arguments]
         done = processes.run([*command, "--folder", str(self.folder)])
         assert done.returncode == 0, done.stderr
         return done.stdout

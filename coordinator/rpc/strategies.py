@@ -1,4 +1,4 @@
-"""Strategies as messages; `lipt strategies` finds them by the entry point `lipt.strategies`."""
+"""Strategies as messages, for ListStrategies and `lipt strategies`."""
 
 from __future__ import annotations
 

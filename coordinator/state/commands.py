@@ -1,4 +1,4 @@
-"""The commands of `lipt state`, which `lipt` finds by the entry point group `lipt.commands`."""
+"""The commands of `lipt state`, on a state directory whose coordinator need not run."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def test_a_caller_without_the_local_socket_needs_a_token(
     cluster.start_coordinator().wait_for("lets in this user's processes, and who shows a token")
     stranger = cluster.start_worker("stranger", environment=outside)
     stranger.wait_for(r"serves the user that started it.*lipt token create --role.*Trying again")
-    command = ["-m", "lipt.trainer.cli", "run", "list", "--coordinator", cluster.address]
+    command = ["-m", "lipt.cli", "run", "list", "--coordinator", cluster.address]
     text = cluster.start("list", command, outside).refused()
     assert "serves the user that started it" in text
     token = tmp_path / "token"

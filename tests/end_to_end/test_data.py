@@ -275,7 +275,7 @@ def test_broken_images_do_not_change_the_subset(cluster: Cluster, tmp_path: Path
     )
     assert trained.returncode == 0, trained.stderr
     written = ("--out", str(tmp_path / "shards"))
-    export = ("-m", "lipt.trainer.cli", "subset", "export", file, "--data", source, *written)
+    export = ("-m", "lipt.cli", "subset", "export", file, "--data", source, *written)
     cluster.start("export", export).wait_for("40 examples")
 
     (tmp_path / "other").mkdir()

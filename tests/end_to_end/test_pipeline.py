@@ -286,7 +286,7 @@ def plan(size: Size, source: str, environment: dict[str, str]) -> Any:
     words += ["--strategy", size.strategy, "--fraction", str(size.fraction), "--json"]
     for name, value in size.learners.items():
         words += ["--set", f"learners.{name}={value}"]
-    done = processes.run(["-m", "lipt.trainer.cli", *words], os.environ | environment)
+    done = processes.run(["-m", "lipt.cli", *words], os.environ | environment)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -76,7 +76,7 @@ def test_a_backup_of_a_running_coordinator_can_be_resumed(cluster: Cluster) -> N
         second = worker.take()
         worker.submit(second)
         expected = client.wait(run_id)
-        collecting = ["-m", "lipt.trainer.cli", "state", "gc", "--state-dir", str(directory)]
+        collecting = ["-m", "lipt.cli", "state", "gc", "--state-dir", str(directory)]
         assert f"serving {cluster.address}" in cluster.start("gc", collecting).refused()
         state("check", "--state-dir", directory)
     assert coordinator.stop() == 0

@@ -250,7 +250,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
 
 def lipt(cluster: Cluster, collector: Collector, *arguments: str, traceparent: str = "") -> None:
     environment = collector.environment | {"TRACEPARENT": traceparent}
-    words = ("-m", "lipt.trainer.cli", *arguments, "--coordinator", cluster.address)
+    words = ("-m", "lipt.cli", *arguments, "--coordinator", cluster.address)
     process = cluster.start("lipt", words, environment)
     assert process.wait() == 0, process.text()
 

@@ -17,7 +17,7 @@ def test_the_page_s_link_signs_a_browser_in(cluster: Cluster) -> None:
     process = cluster.start(
         "up",
         [
-            *("-m", "lipt.trainer.cli", "up", "--page", "--data", "digits", "--model", "resnet8"),
+            *("-m", "lipt.cli", "up", "--page", "--data", "digits", "--model", "resnet8"),
             *("--listen", "127.0.0.1:0", "--state-dir", str(cluster.state)),
         ],
     )

@@ -15,7 +15,7 @@ _GONE = r"coordinator {} does not answer since \d\d:\d\d:\d\d; waiting"
 def watching(cluster: Cluster) -> LoggedProcess:
     with cluster.client() as client:
         client.start_run(SMALL_RUN, name="watched")
-    watch = ("-m", "lipt.trainer.cli", "run", "watch", "watched")
+    watch = ("-m", "lipt.cli", "run", "watch", "watched")
     process = cluster.start("watch", [*watch, "--coordinator", cluster.address])
     process.wait_for("run watched: training")
     return process

@@ -31,7 +31,7 @@ def back_up(cluster: Cluster, copy: Path, *, most_bytes: int) -> subprocess.Comp
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
 
-    command = [sys.executable, "-m", "lipt.trainer.cli", "state", "backup", str(copy)]
+    command = [sys.executable, "-m", "lipt.cli", "state", "backup", str(copy)]
     return subprocess.run(
         [*command, "--state-dir", str(cluster.state)],
         preexec_fn=limit,

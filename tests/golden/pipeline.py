@@ -18,6 +18,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from lipt.cli.commands import demo
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import WeightEncoding
@@ -28,7 +29,6 @@ from lipt.data.dataset import Dataset
 from lipt.data.loading import open_dataset
 from lipt.data.shard import pack_shard
 from lipt.models.encodings import encode_weights, open_weights
-from lipt.trainer.cli.commands import demo
 from lipt.trainer.client.client import Client
 from lipt.trainer.comparison.trial import FIXED, read_trials
 from lipt.trainer.diagnosis.diagnosis import Diagnosis

@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 import lipt
 from lipt import Subset
 from lipt.arrow import Scorer, select_from
-from lipt.commands import select_app
+from lipt.cli.commands.local import select_app
 from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import BudgetError, ConfigError, DataError, SignalsError, UnknownNameError
 from lipt.common.imports import load_factory
@@ -285,7 +285,7 @@ def test_importing_lipt_is_fast(statement: str, unwanted: set[str]) -> None:
     )
 
 
-@pytest.mark.parametrize("module", ["lipt.trainer.cli", "lipt.coordinator", "lipt.worker"])
+@pytest.mark.parametrize("module", ["lipt.cli", "lipt.coordinator", "lipt.worker"])
 def test_every_program_says_its_version_at_once_and_h_is_help(module: str) -> None:
     tell = "import atexit, sys; atexit.register(lambda: print('torch' in sys.modules)); "
     run = f"runpy.run_module({module!r}, run_name='__main__')"

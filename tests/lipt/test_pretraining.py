@@ -463,7 +463,7 @@ def test_a_refused_run_is_reported_and_not_timed() -> None:
 
 
 def lipt_plan(*words: str) -> subprocess.CompletedProcess[str]:
-    return processes.run(["-m", "lipt.trainer.cli", "plan", *words, "--no-measure"])
+    return processes.run(["-m", "lipt.cli", "plan", *words, "--no-measure"])
 
 
 def test_the_command_prints_a_table_or_json_of_the_settings() -> None:

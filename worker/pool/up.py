@@ -1,7 +1,6 @@
 """`lipt-worker-pool`, and `lipt up`: a coordinator and a pool of workers in one command.
 
-The `lipt` command finds `lipt up` by the entry point group `lipt.commands`. The coordinator is a
-process of its own: this package does not import it.
+The coordinator is a process of its own: this package does not import it.
 """
 
 from __future__ import annotations

@@ -87,8 +87,8 @@ def test_an_empty_variable_is_refused() -> None:
         ("lipt.coordinator", "--data", "digits"),
         ("lipt.worker",),
         ("lipt.worker.pool.up", "--workers", "1"),
-        ("lipt.trainer.cli", "strategies"),
-        ("lipt.trainer.cli", "state", "check"),
+        ("lipt.cli", "strategies"),
+        ("lipt.cli", "state", "check"),
     ],
 )
 def test_every_program_ends_at_an_unknown_variable(command: tuple[str, ...]) -> None:

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from lipt.common.states import LearnerState, RunState
-from lipt.trainer.cli.commands.run import (
+from lipt.cli.commands.run import (
     RunLines,
     change_lines,
     follow,
@@ -15,7 +14,8 @@ from lipt.trainer.cli.commands.run import (
     stage_progress,
     state_line,
 )
-from lipt.trainer.cli.output import SignsOfLife
+from lipt.cli.output import SignsOfLife
+from lipt.common.states import LearnerState, RunState
 from lipt.trainer.progress import RemainingTime, rounded_duration
 from lipt.trainer.views import LearnerView, ProgressView, RunView, SoupView
 from tests.trainer.made_up import DISCARDED, KEPT, made_up_learner, made_up_run

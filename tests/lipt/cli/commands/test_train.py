@@ -15,9 +15,9 @@ from lipt.models.registry import build_model
 from lipt.trainer.client.client import Client
 from lipt.trainer.subsets.subset import Subset
 from lipt.v1 import subset_pb2
+from tests.lipt.cli.conftest import log_of
 from tests.relay import Relay, change
 from tests.service import MODEL, READY, Service
-from tests.trainer.cli.conftest import log_of
 from tests.trainer.made_up import made_up_subset
 
 
@@ -87,7 +87,7 @@ def test_a_missing_logger_is_named_before_torch_is_loaded() -> None:
     # A process that has no threads yet ends as it should.
     script = (
         "import sys; sys.modules['tensorboard'] = None\n"
-        "from lipt.trainer.cli import main\n"
+        "from lipt.cli import main\n"
         "try: main(['train', '--data', 'digits', '--model', 'resnet8', '--tensorboard', 'x'])\n"
         "except SystemExit as end: print(end.code, 'torch' in sys.modules)\n"
     )

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from lipt.trainer.cli.app import main, program
+from lipt.cli.app import main, program
 
 __all__ = ["main", "program"]

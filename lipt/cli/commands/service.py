@@ -8,18 +8,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import entry_points
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from typer import Argument, BadParameter, Context, Exit, Option, Typer
 
+from lipt.cli import options as shared
+from lipt.cli.output import print_json, print_result
 from lipt.common.access import Role
 from lipt.common.terminal import CommandGroup, print_line
 from lipt.common.text import did_you_mean, empty_classes
-from lipt.trainer.cli import options as shared
-from lipt.trainer.cli.output import print_json, print_result
 from lipt.trainer.formatting import table_lines
 
 if TYPE_CHECKING:
@@ -199,10 +198,6 @@ def _worker_check(worker: WorkerView) -> Check:
     return Check(name, True, detail)
 
 
-# Entry points of this group name a function that gives a `ListStrategiesResponse`.
-STRATEGIES_GROUP = "lipt.strategies"
-
-
 @shared.grouped
 def list_strategies(
     context: Context,
@@ -232,13 +227,13 @@ def list_strategies(
 
 
 def _installed() -> list[StrategyView]:
+    from lipt.coordinator.rpc.strategies import describe_strategies
     from lipt.trainer.views import StrategyView, view_of
 
     print_line(
         "strategies of this installation; --coordinator HOST:PORT lists a coordinator's", err=True
     )
-    answers: list[Any] = [entry.load()() for entry in entry_points(group=STRATEGIES_GROUP)]
-    return [view_of(StrategyView, found) for answer in answers for found in answer.strategies]
+    return [view_of(StrategyView, found) for found in describe_strategies().strategies]
 
 
 def group_of(strategy: StrategyView) -> str:

@@ -12,8 +12,7 @@ import pytest
 from rich.console import Console
 from rich.file_proxy import FileProxy
 
-from lipt.common.terminal import print_error, print_line
-from lipt.trainer.cli.output import (
+from lipt.cli.output import (
     SignsOfLife,
     TrainingProgress,
     in_background,
@@ -21,6 +20,7 @@ from lipt.trainer.cli.output import (
     run_with_progress,
     warnings_as_lines,
 )
+from lipt.common.terminal import print_error, print_line
 from lipt.trainer.client.connection import Silence
 from lipt.trainer.main_training.records import EpochRecord
 from tests.clock import Clock
@@ -30,8 +30,8 @@ from tests.trainer.made_up import made_up_record
 SCRIPT = """
 import sys
 import torch
-from lipt.trainer.cli.output import process_exit
-from lipt.trainer.cli.output import in_background
+from lipt.cli.output import process_exit
+from lipt.cli.output import in_background
 def endless():
     values = torch.randn(400, 400)
     while True:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from lipt.trainer.cli.output import PrintLine, run_with_progress
+from lipt.cli.output import PrintLine, run_with_progress
 from lipt.trainer.client.client import Client
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.subsets.subset import Subset

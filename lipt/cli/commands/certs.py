@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from typer import Argument, BadParameter, Option, Typer
 
+from lipt.cli import options as shared
+from lipt.cli.output import print_result
 from lipt.common.access import Role
 from lipt.common.terminal import CommandGroup
-from lipt.trainer.cli import options as shared
-from lipt.trainer.cli.output import print_result
 
 if TYPE_CHECKING:
-    from lipt.trainer.cli.certificates import Folder, Pair
+    from lipt.cli.certificates import Folder, Pair
 
 app = Typer(
     cls=CommandGroup,
@@ -38,7 +38,7 @@ class CertificateFlags:
     force: bool = Option(False, "--force", help="Replace the files that are there.")
 
     def files(self) -> Folder:
-        from lipt.trainer.cli.certificates import Folder
+        from lipt.cli.certificates import Folder
 
         return Folder(self.folder)
 
@@ -60,8 +60,8 @@ def init(
 
     Without --host the certificate is for this machine's name.
     """
+    from lipt.cli.certificates import AUTHORITY, COORDINATOR, make_authority
     from lipt.common.access.tls import utc_now
-    from lipt.trainer.cli.certificates import AUTHORITY, COORDINATOR, make_authority
 
     files = target.files()
     files.require_free([AUTHORITY, COORDINATOR], force=target.force)
@@ -92,7 +92,7 @@ def coordinator(
 
     Without --host it is for the hosts of the one that is there.
     """
-    from lipt.trainer.cli.certificates import COORDINATOR
+    from lipt.cli.certificates import COORDINATOR
 
     files = target.files()
     authority = files.authority()
@@ -113,8 +113,8 @@ def _add_peer(role: Role, may: str) -> None:
         target: CertificateFlags,
         json: shared.Json = False,
     ) -> None:
+        from lipt.cli.certificates import issue_client
         from lipt.common.access.tls import utc_now
-        from lipt.trainer.cli.certificates import issue_client
 
         if (hosts or scores) and role is not Role.WORKER:
             raise BadParameter("--host, for metrics, and --scores are for workers.")
@@ -135,8 +135,8 @@ _add_peer(Role.ADMIN, "do everything")
 def _coordinator(
     files: Folder, authority: Pair, hosts: Sequence[str], days: int
 ) -> tuple[dict[str, Any], list[str]]:
+    from lipt.cli.certificates import COORDINATOR, issue_server
     from lipt.common.access.tls import utc_now
-    from lipt.trainer.cli.certificates import COORDINATOR, issue_server
 
     names = list(dict.fromkeys([*hosts, *_HERE]))
     pair = issue_server(authority, names, now=utc_now(), days=days)
@@ -147,7 +147,7 @@ def _written(
     files: Folder, name: str, hosts: Sequence[str], pair: Pair
 ) -> tuple[dict[str, Any], list[str]]:
     """Write a certificate; return its description, and lines on how to install and use it."""
-    from lipt.trainer.cli.certificates import AUTHORITY
+    from lipt.cli.certificates import AUTHORITY
 
     files.write(name, pair)
     paths = {"cert": files.cert(name), "key": files.key(name)}

@@ -8,9 +8,9 @@ from typing import Annotated
 
 from typer import BadParameter, Option
 
+from lipt.cli import options as shared
+from lipt.cli.output import open_with_progress, print_result, quarantined_by
 from lipt.common.terminal import print_line
-from lipt.trainer.cli import options as shared
-from lipt.trainer.cli.output import open_with_progress, print_result, quarantined_by
 from lipt.trainer.views import DEFAULT_STRATEGY
 
 _Strategies = Annotated[str, Option(help="Strategies of the subsets, with commas between them.")]

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from lipt.cli import main
+from lipt.cli import options as shared
+from lipt.cli.commands.service import Check, coordinator_checks, local_checks
 from lipt.common.config.run_config import RunConfig
-from lipt.trainer.cli import main
-from lipt.trainer.cli import options as shared
-from lipt.trainer.cli.commands.service import Check, coordinator_checks, local_checks
 from lipt.trainer.client.client import Client
 from lipt.trainer.views import DatasetView, InfoView, WorkerView
 from tests.relay import Relay

@@ -28,7 +28,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     # An earlier demo of another version, say: this one must neither go on with it nor refuse.
     (folder / "comparison.jsonl").write_text('{"model": "another"}\n')
     done = subprocess.run(
-        [sys.executable, "-m", "lipt.trainer.cli", "demo", "--dir", str(folder)],
+        [sys.executable, "-m", "lipt.cli", "demo", "--dir", str(folder)],
         capture_output=True,
         text=True,
         check=False,

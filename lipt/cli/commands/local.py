@@ -1,7 +1,4 @@
-"""`lipt plan` and `lipt select`: the library's calls on the command line, without a coordinator.
-
-They are entry points of `lipt.commands`, because the trainer must not import the coordinator.
-"""
+"""`lipt plan` and `lipt select`: the library's calls on the command line, without a coordinator."""
 
 from __future__ import annotations
 
@@ -10,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+from lipt.cli import options as shared
+from lipt.cli.commands.subset import SubsetFlags, prepare, save_and_print
 from lipt.common.config.knobs import option_help
 from lipt.common.config.run_config import RunConfig
-from lipt.trainer.cli import options as shared
-from lipt.trainer.cli.commands.subset import SubsetFlags, prepare, save_and_print
 from lipt.trainer.views import DEFAULT_STRATEGY
 
 plan_app = typer.Typer(rich_markup_mode=None)
@@ -56,10 +53,10 @@ def plan(
     Images, bytes and memory are counted; seconds come from one batch each of training, evaluation
     and scoring on this machine. No coordinator is needed; only the data's index is kept.
     """
+    from lipt.cli.output import PrintLine, print_result, run_with_progress
     from lipt.core.stages.question import SubsetQuery
     from lipt.plan import Estimate, estimate, lines_of
     from lipt.pretraining import Pretrained
-    from lipt.trainer.cli.output import PrintLine, print_result, run_with_progress
 
     flags = {"learners.num_learners": num_learners}
     run = shared.collect_overrides(flags, settings, config)

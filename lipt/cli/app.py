@@ -1,9 +1,8 @@
-"""The `lipt` command: its subcommands, those of other packages, and how its errors look.
+"""The `lipt` command: its subcommands, and how its errors look.
 
 Help is plain text rather than rich's panels, which would cost a third of the time that `--help`
-may take. An entry point of the group `lipt.commands` names a `typer.Typer`, which is imported when
-its command is called or shown in the help: the coordinator adds `lipt state` that way. A command
-is a span where OTEL_* variables ask for traces; TRACEPARENT puts it into a trace.
+may take. Commands whose modules import much are imported when they are called or shown in the
+help. A command is a span where OTEL_* variables ask for traces; TRACEPARENT puts it into a trace.
 """
 
 from __future__ import annotations
@@ -14,16 +13,13 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import entry_points
+from importlib import import_module
 from typing import Any, cast
 
 import typer
 import typer.main
 
-from lipt.common.config.environment import require_known_variables
-from lipt.common.observability.tracing import attached, exporting, span, wants_export
-from lipt.common.terminal import SHORT_HELP, CommandGroup, Version, print_error
-from lipt.trainer.cli.commands import (
+from lipt.cli.commands import (
     certs,
     compare,
     demo,
@@ -34,7 +30,10 @@ from lipt.trainer.cli.commands import (
     subset,
     train,
 )
-from lipt.trainer.cli.output import process_exit
+from lipt.cli.output import process_exit
+from lipt.common.config.environment import require_known_variables
+from lipt.common.observability.tracing import attached, exporting, span, wants_export
+from lipt.common.terminal import SHORT_HELP, CommandGroup, Version, print_error
 
 
 @contextmanager
@@ -65,7 +64,13 @@ def _words(command: Any, context: Any, arguments: list[str]) -> Iterator[str]:
         yield argument
 
 
-GROUP = "lipt.commands"
+# Modules that are imported on demand, with the name of their `typer.Typer`.
+_ON_DEMAND = {
+    "plan": ("lipt.cli.commands.local", "plan_app"),
+    "select": ("lipt.cli.commands.local", "select_app"),
+    "state": ("lipt.coordinator.state.commands", "app"),
+    "up": ("lipt.worker.pool.up", "app"),
+}
 _PANELS = {
     "Data": ("select", "diagnose", "check", "plan", "distill"),
     "Runs and their subsets": ("run", "subset", "strategies", "weights"),
@@ -76,22 +81,19 @@ _PANELS = {
 
 class _Commands(CommandGroup):
     def panels(self, names: list[str]) -> dict[str, list[str]]:
-        panels = {
+        return {
             heading: [name for name in listed if name in names]
             for heading, listed in _PANELS.items()
         }
-        known = {name for listed in _PANELS.values() for name in listed}
-        # Of other packages.
-        panels["More"] = [name for name in names if name not in known]
-        return {heading: listed for heading, listed in panels.items() if listed}
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return [*super().list_commands(ctx), *sorted(entry_points(group=GROUP).names)]
+        return [*super().list_commands(ctx), *_ON_DEMAND]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         command: Any = super().get_command(ctx, cmd_name)
-        for entry in () if command else entry_points(group=GROUP, name=cmd_name):
-            command = typer.main.get_command(entry.load())
+        if command is None and cmd_name in _ON_DEMAND:
+            module, attribute = _ON_DEMAND[cmd_name]
+            command = typer.main.get_command(getattr(import_module(module), attribute))
             command.name = cmd_name
         return command
 

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 
 from typer import Option
 
+from lipt.cli.output import run_with_progress
 from lipt.common.terminal import print_line
-from lipt.trainer.cli.output import run_with_progress
 
 if TYPE_CHECKING:
     import numpy as np
@@ -86,7 +86,7 @@ def _serving(log: Path, num_workers: int) -> Iterator[Callable[[], None]]:
         flags = (*served, *pool, "--", "--cache-dir", f"{folder}/cache")
         with log.open("wb") as output:
             process = subprocess.Popen(  # noqa: S603 - this interpreter, no shell
-                [sys.executable, "-m", "lipt.trainer.cli", "up", *flags],
+                [sys.executable, "-m", "lipt.cli", "up", *flags],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -118,10 +118,10 @@ def _serving(log: Path, num_workers: int) -> Iterator[Callable[[], None]]:
 
 
 def _run(directory: Path, log: Path, check: Callable[[], None]) -> list[str]:
+    from lipt.cli.commands.run import follow
+    from lipt.cli.terminal_client import TerminalClient
     from lipt.common.errors import RunFailedError, UnreachableError
     from lipt.common.states import RunState
-    from lipt.trainer.cli.commands.run import follow
-    from lipt.trainer.cli.terminal_client import TerminalClient
 
     print_line(f"reading {DATA} and {_TEST}")
     # Imported late: torch takes seconds, in which the coordinator is already starting.
@@ -176,7 +176,7 @@ def run_experiment(
 ) -> list[str]:
     import torch
 
-    from lipt.trainer.cli.commands.run import state_line
+    from lipt.cli.commands.run import state_line
     from lipt.trainer.comparison import outcomes
     from lipt.trainer.comparison.compare import compare
     from lipt.trainer.comparison.trial import read_trials

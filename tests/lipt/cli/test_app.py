@@ -4,17 +4,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from lipt.trainer.cli import app, main
+from lipt.cli import app, main
 from tests.relay import Relay
 from tests.remembered_spans import Remembered, remembering
-from tests.trainer.cli.conftest import declared_entry_points
 
 
 def test_a_program_exits_cleanly_with_a_thread_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +75,7 @@ COMMANDS = [
 # own choice.
 SCRIPT = """
 import contextlib, io, json, sys
-from lipt.trainer.cli import main
+from lipt.cli import main
 slow, known, told = {"torch", "grpc", "google.protobuf", "numpy", "rich.console"}, set(), []
 for command in json.loads(sys.argv[1]):
     with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.suppress(SystemExit):
@@ -190,7 +188,7 @@ class Watch:
             os._exit(0)
 
 sys.meta_path.insert(0, Watch())
-from lipt.trainer.cli import main
+from lipt.cli import main
 main(sys.argv[1:], prog_name="lipt")
 """
 
@@ -213,12 +211,6 @@ def test_threads_wait_passively_by_default(
     assert printed == f"{found}\n"
 
 
-@pytest.fixture(autouse=True)
-def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    points = declared_entry_points(group=app.GROUP)
-    monkeypatch.setattr(app, "entry_points", points.select)
-
-
 def test_the_help_has_groups_of_whole_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     for group in ([], ["run"], ["subset"], ["weights"], ["token"], ["certs"], ["state"]):
@@ -237,17 +229,7 @@ def test_the_help_has_groups_of_whole_sentences(monkeypatch: pytest.MonkeyPatch)
     assert "  select      Select the examples worth training on, without a coordinator.\n" in text
 
 
-def test_a_command_of_another_package_has_a_place_in_the_help(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    other = EntryPoint("labelling", "lipt.coordinator.state.commands:app", app.GROUP)
-    points = EntryPoints([*declared_entry_points(group=app.GROUP), other])
-    monkeypatch.setattr(app, "entry_points", points.select)
-    text = CliRunner().invoke(main, ["--help"]).stdout
-    assert text.partition("\nMore:\n")[2].split()[0] == "labelling"
-
-
-def test_plugin_commands_are_found(tmp_path: Path) -> None:
+def test_commands_of_other_rooms_are_imported_on_demand(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["state", "check", "--state-dir", str(tmp_path)])
     assert done.exit_code == 1
     assert done.stderr.startswith(f"lipt: there is no state in {tmp_path}")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from typer import BadParameter, Exit, Option
 
-from lipt.trainer.cli import options as shared
-from lipt.trainer.cli.output import open_with_progress, print_result, training_progress
+from lipt.cli import options as shared
+from lipt.cli.output import open_with_progress, print_result, training_progress
 
 # Status without a verdict; 1 and 2 are errors.
 _NOTHING_LEARNED = 3

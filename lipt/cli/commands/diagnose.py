@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from typer import BadParameter, Exit, Option
 
-from lipt.trainer.cli import options as shared
-from lipt.trainer.cli.output import (
+from lipt.cli import options as shared
+from lipt.cli.output import (
     open_with_progress,
     print_result,
     quarantined_by,

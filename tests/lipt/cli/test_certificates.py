@@ -8,10 +8,10 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+from lipt.cli.certificates import Folder, Pair, issue_client, issue_server, make_authority
 from lipt.common.access import Role
 from lipt.common.access.tls import PemFile, require_key
 from lipt.common.errors import ConfigError
-from lipt.trainer.cli.certificates import Folder, Pair, issue_client, issue_server, make_authority
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 

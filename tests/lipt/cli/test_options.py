@@ -9,9 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from lipt.common.access.tokens import Token
-from lipt.common.config.run_config import PRESETS, merge
-from lipt.trainer.cli.options import (
+from lipt.cli.options import (
     collect_overrides,
     grouped,
     modules_of,
@@ -21,6 +19,8 @@ from lipt.trainer.cli.options import (
     require_place,
     require_replaceable,
 )
+from lipt.common.access.tokens import Token
+from lipt.common.config.run_config import PRESETS, merge
 from lipt.trainer.client.client import Client
 from tests.relay import Relay
 from tests.service import Service

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 from typer import Exit, Option, Typer
 
-from lipt.common.config.knobs import option_help
-from lipt.common.config.run_config import RunConfig
-from lipt.common.states import LearnerState, RunState
-from lipt.common.terminal import CommandGroup, print_line
-from lipt.common.text import format_bytes
-from lipt.trainer.cli import options as shared
-from lipt.trainer.cli.output import (
+from lipt.cli import options as shared
+from lipt.cli.output import (
     SignsOfLife,
     in_background,
     print_json,
     print_result,
     run_with_progress,
 )
+from lipt.common.config.knobs import option_help
+from lipt.common.config.run_config import RunConfig
+from lipt.common.states import LearnerState, RunState
+from lipt.common.terminal import CommandGroup, print_line
+from lipt.common.text import format_bytes
 from lipt.trainer.formatting import table_lines
 from lipt.trainer.progress import RemainingTime
 from lipt.trainer.views import LearnerView, ProgressView, RunView

@@ -1,26 +1,21 @@
 """The command line, run against the service, or on digits."""
 
 import json
-import tomllib
 from collections.abc import Callable
-from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from lipt.trainer.cli import main
+from lipt.cli import main
 from tests.relay import Relay
+from tests.trainer.conftest import client, dead_address, digits, relay, service, stranger, subset_of
+
+# Fixtures that a client's tests share.
+__all__ = ["client", "dead_address", "digits", "relay", "service", "stranger", "subset_of"]
 
 SMALL = ("--set", "batch_size=16", "--set", "augmentation=none", "--device", "cpu")
-
-
-def declared_entry_points(*, group: str) -> EntryPoints:
-    """This checkout's own, whether or not it is installed."""
-    text = (Path(__file__).parents[3] / "pyproject.toml").read_text()
-    declared = tomllib.loads(text)["project"]["entry-points"][group]
-    return EntryPoints(EntryPoint(name, value, group) for name, value in declared.items())
 
 
 @pytest.fixture

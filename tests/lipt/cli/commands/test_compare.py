@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from lipt.trainer.cli import main
+from lipt.cli import main
 from lipt.trainer.comparison.outcomes import answers, outcomes, verdict
 from lipt.trainer.comparison.trial import read_trials
 from tests.cluster import Cluster
@@ -65,7 +65,7 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Comparison]
         first = cluster.start(
             "compare",
             [
-                *("-m", "lipt.trainer.cli", "compare", *ARGUMENTS, "--steps", "3"),
+                *("-m", "lipt.cli", "compare", *ARGUMENTS, "--steps", "3"),
                 *("--coordinator", cluster.address, "--out", str(file)),
             ],
             {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")},

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from lipt.trainer.cli import output, terminal_client
-from lipt.trainer.cli.terminal_client import TerminalClient
+from lipt.cli import output, terminal_client
+from lipt.cli.terminal_client import TerminalClient
 from lipt.trainer.client.client import Client
 from lipt.trainer.client.connection import Silence
 

@@ -114,7 +114,7 @@ class Coordinator:
 
     def connect(self) -> Client:
         """Open a client; with `--wait`, wait for the coordinator."""
-        from lipt.trainer.cli.terminal_client import TerminalClient
+        from lipt.cli.terminal_client import TerminalClient
 
         # No flag takes the token itself: everybody can read command lines.
         token = os.environ.get("LIPT_TOKEN") if self.token_file is None else None

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from typer import Argument, Option, Typer
 
+from lipt.cli import options as shared
+from lipt.cli.output import open_with_progress, print_result, run_with_progress
 from lipt.common.terminal import CommandGroup
 from lipt.common.text import format_bytes
-from lipt.trainer.cli import options as shared
-from lipt.trainer.cli.output import open_with_progress, print_result, run_with_progress
 from lipt.trainer.views import DEFAULT_STRATEGY, WeightsKind
 
 if TYPE_CHECKING:

@@ -15,15 +15,14 @@ import torch
 from google.protobuf import text_format
 from typer.testing import CliRunner
 
+from lipt.cli import main
+from lipt.cli.certificates import Folder
+from lipt.cli.commands.service import token_state, tunnel_hint
 from lipt.common.access import Role
 from lipt.common.access.tls import identity_of
 from lipt.common.tensor_files import pack
 from lipt.coordinator.rpc.strategies import describe_strategies
 from lipt.core.selection.select import STRATEGIES
-from lipt.trainer.cli import main
-from lipt.trainer.cli.certificates import Folder
-from lipt.trainer.cli.commands import service
-from lipt.trainer.cli.commands.service import token_state, tunnel_hint
 from lipt.trainer.client.client import Client
 from lipt.trainer.formatting import to_jsonable
 from lipt.trainer.views import StrategyView, TokenView, view_of
@@ -31,7 +30,6 @@ from lipt.v1 import access_pb2, config_pb2, run_pb2, subset_pb2
 from tests.cluster import LoggedProcess
 from tests.relay import Fault, Relay, answer
 from tests.service import READY, SMALLEST, WORKER, Service
-from tests.trainer.cli.conftest import declared_entry_points
 
 
 def run_at(revision: int, state: Any, **fields: Any) -> run_pb2.Run:
@@ -150,7 +148,7 @@ def test_interrupting_a_watch_prints_that_the_run_continues(
         client.start_run(SMALLEST, name=name)
     else:
         command = ("run", "start", "--name", name, "--watch", "--num-learners", "2")
-    arguments = ["-m", "lipt.trainer.cli", *command, "--coordinator", relay.address]
+    arguments = ["-m", "lipt.cli", *command, "--coordinator", relay.address]
     process = LoggedProcess(arguments, tmp_path / "log", os.environ)
     process.wait_for(f"run {name}: training")
     assert process.stop(signal.SIGINT) == 130
@@ -229,7 +227,6 @@ def test_strategies_are_listed_with_needs_and_options(relay: Relay, lipt: Any) -
 def test_without_a_coordinator_the_installed_strategies_are_listed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(service, "entry_points", declared_entry_points)
     monkeypatch.delenv("LIPT_COORDINATOR", raising=False)
     done = CliRunner().invoke(main, ["strategies"])
     assert done.exit_code == 0, done.stderr

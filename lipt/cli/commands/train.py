@@ -10,11 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from typer import BadParameter, Exit, Option
 
-from lipt.common.process import wait_passively
-from lipt.common.terminal import print_error
-from lipt.data.targets.kinds import TargetKind
-from lipt.trainer.cli import options as shared
-from lipt.trainer.cli.output import (
+from lipt.cli import options as shared
+from lipt.cli.output import (
     TrainingProgress,
     open_with_progress,
     print_result,
@@ -23,6 +20,9 @@ from lipt.trainer.cli.output import (
     training_progress,
     warnings_as_lines,
 )
+from lipt.common.process import wait_passively
+from lipt.common.terminal import print_error
+from lipt.data.targets.kinds import TargetKind
 
 if TYPE_CHECKING:
     from torch import nn
