@@ -259,12 +259,15 @@ def open_set(
     target: str | None = None,
     image_size: int | None = None,
     allow_modules: Sequence[str] = (),
+    progress: Progress | None = None,
 ) -> Dataset:
-    """As `open_data`; messages call data in memory `source`."""
+    """As `open_data`; messages call data in memory `source`. `progress` as in `open_dataset`."""
     if isinstance(data, str | Path):
         name = str(data) if target is None else name_with_target(str(data), target)
         modules = (*allow_modules, *modules_of(name))
-        opened = open_dataset(name, image_size=image_size, allowed_modules=modules)
+        opened = open_dataset(
+            name, image_size=image_size, allowed_modules=modules, progress=progress
+        )
         if isinstance(opened.inputs, ImageSpec) and opened.rows.note:
             logger.warning("%s: %s", opened.source, opened.rows.note)
         return opened
@@ -276,7 +279,7 @@ def open_set(
             )
         return data
     again = partial(rows_in_memory, source, without_transforms(data), target=target)
-    return load(again(), image_size=image_size, again=again)
+    return load(again(progress), image_size=image_size, progress=progress, again=again)
 
 
 def _source_rows(source: str, allowed_modules: tuple[str, ...], progress: Progress | None) -> Rows:

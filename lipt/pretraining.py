@@ -44,7 +44,7 @@ from lipt.core.stages.question import NeededTraining, Sources, SubsetQuery, trai
 from lipt.core.workspace import InMemory
 from lipt.data.dataset import Dataset
 from lipt.data.inputs.specs import ImageSpec, InputSpec, standardized_columns
-from lipt.data.loading import open_data
+from lipt.data.loading import open_data, open_set
 from lipt.models.head import HEAD
 from lipt.models.own import copy_of, in_float32_if_needed
 from lipt.trainer.arguments import checked
@@ -52,7 +52,7 @@ from lipt.trainer.client.sources import Features, features_source, option_text
 from lipt.trainer.diagnosis.diagnosis import Diagnosis, read_diagnosis
 from lipt.trainer.progress import CallProgress, Show, progress_display
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.views import DEFAULT_FRACTION, CostsView
+from lipt.trainer.views import DEFAULT_FRACTION, CostsView, ProgressView
 
 _SMALL_IMAGE = 64
 MODULE = "lipt.pretraining"
@@ -133,9 +133,11 @@ class Pretrained:
         allow_modules: Sequence[str] = (),
         progress: bool | None = None,
     ) -> None:
-        self.data = open_dataset(
-            data, target=target, image_size=image_size, allow_modules=allow_modules
-        )
+        with progress_display(wanted=progress) as show:
+            self.data = open_set(
+                *("data", data, target, image_size, allow_modules),
+                progress=lambda done, total: show(ProgressView("reading the data", done, total)),
+            )
         self._target = target
         self._chose_model = model is None
         model = default_model(self.data.inputs) if model is None else model

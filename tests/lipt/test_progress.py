@@ -15,6 +15,7 @@ from lipt import pretraining
 from lipt.core.call_parts import CallPart, CallParts
 from lipt.trainer import progress as module
 from lipt.trainer.progress import CallProgress, progress_display
+from lipt.trainer.views import ProgressView
 
 SMALL = {"learners": {"num_learners": 2, "num_steps": 2, "num_minibatches": 2, "batch_size": 20}}
 
@@ -35,12 +36,12 @@ def numbers(count: int) -> tuple[np.ndarray, torch.Tensor]:
 
 def reported(
     monkeypatch: pytest.MonkeyPatch, data: Any, call: str, options: dict[str, Any]
-) -> list[CallProgress]:
+) -> list[ProgressView]:
     """What a display gets."""
-    progress = list[CallProgress]()
+    progress = list[ProgressView]()
 
     @contextmanager
-    def display(*, wanted: bool | None) -> Iterator[Callable[[CallProgress], None]]:
+    def display(*, wanted: bool | None) -> Iterator[Callable[[ProgressView], None]]:
         assert wanted
         yield progress.append
 
@@ -86,7 +87,7 @@ def test_every_activity_reaches_its_one_total(
         assert len({total for _, total in counts}) == 1, activity
         assert all(before <= after for (before, _), (after, _) in pairwise(counts)), activity
         assert counts[-1][0] == counts[-1][1], activity
-    shares = [report.share for report in progress]
+    shares = [report.share for report in progress if isinstance(report, CallProgress)]
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
     # Parts are left out before, and at the end.
@@ -125,3 +126,11 @@ def test_a_line_has_the_share_of_the_call_a_rate_and_the_remaining_time(
         "lipt: 80%, fitting 3000/4000, 1,000/s",
         "lipt: 82%, fitting 4000/4000, 800/s, about 20 s left",
     ]
+
+
+@pytest.mark.parametrize("data", [pictures(240), numbers(300)])
+def test_reading_the_data_reaches_its_total(data: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    lipt.Pretrained(data, run=SMALL, progress=True)
+    *counts, last = capsys.readouterr().err.splitlines()
+    assert counts[0] == f"lipt: reading the data 0/{len(data[0])}"
+    assert last == f"lipt: reading the data {len(data[0])}/{len(data[0])}"
