@@ -3,7 +3,7 @@
 One process and one thread time some steps of an epoch, and then the choice by its reported
 activities, in CPU seconds. theta_p, of default learners, is made before and not counted.
 
-    python -m benchmarks.choice_price [--only images look-alikes texts table] [--examples 20000]
+    python -m benchmarks.choice_price [--only images dirty texts table] [--examples 20000]
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             count = 400 if arguments.tiny else COUNTS.get(name, arguments.examples)
             learners = {"num_minibatches": 1, "num_steps": 1} if arguments.tiny else {}
-            prices = priced(DATA[name](count, Path(folder)), learners)
+            prices = priced(DATA[name](count, Path(folder)), learners, soft=name == "dirty")
         for part, seconds in prices.items():
             epochs = f"{seconds / prices['training epoch']:.2f}"
             shown.add_row(f"{name}, {count:,}", part, f"{seconds:.1f}", epochs)
@@ -68,8 +68,11 @@ def main() -> None:
     Console(width=110).print(shown)
 
 
-def priced(data: Dataset, learners: Mapping[str, int]) -> dict[str, float]:
-    """CPU seconds of an epoch, of the parts of the choice, and of all of it."""
+def priced(data: Dataset, learners: Mapping[str, int], *, soft: bool) -> dict[str, float]:
+    """CPU seconds of an epoch, of the parts of the choice, and of all of it.
+
+    soft: whether soft labels are made as well.
+    """
     settings = {"evaluation_threads": 1, "learners": learners}
     run, parts = Pretrained(data, run=settings), Parts()
     epoch = epoch_seconds(data, run.model)
@@ -77,8 +80,9 @@ def priced(data: Dataset, learners: Mapping[str, int]) -> dict[str, float]:
     trained = pretrain(workspace, run.config)
     parts("theta_p")
     parts.seconds.clear()
-    _, chosen = choose(trained, SubsetQuery("", "auto", 0.1, None, None, {}, None))
-    parts("selecting")
+    query = SubsetQuery("", "auto", 0.1, None, None, {}, None, soft_labels=soft)
+    _, chosen = choose(trained, query)
+    parts("soft labels" if soft else "selecting")
     print(*chosen.selection.findings["words"], sep="; ")
     return {"training epoch": epoch, **parts.seconds, "choice": sum(parts.seconds.values())}
 
@@ -107,6 +111,18 @@ def images(count: int, _folder: Path) -> Dataset:
     ids_N = torch.randperm(len(encoded), generator=generator)[:count].sort().values
     names, labels_N = encoded.class_names, encoded.labels_N[ids_N]
     return in_memory("cifar10-jpeg", names, labels_N, "images", encoded.images(ids_N))
+
+
+def dirty(count: int, folder: Path) -> Dataset:
+    """The images in gray at 28 x 28 pixels; 36% of the labels are changed to any other class."""
+    clean, generator = images(count, folder), torch.Generator().manual_seed(0)
+    pixels_NCHW = clean.images(torch.arange(count)).float().mean(dim=1, keepdim=True)
+    pixels_NCHW = functional.interpolate(pixels_NCHW, 28, mode="bilinear", antialias=True)
+    is_wrong_N = torch.rand(count, generator=generator) < 0.36
+    shifts_N = torch.randint(1, 10, (count,), generator=generator).where(is_wrong_N, 0)
+    labels_N = (clean.labels_N + shifts_N) % 10
+    images_NCHW = pixels_NCHW.round().to(torch.uint8)
+    return in_memory("dirty", clean.class_names, labels_N, "dirty", images_NCHW)
 
 
 def look_alikes(count: int, _folder: Path) -> Dataset:
@@ -144,7 +160,13 @@ def table(count: int, _folder: Path) -> Dataset:
     return lipt.open_dataset((numbers_NV, np.digitize(scores_N, (-2, -1, 1, 2))))
 
 
-DATA = {"images": images, "look-alikes": look_alikes, "texts": texts, "table": table}
+DATA = {
+    "images": images,
+    "dirty": dirty,
+    "look-alikes": look_alikes,
+    "texts": texts,
+    "table": table,
+}
 COUNTS = {"texts": 10_000, "table": 100_000}
 
 

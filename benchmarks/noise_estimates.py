@@ -12,6 +12,7 @@ import json
 import sys
 import zlib
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise, product
 from pathlib import Path
@@ -70,7 +71,7 @@ def images() -> Rows:
     ids_N = torch.randperm(len(dataset), generator=generator.manual_seed(0))[:5000]
     images_NCHW = dataset.images(ids_N)
     filters = draw_filters(images_NCHW, generator=generator)
-    found_ND = patch_features(images_NCHW, filters, mirrored=True)
+    found_ND = patch_features(images_NCHW, replace(filters, mirrored=True))
     return found_ND.numpy(), dataset.labels_N[ids_N].numpy()
 
 

@@ -148,6 +148,14 @@ class FeaturesError(InputError, reason="INVALID_FEATURES"):
     """A user's own features do not fit the data set, or the file is not a feature file."""
 
 
+class ProbabilitiesError(InputError, reason="INVALID_PROBABILITIES"):
+    """A user's own class probabilities do not fit the data set, or are no probabilities."""
+
+
+class MarksError(InputError, reason="INVALID_MARKS"):
+    """A file of marked labels is damaged, or belongs to other data."""
+
+
 class LearnerRejectedError(InputError, reason="LEARNER_REJECTED"):
     """A committed learner that is unfit for the soup."""
 

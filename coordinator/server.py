@@ -63,6 +63,7 @@ from lipt.coordinator.rpc.info import (
     connection_options,
 )
 from lipt.coordinator.rpc.limits import CallInterceptor, PeerLimits
+from lipt.coordinator.rpc.messages import dataset_view
 from lipt.coordinator.rpc.trainers import DiagnosisService, RunService, SubsetService
 from lipt.coordinator.rpc.workers import WorkerService, unless
 from lipt.coordinator.settings import CoordinatorSettings
@@ -229,7 +230,7 @@ def _servicers(app: App, stopping: asyncio.Event, sessions: Sessions) -> tuple[o
     settings, dispatcher = app.settings, app.dispatcher
     of_workers, uploads = WorkerBlobs(dispatcher), app.storage.uploads
     info = InfoService(
-        app.data,
+        dataset_view(app.data),
         app.store,
         dispatcher,
         app.compute,

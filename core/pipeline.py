@@ -34,6 +34,7 @@ from lipt.common.states import Divergence
 from lipt.common.weights.checkpoints import read_checkpoint
 from lipt.common.weights.encodings import encode_weights
 from lipt.common.weights.files import Weights, pack, specs_of
+from lipt.core.call_parts import Part
 from lipt.core.evaluation import Evaluator, OpenWeights, num_evaluated_together
 from lipt.core.learner.learner import train_learner
 from lipt.core.results import CommittedLearner, PretrainingState, divergence_message, pack_initial
@@ -218,7 +219,9 @@ def one_learner(
         density=density,
     )
     content = pack_shard(dataset, ids)
-    report = workspace.progress(f"training learner {index + 1} of {learners.num_learners}")
+    number = learners.num_learners
+    activity, share = f"training learner {index + 1} of {number}", 1 / number
+    report = workspace.progress(activity, Part.LEARNERS, index * share, share)
     made = train_learner(
         task,
         initial,

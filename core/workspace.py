@@ -28,11 +28,20 @@ from lipt.common.inputs.specs import InputFormat
 from lipt.common.models import build_model, lay_out
 from lipt.common.models.head import frozen_names
 from lipt.common.signals.passes import Batches
-from lipt.common.weights.files import KeptValue, Weights, read_weights, specs_of, unusable
+from lipt.common.weights.files import (
+    KeptValue,
+    Weights,
+    read_container,
+    read_weights,
+    specs_of,
+    unusable,
+)
+from lipt.core.call_parts import CallParts, Part
 from lipt.core.evaluation import batch_size_for
 from lipt.core.proxies.features import Backbone
 from lipt.core.results import open_learner
 from lipt.core.sharding import Split, split_validation
+from lipt.core.signals.probabilities import PROBABILITIES
 from lipt.core.signals.signals import UserFeatures, read_user_features
 
 # Called with an activity, the amount done, and the total.
@@ -82,6 +91,11 @@ class Workspace(ABC):
     def scratch(self) -> Path | None:
         """The folder of arrays too large for memory; None keeps them in memory."""
         return None
+
+    @cached_property
+    def parts(self) -> CallParts:
+        """The parts of the current call."""
+        return CallParts({})
 
     @property
     def has_backbone(self) -> bool:
@@ -136,9 +150,25 @@ class Workspace(ABC):
             None if paired_NP is None else id_mapping.by_position(paired_NP),
         )
 
-    def progress(self, activity: str) -> Callable[[int, int], None]:
-        """A callback for (done, total) that reports under one name."""
-        return lambda done, total: self.report(activity, done, total)
+    def probabilities(self, name: BlobName) -> Tensor:
+        """A user's class probabilities of every example, by position."""
+        file = read_container(self.read(name), max_bytes=name.size_bytes, max_tensors=1)
+        return self.dataset.id_mapping.by_position(file.tensor(PROBABILITIES))
+
+    def progress(
+        self, activity: str, part: Part | None = None, before: float = 0.0, share: float = 1.0
+    ) -> Callable[[int, int], None]:
+        """A callback for (done, total) that reports under one name.
+
+        The activity is `share` of a part of the call, of which `before` is done already.
+        """
+
+        def report(done: int, total: int) -> None:
+            if part is not None:
+                self.parts.advance(part, before + share * done / total)
+            self.report(activity, done, total)
+
+        return report
 
     def split(self, config: RunConfig) -> Split:
         return split_validation(self.dataset.labels_N, config.validation, seed=config.seed)
@@ -212,6 +242,7 @@ class InMemory(Workspace):
         on_progress: OnProgress = lambda _activity, _done, _total: None,
     ) -> None:
         self.dataset, self.device, self.allowed_modules = dataset, device, allowed_modules
+        self.parts = CallParts({})
         self._on_progress = on_progress
         self._files: dict[BlobName, bytes] = {}
         self._kept: dict[tuple[str, str], Any] = {}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lipt.calls import Comparison as Comparison
+    from lipt.calls import clean as clean
     from lipt.calls import compare as compare
     from lipt.calls import diagnose as diagnose
     from lipt.calls import select as select
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from lipt.pretraining import pretrain as pretrain
     from lipt.trainer.client.client import Client as Client
     from lipt.trainer.diagnosis.diagnosis import Diagnosis as Diagnosis
+    from lipt.trainer.diagnosis.marks import Cleaned as Cleaned
     from lipt.trainer.main_training import Recipe as Recipe
     from lipt.trainer.main_training import Schedule as Schedule
     from lipt.trainer.main_training import Trained as Trained
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _MODULES = {
-    "lipt.calls": "Comparison compare diagnose select",
+    "lipt.calls": "Comparison clean compare diagnose select",
     "lipt.common.config.run_config": "PRESETS",
     "lipt.common.data.sources.pairs": "open_pairs",
     "lipt.common.states": "RunState",
@@ -63,6 +65,7 @@ _MODULES = {
     "lipt.pretraining": "Pretrained open_dataset pretrain",
     "lipt.trainer.client.client": "Client",
     "lipt.trainer.diagnosis.diagnosis": "Diagnosis",
+    "lipt.trainer.diagnosis.marks": "Cleaned",
     "lipt.trainer.main_training": "Recipe Schedule Trained TrainingPaused fit",
     "lipt.trainer.resampling.reselection": "ReselectingSampler Reselection",
     "lipt.trainer.resampling.samplers": "RepeatedRandom RepeatedRandomSampler SubsetSampler",

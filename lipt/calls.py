@@ -1,4 +1,4 @@
-"""The one-call functions `select`, `diagnose` and `compare`.
+"""The one-call functions `select`, `diagnose`, `clean` and `compare`.
 
 Progress is a bar in a notebook or terminal, else a line every ten seconds. Arguments are checked
 first: torch, which takes seconds to load, is imported within the functions.
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from lipt.trainer.comparison.outcomes import Outcome
     from lipt.trainer.comparison.trial import Trial
     from lipt.trainer.diagnosis.diagnosis import Diagnosis
+    from lipt.trainer.diagnosis.marks import Cleaned
     from lipt.trainer.main_training import Recipe
     from lipt.trainer.subsets.subset import Subset
 
@@ -68,6 +69,7 @@ def select(
     features: Features | None = None,
     labels: Literal["given", "none"] = "given",
     soft_labels: bool = False,
+    pred_probs: Any = None,
     run: Mapping[str, Any] | None = None,
     image_size: int | None = None,
     device: str = "auto",
@@ -92,8 +94,12 @@ def select(
         labels: "none" selects by features alone.
         soft_labels: return `Subset.soft_labels` as well, as training targets: probabilities by a
             ridge head fitted without the example.
+        pred_probs: out-of-sample class probabilities of your own model, N x C, columns in the order
+            of the class names: an array, tensor or frame. They replace a head's: for `auto`, scores
+            of errors, and soft labels.
 
     Raises:
+        ProbabilitiesError: `pred_probs` do not fit the data, or are no probabilities.
         LiptError: as `Client.subset`, or the model cannot be trained.
         DataError: the data is empty or has no labels.
     """
@@ -124,6 +130,7 @@ def select(
         features=features,
         labels=labels,
         soft_labels=soft_labels,
+        pred_probs=pred_probs,
     )
 
 
@@ -134,6 +141,8 @@ def diagnose(
     target: str | None = None,
     proxy: str | None = None,
     features: Features | None = None,
+    pred_probs: Any = None,
+    page: str | Path | None = None,
     image_size: int | None = None,
     device: str = "auto",
     progress: bool | None = None,
@@ -145,13 +154,57 @@ def diagnose(
     Arguments of `pretrain`, and:
         proxy: proxy model as HEAD:FEATURES ("ridge:patches"); None for the default.
         features: your own features: {"features": N x d}.
+        pred_probs: out-of-sample class probabilities of your own model, N x C, columns in the order
+            of the class names. Label errors come from them; the proxy's features give the rest.
+        page: file to write as HTML, such as "diagnosis.html": the findings with pictures, where a
+            person marks labels for `lipt.clean`. MissingExtraError without jinja2.
     """
     from lipt.pretraining import Pretrained
 
     looked_at = Pretrained(
         data, target=target, image_size=image_size, device=device, progress=progress
     )
-    return looked_at.diagnose(proxy, features=features)
+    if page is None:
+        return looked_at.diagnose(proxy, features=features, pred_probs=pred_probs)
+    from lipt.trainer.files import write_atomically
+    from lipt.trainer.report.report import open_templates, render_diagnosis
+
+    open_templates("the page of lipt.diagnose")  # before anything is computed
+    found = looked_at.diagnose(proxy, features=features, pred_probs=pred_probs)
+    write_atomically(Path(page), render_diagnosis(found, looked_at.data).encode())
+    return found
+
+
+@checked
+def clean(
+    data: Any,
+    diagnosis: Diagnosis | None = None,
+    *,
+    marks: str | Path | None = None,
+    target: str | None = None,
+) -> Cleaned:
+    """Return the data without wrong labels, and with corrected ones, as a map-style data set.
+
+        cleaned = lipt.clean(data, lipt.diagnose(data), marks="marks.json")
+        loader = DataLoader(cleaned, batch_size=64, shuffle=True)
+
+    Its examples are those of `data`. `indices` are their rows there, `labels` their class numbers.
+
+    Args:
+        data: the diagnosed data, as in `lipt.select`, with one class per example.
+        diagnosis: its surely wrong labels and surplus duplicates are dropped, unless marked
+            otherwise; None drops marked examples only.
+        marks: the file that a person saved in `diagnosis.html`. Labels marked right stay, wrong
+            ones are dropped, and others get the class that was chosen.
+        target: as in `open_dataset`.
+
+    Raises:
+        MarksError: a damaged file, or the diagnosis or the marks of other data.
+        ConfigError: neither is given, or the data has no classes.
+    """
+    from lipt.trainer.diagnosis.marks import clean as clean_by
+
+    return clean_by(data, diagnosis, marks, target)
 
 
 @checked

@@ -34,21 +34,24 @@ from lipt.common.models.head import HEAD
 from lipt.common.models.own import copy_of, in_float32_if_needed
 from lipt.common.process.devices import resolve_device
 from lipt.common.weights.files import Weights, copy_to_cpu, pack
+from lipt.core.call_parts import CallParts, Part
 from lipt.core.pipeline import PretrainingResult, begin, can_choose, choose, without_training
 from lipt.core.pipeline import pretrain as pretrain_all
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.results import Ingredient
 from lipt.core.sharding import fit_defaults, split_validation
+from lipt.core.signals.probabilities import PROBABILITIES, read_probabilities
 from lipt.core.stages.choice import manifest_of
 from lipt.core.stages.diagnosis import diagnose
+from lipt.core.stages.evidence import training_passes
 from lipt.core.stages.question import NeededTraining, Sources, SubsetQuery, training_for
 from lipt.core.workspace import InMemory
 from lipt.trainer.arguments import checked
 from lipt.trainer.client.sources import Features, features_source, option_text
 from lipt.trainer.diagnosis.diagnosis import Diagnosis, read_diagnosis
-from lipt.trainer.progress import Show, progress_display
+from lipt.trainer.progress import CallProgress, Show, progress_display
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.views import DEFAULT_FRACTION, CostsView, ProgressView
+from lipt.trainer.views import DEFAULT_FRACTION, CostsView
 
 _SMALL_IMAGE = 64
 MODULE = "lipt.pretraining"
@@ -159,7 +162,7 @@ class Pretrained:
             self.data,
             resolve_device(device),
             allowed_modules=(MODULE, *modules_of(self.model), *allow_modules),
-            on_progress=lambda *progress: self.on_progress(ProgressView(*progress)),
+            on_progress=self._report,
         )
 
     @property
@@ -220,11 +223,13 @@ class Pretrained:
         features: Features | None = None,
         labels: Literal["given", "none"] = "given",
         soft_labels: bool = False,
+        pred_probs: Any = None,
     ) -> Subset:
         """Select examples; arguments as in `lipt.select`, errors as in `Client.subset`."""
         if fraction is None and budget is None:
             fraction = DEFAULT_FRACTION
-        with self._progress_shown():
+        passes, num_examples = training_passes(self.config, len(self.data)), len(self.data)
+        with self._progress_shown(CallParts.of_choice(num_examples, passes)):
             query = SubsetQuery(
                 run="",
                 strategy=strategy,
@@ -239,15 +244,26 @@ class Pretrained:
                 proxy=proxy or "",
                 labels=labels,
                 soft_labels=soft_labels,
+                probabilities=self._keep_probabilities(pred_probs),
             )
-            return self._chosen(self._train(self._training_for(query)), query)
+            trained = self._train(self._training_for(query))
+            self.workspace.parts.leave_out(Part.LEARNERS)
+            return self._chosen(trained, query)
 
     @checked
     @computed
-    def diagnose(self, proxy: str | None = None, *, features: Features | None = None) -> Diagnosis:
+    def diagnose(
+        self, proxy: str | None = None, *, features: Features | None = None, pred_probs: Any = None
+    ) -> Diagnosis:
         """Find wrong labels, duplicates and outliers; arguments as in `lipt.diagnose`."""
-        with self._progress_shown():
-            sources = Sources(self.config, None, None, self._keep_features(features))
+        with self._progress_shown(CallParts.of_diagnosis(len(self.data))):
+            sources = Sources(
+                self.config,
+                None,
+                None,
+                features=self._keep_features(features),
+                probabilities=self._keep_probabilities(pred_probs),
+            )
             found = diagnose(self.workspace, sources, Proxy.parse(proxy or "auto"))
         return read_diagnosis(
             found.pack(), num_examples=self.data.num_ids, fingerprint=self.data.fingerprint
@@ -256,7 +272,7 @@ class Pretrained:
     @computed
     def train(self) -> None:
         """Train and merge the learners, unless they are trained."""
-        with self._progress_shown():
+        with self._progress_shown(CallParts({Part.LEARNERS: 1.0})):
             self._train(NeededTraining.LEARNERS)
 
     @property
@@ -332,17 +348,29 @@ class Pretrained:
         self.workspace.user_features(name)
         return name
 
+    def _keep_probabilities(self, pred_probs: Any) -> BlobName | None:
+        if pred_probs is None:
+            return None
+        return self.workspace.put(pack({PROBABILITIES: read_probabilities(pred_probs, self.data)}))
+
     def _weights(self, name: BlobName | None) -> Weights:
         assert name is not None  # noqa: S101 - it was trained
         workspace = self.workspace
         return workspace.read_weights(name, workspace.new_model(self.config))
 
+    def _report(self, activity: str, done: int, total: int) -> None:
+        parts = self.workspace.parts
+        self.on_progress(CallProgress(activity, done, total, 0, parts.share, parts.jumps))
+
     @contextmanager
-    def _progress_shown(self) -> Iterator[None]:
+    def _progress_shown(self, parts: CallParts) -> Iterator[None]:
         with progress_display(wanted=self._progress) as show:
             before, self.on_progress = self.on_progress, show
+            self.workspace.parts = parts
             try:
                 yield
+                parts.leave_out()
+                self._report("done", 0, 0)
             finally:
                 self.on_progress = before
 

@@ -1,11 +1,13 @@
-"""What several tests share: where the real images are, and real processes."""
+"""What several tests share: where the real images are, real processes, and a browser."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -13,6 +15,9 @@ import torch
 from tests.cluster import Cluster
 from tests.processes import end_template
 from tests.properties import register_profiles
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 register_profiles()
 
@@ -51,6 +56,19 @@ def cifar10_jpeg() -> Path:
     if not (folder / "train.parquet").is_file():
         pytest.skip(f"no cifar10-jpeg/train.parquet in {root}; set LIPT_DATA to a folder with it")
     return folder
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium, without a window; while it is there, no other event loop can run here."""
+    api = pytest.importorskip("playwright.sync_api", reason="the dev extra brings playwright")
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("no chromium here: apt-get install chromium")
+    with api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield opened
+        opened.close()
 
 
 @pytest.fixture

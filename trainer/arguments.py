@@ -141,7 +141,9 @@ _KINDS: Mapping[str, _Kind] = {
     ),
     "options": _of("a dictionary", '{"NAME": VALUE}', Mapping),
     **dict.fromkeys(("strategies", "baselines", "allow_modules", "allowed_modules"), _NAMES),
-    **dict.fromkeys(("path", "out", "checkpoint"), _of("a path", '"NAME"', str, os.PathLike)),
+    **dict.fromkeys(
+        ("path", "out", "checkpoint", "marks", "page"), _of("a path", '"NAME"', str, os.PathLike)
+    ),
     **dict.fromkeys(
         ("image_size", "seeds", "every", "num_epochs", "num_ranks", "num_examples"), _COUNT
     ),
@@ -175,6 +177,9 @@ _KINDS: Mapping[str, _Kind] = {
         "a subset or its digest",
         "subset",
         lambda value: isinstance(value, str) or hasattr(value, "digest"),
+    ),
+    "diagnosis": _Kind(
+        "a diagnosis", "lipt.diagnose(data)", lambda value: hasattr(value, "duplicate_of")
     ),
     "subset": _Kind("a subset", "lipt.select(data)", lambda value: hasattr(value, "indices")),
 }

@@ -6,6 +6,7 @@ import importlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from html import escape
 from time import monotonic
 from typing import Any
@@ -17,6 +18,26 @@ from lipt.trainer.views import ProgressView
 Show = Callable[[ProgressView], None]
 
 _SILENCE_SECONDS = 10.0
+_THOUSAND = 1_000
+
+
+@dataclass(frozen=True)
+class CallProgress(ProgressView):
+    """Progress of an activity, and the share of the whole call that is done.
+
+    `jumps` counts the jumps of the share, by parts that proved unneeded.
+    """
+
+    share: float = 0.0
+    jumps: int = 0
+
+    @property
+    def whole(self) -> ProgressView:
+        """Progress of the whole call, in thousandths."""
+        return ProgressView("", round(_THOUSAND * self.share), _THOUSAND)
+
+    def __str__(self) -> str:
+        return f"{self.share:.0%}, {super().__str__()}"
 
 
 class RemainingTime:
@@ -38,6 +59,11 @@ class RemainingTime:
         elif progress.done == self._done:
             return
         self._moved_at, self._done, self._total = now, progress.done, progress.total
+
+    def rate(self) -> str:
+        """Such as "1,240/s"; empty before the stage has moved."""
+        took, moved = self._moved_at - self._began, self._done - self._first
+        return f"{moved / took:,.0f}/s" if took >= 1 and moved >= took else ""
 
     def text(self, now: float) -> str:
         """Such as "about 7 min left"; empty before the stage has moved, and at its end."""
@@ -78,12 +104,15 @@ def as_html(progress: ProgressView, text: str) -> str:
 
 
 def _with_remaining_time(show_text: Callable[[ProgressView, str], object]) -> Show:
-    remaining = RemainingTime()
+    remaining, activity = RemainingTime(), RemainingTime()
 
     def show(progress: ProgressView) -> None:
-        now = monotonic()
-        remaining.observe("", progress, now)
-        show_text(progress, ", ".join(filter(None, (str(progress), remaining.text(now)))))
+        now, whole, stage, rate = monotonic(), progress, 0, ""
+        if isinstance(progress, CallProgress):
+            activity.observe("", progress, now)
+            whole, stage, rate = progress.whole, progress.jumps, activity.rate()
+        remaining.observe(stage, whole, now)
+        show_text(whole, ", ".join(filter(None, (str(progress), rate, remaining.text(now)))))
 
     return show
 

@@ -156,6 +156,9 @@ class LearnerView:
     num_steps: int = 0
     leased_at: datetime | None = None
     committed_at: datetime | None = None
+    # In training, and the steps that they were reported after; up to 20.
+    losses: tuple[float, ...] = ()
+    loss_steps: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -304,7 +304,12 @@ class Dispatcher:
                 learner, result, redundancy=learners.redundancy, max_attempts=learners.max_attempts
             )
             if verified.taken:
-                learner = learner.changed(committed_at=self._wall_clock())
+                curve = self._store.losses(run.run_id, learner.index)
+                last = learners.num_steps
+                curve = curve.after(last, result.loss, num_steps=last)
+                learner = learner.changed(
+                    committed_at=self._wall_clock(), losses=curve.losses, loss_steps=curve.steps
+                )
             return run.with_learner(learner)
 
         await self._store.update(lease.key.run_id, change)

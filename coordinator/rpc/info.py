@@ -31,13 +31,11 @@ from lipt.common.rpc.handlers import Context, Interceptor, refusals
 from lipt.common.rpc.messages import enum_to_proto, enum_value
 from lipt.coordinator.access.caller import Caller, current_caller
 from lipt.coordinator.access.tokens import Tokens
-from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.leases import LearnerLease
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.rpc.messages import (
-    dataset_view,
     message_of,
     protocol_version,
     run_view,
@@ -124,7 +122,7 @@ class AccessService(access_pb2_grpc.AccessServiceServicer):
 class InfoService(info_pb2_grpc.InfoServiceServicer):
     """This coordinator and the state of the whole service."""
 
-    data: DataDescription
+    dataset: pb.DatasetInfo
     store: RunStore
     dispatcher: Dispatcher
     compute: ComputeQueue
@@ -137,7 +135,7 @@ class InfoService(info_pb2_grpc.InfoServiceServicer):
         return pb.GetInfoResponse(
             protocol=protocol_version(),
             versions=versions(),
-            dataset=dataset_view(self.data),
+            dataset=self.dataset,
             default_run=run_config_to_proto(self.default_run),
             workers=map(self._worker, self.dispatcher.alive()),
             device=self.device,

@@ -14,15 +14,20 @@ from pydantic import BaseModel
 
 from lipt.common.blobs.blob import BlobName, blob_to_proto
 from lipt.common.config.values import dump, run_config_to_proto
+from lipt.common.errors import DataError
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, enum_to_proto, fill_message
 from lipt.common.states import LearnerPhase, LearnerState, RunState
 from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
+from lipt.coordinator.runs.transitions import LossCurve
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, RunSummary
 from lipt.v1 import info_pb2, run_pb2, worker_pb2
 
 MessageT = TypeVar("MessageT", bound=Message)
+
+# gRPC's limit of a message is 4 MiB, and an answer has more than the data set.
+_MAX_VIEW_BYTES = 3 * 2**20
 
 
 def message_of(kind: type[MessageT], value: object, /, **more: Any) -> MessageT:
@@ -105,6 +110,8 @@ def _learner(
     store: RunStore, learner: LearnerRecord, progress: LearnerProgress, run: RunRecord
 ) -> run_pb2.Learner:
     done = learner.state is LearnerState.DONE
+    curve = LossCurve(learner.losses, learner.loss_steps)
+    curve = curve if done else store.losses(run.run_id, learner.index)
     out = learner.state is LearnerState.LEASED and progress.phase is not LearnerPhase.UNKNOWN
     return message_of(
         run_pb2.Learner,
@@ -112,6 +119,8 @@ def _learner(
         attempts=learner.epoch,
         step=run.config.learners.num_steps if done else progress.step,
         loss=learner.loss if done else progress.loss,
+        losses=curve.losses,
+        loss_steps=curve.steps,
         message=learner.account,
         ingredient=store.ingredient(run.run_id, learner),
         phase=progress.phase if out else None,
@@ -120,10 +129,11 @@ def _learner(
 
 
 def dataset_view(data: DataDescription) -> info_pb2.DatasetInfo:
+    """The data set as GetInfo sends it; raises DataError if it does not fit into a message."""
     inputs, other = data.inputs, data.other_target
     channels, height, width = inputs.shape if isinstance(inputs, ImageSpec) else (0, 0, 0)
     columns = () if isinstance(inputs, ImageSpec) else inputs.columns
-    return message_of(
+    view = message_of(
         info_pb2.DatasetInfo,
         data,
         num_examples=data.num_rows,
@@ -133,3 +143,11 @@ def dataset_view(data: DataDescription) -> info_pb2.DatasetInfo:
         columns=[fill_message(worker_pb2.Column(), dump(column)) for column in columns],
         other_target=None if other is None else fill_message(worker_pb2.Target(), dump(other)),
     )
+    if view.ByteSize() > _MAX_VIEW_BYTES:
+        names, broken = len(data.class_names) + len(data.target_names), len(data.quarantined)
+        raise DataError(
+            f"{data.source} has {names} names of classes and targets, {broken} broken images; "
+            f"its description takes {view.ByteSize() / 1e6:.1f} MB; a message takes "
+            f"{_MAX_VIEW_BYTES / 1e6:.1f}. Give shorter names, and replace broken images."
+        )
+    return view

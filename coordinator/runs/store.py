@@ -13,6 +13,7 @@ from typing import TypeAlias
 from lipt.common.errors import RunNotReadyError, UnknownRunError, UnreadableRunError
 from lipt.common.states import LearnerPhase, LearnerState, RunState
 from lipt.coordinator.compute.messages import Progressed
+from lipt.coordinator.runs.transitions import LossCurve
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, RunSummary
 from lipt.core.results import Ingredient
@@ -52,6 +53,7 @@ class LiveRun:
         self.updated_at = revision
         self.activity = Progressed()
         self.progress: dict[int, LearnerProgress] = {}
+        self.losses: dict[int, LossCurve] = {}
         # Ingredients of the soup being made.
         self.ingredients: dict[int, Ingredient] = {}
         # Set at the next change, then replaced.
@@ -270,7 +272,15 @@ class RunStore:
         live = self._live.get(run_id)
         if live and live.progress.get(index) != progress:
             live.progress[index] = progress
+            live.losses[index] = self.losses(run_id, index).after(
+                progress.step, progress.loss, num_steps=live.shown.config.learners.num_steps
+            )
             self._touch(run_id)
+
+    def losses(self, run_id: str, index: int) -> LossCurve:
+        """The losses that a learner's worker has reported so far."""
+        live = self._live.get(run_id)
+        return live.losses.get(index, LossCurve()) if live else LossCurve()
 
     def ingredient(self, run_id: str, learner: LearnerRecord) -> Ingredient | None:
         """A learner's part in the soup, also of a soup being made."""
@@ -333,6 +343,7 @@ class RunStore:
                 # The next worker starts from zero.
                 if learner.state is not LearnerState.LEASED:
                     live.progress.pop(learner.index, None)
+                    live.losses.pop(learner.index, None)
         self._note_update(run.run_id)
         for listener in self._listeners:
             listener(run, learners)

@@ -27,6 +27,7 @@ from lipt.core.results import divergence_message
 _MAX_FAILURES = 5
 _MAX_DETAIL_CHARACTERS = 500
 _MAX_SILENT_ENDS = 10
+MAX_LOSSES = 20
 DAMAGED = "its result was in, but the coordinator's disk has changed or lost it"
 
 
@@ -124,6 +125,33 @@ def requeued(
     return learner.changed(
         state=LearnerState.QUEUED, message=reason, silent_ends=ends[-_MAX_SILENT_ENDS:]
     )
+
+
+@dataclass(frozen=True)
+class LossCurve:
+    """A learner's losses in training, and the steps that they were reported after, ascending."""
+
+    losses: tuple[float, ...] = ()
+    steps: tuple[int, ...] = ()
+
+    def after(self, step: int, loss: float, *, num_steps: int) -> LossCurve:
+        """With one more report; points are spaced evenly, but for the last one, the newest.
+
+        An earlier step is another worker's, and step 0 has no loss: both begin anew. A step beyond
+        the last one is none.
+        """
+        if step <= 0:
+            return LossCurve()
+        if step > num_steps or (self.steps and step == self.steps[-1]):
+            return self
+        losses, steps = self.losses, self.steps
+        if steps and step < steps[-1]:
+            losses, steps = (), ()
+        # With the first and the newest there are `MAX_LOSSES`.
+        if len(steps) > 1 and (steps[-1] - steps[-2]) * (MAX_LOSSES - 2) < num_steps:
+            losses, steps = losses[:-1], steps[:-1]
+        # Four digits are more than a chart shows.
+        return LossCurve((*losses, float(f"{loss:.4g}")), (*steps, step))
 
 
 @dataclass(frozen=True)

@@ -124,6 +124,9 @@ class LearnerRecord(_Record):
     result: BlobName | None = None
     snapshots: tuple[BlobName, ...] = ()
     loss: float = 0.0
+    # In training, and the steps that they were reported after.
+    losses: tuple[float, ...] = ()
+    loss_steps: tuple[Count, ...] = ()
     train_seconds: float = 0.0
     # Latest lease, and commit; on the clock of `training_started_at`.
     leased_at: Seconds | None = None

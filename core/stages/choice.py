@@ -29,6 +29,7 @@ from lipt.common.process.devices import device_name, versions
 from lipt.common.signals import row_blocks
 from lipt.common.subsets import Examples
 from lipt.common.targets.kinds import TargetKind
+from lipt.core.call_parts import Part
 from lipt.core.diagnosis.label_errors import find_label_errors
 from lipt.core.proxies.proxy import MAX_SAMPLE, FeatureKind, Proxy, with_features_as_text
 from lipt.core.proxies.ridge import class_weights, leave_one_out, weighted_accuracy
@@ -47,7 +48,7 @@ from lipt.core.signals.signals import (
 )
 from lipt.core.stages.diagnosis import matches_of
 from lipt.core.stages.evidence import Unneeded, usable_sources
-from lipt.core.stages.proxy import proxied_features, proxied_signals
+from lipt.core.stages.proxy import proxied_features, proxied_signals, with_probabilities
 from lipt.core.stages.question import PROXY_NEEDS, TRAINED_FEATURES, Question
 from lipt.core.stages.warm_up import (
     ComputeSignals,
@@ -138,7 +139,8 @@ def choose(
     strategy, needs = find_strategy(question.strategy), question.needs
     with span("signals", strategy=question.strategy):
         signals, warm_up = _signals(workspace, question, compute)
-    workspace.report(f"selecting by {question.strategy}", 0, 1)
+    selecting = workspace.progress(f"selecting by {question.strategy}", Part.SELECTION)
+    selecting(0, 1)
     # Draws from labels alone are the same on any device: no accelerator is needed.
     alone = not needs and question.features is None
     device = torch.device("cpu") if alone else workspace.device
@@ -154,6 +156,7 @@ def choose(
             seed=derive_seed(question.config.seed, "selection"),
             options=dict(question.options),
         )
+    selecting(1, 1)
     if not len(chosen.indices_K):
         raise SignalsError(
             f"strategy {question.strategy!r} chooses nothing for a budget of "
@@ -179,12 +182,13 @@ def choose(
         num_examples=len(workspace.dataset),
     )
     alpha = [_alpha(soft.facts)] if soft else []
-    findings: dict[str, Any] = {"words": [*done, *alpha, *words]}
+    findings: dict[str, Any] = {}
+    shift: list[str] = []
     if question.balanced and workspace.dataset.target.kind is TargetKind.CLASS:
         labels_K = workspace.dataset.labels_N[chosen.indices_K.cpu()]
-        shares, shift = class_shift(workspace.dataset, labels_K)
-        findings["class_shares"] = shares
-        findings["words"] += shift
+        findings["class_shares"], shift = class_shift(workspace.dataset, labels_K)
+    # The choice comes first, then what it changes.
+    findings["words"] = [*done[:1], *shift, *done[1:], *alpha, *words]
     chosen = replace(chosen, findings={**chosen.findings, **findings})
     selection = _by_id(chosen, workspace.dataset.id_mapping)
     facts = (signals.facts, warm_up, soft, signals.scored_by, pretrained)
@@ -218,7 +222,8 @@ def class_shift(dataset: Dataset, labels_K: Tensor) -> tuple[dict[str, Any], lis
         return shares, []
     name, before, after = dataset.class_names[most], data_C[most], subset_C[most]
     sentence = f"balanced: class {name} is {before:.1%} of the data and {after:.1%} of the subset"
-    return shares, [f"{sentence}; without balance it keeps its share"]
+    kept = "balanced=False or --no-balanced keeps its share"
+    return shares, [f"{sentence}; {kept}, and `class_shares` in the manifest has weights"]
 
 
 @dataclass(frozen=True)
@@ -285,19 +290,24 @@ def _proxy_sentence(head: Facts | None, by: str) -> str:
     features = "+".join(head["features"])
     if "accuracy" not in head:
         return f"judged by features ({features}) without any label"
-    score = f"right on {head['accuracy']:.1%} of the labels that it has not seen"
+    seen = "" if "probabilities" in head else " that it has not seen"
+    score = f"right on {head['accuracy']:.1%} of the labels{seen}"
     if "chance" in head:
         score += f", as a mean over classes; chance is {head['chance']:.1%}"
     if "score" in head:
         score = f"with {head['score']} {head['accuracy']:.3g} on examples that it has not seen"
+    if "probabilities" in head:
+        return f"judged by pred_probs, {score}; compared by {features}"
     return f"judged by a ridge head on {features}, {score}"
 
 
 def _alpha(soft: Facts) -> str:
+    features = "+".join(soft["features"])
+    of_all = "pred_probs are" if soft["probabilities"] else f"the head of all ({features}) is"
     text = (
-        f"recommended alpha {soft['recommended_alpha']:.2g}: of the labels not chosen, the head of "
-        f"all ({'+'.join(soft['features'])}) is right on {soft['accuracy_on_others']:.1%}, one of "
-        f"the chosen alone on {soft['accuracy_of_chosen_alone']:.1%}"
+        f"recommended alpha {soft['recommended_alpha']:.2g}: of the labels not chosen, {of_all} "
+        f"right on {soft['accuracy_on_others']:.1%}, a head of the chosen alone on "
+        f"{soft['accuracy_of_chosen_alone']:.1%}"
     )
     if soft["suspected"]:
         text += f"; {soft['suspected']:.1%} of the chosen labels look wrong"
@@ -310,6 +320,7 @@ def _learners_sentence(question: Question, inputs: _Inputs, unneeded: Unneeded |
     reasons = {
         Unneeded.PRICE: "no learner is needed: their features cannot gain what training costs here",
         Unneeded.PLAN: "no learner is needed: the choice is random whatever they find",
+        Unneeded.PROBABILITIES: "no learner is needed: pred_probs were given",
     }
     if unneeded is not None:
         return reasons[unneeded]
@@ -363,6 +374,8 @@ def _signals(
 def _proxied(workspace: Workspace, question: Question, proxy: Proxy) -> Signals:
     usable = usable_sources(workspace, question, proxy)
     signals = proxied_signals(workspace, usable.sources, proxy)
+    with computation(question.config.evaluation_threads):
+        signals = with_probabilities(workspace, question, signals)
     if usable.unneeded is None:
         return signals
     return replace(signals, facts={**(signals.facts or {}), "unneeded": usable.unneeded})
@@ -372,7 +385,9 @@ def _own_features(workspace: Workspace, question: Question) -> UserFeatures | No
     """The user's features, or the data set's own pairs."""
     if question.features is not None:
         workspace.report("reading the features", 0, 1)
-        return workspace.user_features(question.features)
+        features = workspace.user_features(question.features)
+        workspace.report("reading the features", 1, 1)
+        return features
     paired = Need.PAIRED_FEATURES in question.needs and not question.unlabelled
     return features_of_pairs(workspace.dataset) if paired else None
 
@@ -430,6 +445,7 @@ def soft_labels(signals: Signals, places_K: Tensor, *, seed: int) -> SoftLabels:
     suspected = float((confidence_N[places_K] < 1).double().mean())
     facts = {
         "features": head["features"],
+        "probabilities": head.get("probabilities"),
         "tried": head["tried"],
         "accuracy": head["accuracy"],
         "temperature": 1 / head["inverse_temperature"],

@@ -13,6 +13,7 @@ from lipt.common.errors import ProxyError
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.signals import row_blocks
 from lipt.common.targets.kinds import TargetKind
+from lipt.core.call_parts import Part
 from lipt.core.diagnosis.diagnosis import (
     DataFindings,
     DiagnosisFile,
@@ -31,9 +32,12 @@ from lipt.core.diagnosis.label_errors import find_label_errors, fit_of_targets
 from lipt.core.proxies.proxy import Proxy, with_features_as_text
 from lipt.core.proxies.ridge import HeadTargets
 from lipt.core.selection.solvers.representatives import redundancy
-from lipt.core.stages.proxy import proxied_signals
+from lipt.core.stages.proxy import proxied_signals, with_probabilities
 from lipt.core.stages.question import Sources
 from lipt.core.workspace import Key, Workspace
+
+# Share of the time for duplicates in which all examples are read.
+_LOOKING = 0.2
 
 
 def matches_of(workspace: Workspace, cpu_threads: int) -> Matches:
@@ -41,7 +45,10 @@ def matches_of(workspace: Workspace, cpu_threads: int) -> Matches:
     dataset = workspace.dataset
 
     def compute() -> Matches:
-        looking, num_examples = workspace.progress("looking at all examples"), len(dataset)
+        looking, num_examples = (
+            workspace.progress("looking at all examples", Part.COPIES, share=_LOOKING),
+            len(dataset),
+        )
         if not isinstance(dataset.inputs, ImageSpec):
             digests = list[bytes]()
             for rows in row_blocks(num_examples, dataset.inputs.num_bytes):
@@ -53,7 +60,9 @@ def matches_of(workspace: Workspace, cpu_threads: int) -> Matches:
         return find_matches(
             pictures.digests,
             pictures if are_pictures(dataset.inputs) else None,
-            on_progress=workspace.progress("looking for near-duplicates"),
+            on_progress=workspace.progress(
+                "looking for near-duplicates", Part.COPIES, _LOOKING, 1 - _LOOKING
+            ),
         )
 
     depends_on = (dataset.fingerprint, dataset.inputs, cpu_threads)
@@ -62,7 +71,10 @@ def matches_of(workspace: Workspace, cpu_threads: int) -> Matches:
 
 
 def diagnose(workspace: Workspace, sources: Sources, proxy: Proxy) -> DiagnosisFile:
-    """Diagnose by a proxy's signals; ProxyError if its head learned from the same labels."""
+    """Diagnose by a proxy's signals; ProxyError if its head learned from the same labels.
+
+    A user's own class probabilities replace the head's for the label errors.
+    """
     if proxy.is_own_head:
         raise ProxyError(
             f"the proxy {proxy} cannot diagnose: its head has learned from the "
@@ -73,10 +85,11 @@ def diagnose(workspace: Workspace, sources: Sources, proxy: Proxy) -> DiagnosisF
     signals = proxied_signals(workspace, sources, proxy)
     labels_N, features_ND, facts = signals.labels_N, signals.features_ND, signals.facts or {}
     with computation(config.evaluation_threads):
+        rated = with_probabilities(workspace, sources, signals)
         if signals.kind is TargetKind.CLASS:
-            errors = find_label_errors(signals)
+            errors = find_label_errors(rated)
         else:
-            errors = fit_of_targets(signals, num_classes)
+            errors = fit_of_targets(rated, num_classes)
         copies = matches_of(workspace, config.evaluation_threads)
         duplicates = find_duplicates(labels_N, errors.quality_N, copies)
         outliers = find_outliers(features_ND, generator=generator("diagnosis: outliers"))
@@ -85,7 +98,7 @@ def diagnose(workspace: Workspace, sources: Sources, proxy: Proxy) -> DiagnosisF
             labels_N,
             num_classes,
             generator=generator("diagnosis: redundancy"),
-            on_progress=workspace.progress("measuring redundancy"),
+            on_progress=workspace.progress("measuring redundancy", Part.FINDINGS, share=0.5),
         )
         curve = learning_curve(
             features_ND,
@@ -94,7 +107,9 @@ def diagnose(workspace: Workspace, sources: Sources, proxy: Proxy) -> DiagnosisF
             float(facts["accuracy"]),
             wanted=HeadTargets.of(dataset),
             generator=generator("diagnosis: learning curve"),
-            on_progress=workspace.progress("measuring a learning curve"),
+            on_progress=workspace.progress(
+                "measuring a learning curve", Part.FINDINGS, 0.5, share=0.5
+            ),
         )
     every_N = dataset.rows.labels_N
     findings = DataFindings(errors, duplicates, outliers, curve)
@@ -103,6 +118,6 @@ def diagnose(workspace: Workspace, sources: Sources, proxy: Proxy) -> DiagnosisF
         labels_N=every_N,
         class_names=dataset.class_names,
         kind=signals.kind,
-        proxy=with_features_as_text(facts),
+        proxy=with_features_as_text(rated.facts or {}),
         redundancy=redundant,
     )

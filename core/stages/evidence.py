@@ -49,6 +49,8 @@ class Unneeded(StrEnum):
     """Their features cannot remove as many errors as their training costs."""
     PLAN = "plan"
     """The choice is class-balanced random, whatever they find."""
+    PROBABILITIES = "probabilities"
+    """The user's own class probabilities replace a head's."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,8 @@ def usable_sources(workspace: Workspace, question: Question, proxy: Proxy) -> Us
     untrained = Sources(
         question.config, question.inputs, None, question.features, None, question.initial
     )
+    if question.probabilities is not None:
+        return UsableSources(untrained, Unneeded.PROBABILITIES)
     unneeded = _unneeded(workspace, question, untrained, proxy)
     return UsableSources(question if unneeded is None else untrained, unneeded)
 

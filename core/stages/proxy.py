@@ -2,6 +2,7 @@
 
 Errors are the calibrated softmax of leave-one-out outputs minus one-hot, or the outputs' residuals
 for labels and numbers. With surely wrong labels, a second head is fitted to the confident ones.
+A user's own class probabilities replace the errors of both heads.
 
 Shapes: N examples, B of a block, M of a sample, C classes, D features.
 """
@@ -17,13 +18,13 @@ from torch import Tensor
 
 from lipt.common.computation import computation
 from lipt.common.signals import row_blocks
+from lipt.core.call_parts import Part
 from lipt.core.diagnosis.label_errors import (
     find_label_errors,
     label_confidence,
     second_head_helps,
 )
 from lipt.core.proxies.proxy import (
-    FeatureKind,
     Proxy,
     ProxyScore,
     can_win,
@@ -39,6 +40,7 @@ from lipt.core.proxies.ridge import (
     float64_blocks,
     fullness,
     scaling_of,
+    weighted_accuracy,
 )
 from lipt.core.signals.compute import errors_of
 from lipt.core.signals.signals import STORAGE_LIMITS, Signals, required, unlabelled
@@ -58,6 +60,29 @@ def proxied_signals(workspace: Workspace, sources: Sources, proxy: Proxy) -> Sig
     return _kept("proxy", ProxyFeatures(workspace, sources, proxy, labelled=True), _with_heads)
 
 
+def with_probabilities(workspace: Workspace, sources: Sources, signals: Signals) -> Signals:
+    """The signals with the errors of the user's own class probabilities, if they are given."""
+    if sources.probabilities is None:
+        return signals
+    labels_N = signals.labels_N
+    probabilities_NC = workspace.probabilities(sources.probabilities)
+
+    def errors(block_BC: Tensor, rows: slice) -> Tensor:
+        own_B1 = labels_N[rows][:, None]
+        return block_BC.scatter_add(1, own_B1, -torch.ones_like(own_B1, dtype=block_BC.dtype))
+
+    own = replace(signals, errors_NC=_errors(probabilities_NC, errors), second_errors_NC=None)
+    confidence_N = label_confidence(find_label_errors(own), labels_N)
+    facts = {name: fact for name, fact in (signals.facts or {}).items() if name != "second"}
+    facts |= {
+        "probabilities": sources.probabilities.sha256,
+        "accuracy": weighted_accuracy(probabilities_NC, labels_N, class_weights(labels_N)),
+        "inverse_temperature": 1.0,
+        "suspected": 0 if confidence_N is None else int((confidence_N < 1).sum()),
+    }
+    return replace(own, confidence_N=confidence_N, facts=facts)
+
+
 def sample_signals(workspace: Workspace, sources: Sources, proxy: Proxy) -> Signals:
     """Signals of a head on the best features of a sample, and their facts."""
     return _kept(
@@ -75,35 +100,10 @@ def _kept(
     kind: str, features: ProxyFeatures, compute: Callable[[ProxyFeatures], Signals]
 ) -> Signals:
     features.require()
-    workspace, sources, proxy = features.workspace, features.sources, features.proxy
-    config, soup = sources.config, sources.config.soup
-    statistics = (soup.batch_norm_examples, config.validation)
-    learners = proxy.may_use(FeatureKind.LEARNERS)
-    depends_on: tuple[object, ...] = (
-        str(proxy),
-        config.seed,
-        workspace.dataset.fingerprint,
-        config.evaluation_threads,
-        str(workspace.device),
-        (sources.weights, config.model, sources.inputs)
-        if proxy.may_use(FeatureKind.SOUP) or learners
-        else None,
-        (
-            sources.trajectories,
-            # They decide which learner was trained on which examples.
-            (config.learners, config.validation),
-            statistics if soup.reestimate_batch_norm else None,
-        )
-        if learners
-        else None,
-        sources.features if proxy.may_use(FeatureKind.USER) else None,
-        features.backbone_identity if proxy.may_use(FeatureKind.BACKBONE) else None,
-    )
-    if sources.initial is not None:
-        began = config.initialization.weights_sha256
-        depends_on += (sources.initial, began, config.model, sources.inputs, statistics, soup)
-    with computation(config.evaluation_threads):
-        return workspace.cached(Key(Signals, kind, depends_on), lambda: compute(features))
+    workspace, threads = features.workspace, features.sources.config.evaluation_threads
+    key = Key(Signals, kind, features.depends_on(features.proxy))
+    with computation(threads):
+        return workspace.cached(key, lambda: compute(features))
 
 
 def _with_heads(features: ProxyFeatures) -> Signals:
@@ -130,7 +130,8 @@ def _with_heads(features: ProxyFeatures) -> Signals:
     signals = replace(signals, confidence_N=confidence_N)
     if confidence_N is not None and second_head_helps(labels_N, features_ND.shape[1]):
         activity = "fitting a second head, to confident labels"
-        second = features.head(features_ND, activity, confidence_N=confidence_N)
+        report = features.workspace.progress(activity, Part.SECOND_HEAD)
+        second = features.head(features_ND, report, confidence_N=confidence_N)
         weights_N = class_weights(labels_N, confidence_N)
         second_NC, second_inverse_temperature = _calibrated_errors(second, labels_N, weights_N)
         signals = replace(signals, second_errors_NC=second_NC)
@@ -149,20 +150,19 @@ def _with_heads(features: ProxyFeatures) -> Signals:
 
 def _of_sample(features: ProxyFeatures) -> Signals:
     sample, activity = ProxySample(features), "looking at a sample"
-    heads, tried = dict[Kinds, LeaveOneOut](), list[ProxyScore]()
+    heads, tried = dict[Kinds, tuple[Tensor, LeaveOneOut]](), list[ProxyScore]()
     for kinds in candidates(features.available):
         if can_win(passes := passes_of(kinds, 0), tried):
-            _, heads[kinds] = sample.head(kinds, activity)
-            tried.append(ProxyScore(kinds, heads[kinds].accuracy, passes))
+            heads[kinds] = sample.head(kinds, activity, Part.SAMPLE)
+            tried.append(ProxyScore(kinds, heads[kinds][1].accuracy, passes))
     best, dataset = choose(tried), features.workspace.dataset
-    head, labels_M = heads[best.features], dataset.labels_N[sample.ids_M]
+    (features_MD, head), labels_M = heads[best.features], dataset.labels_N[sample.ids_M]
     targets = HeadTargets.of(dataset)
     if targets is None:
         errors_MC, _ = _calibrated_errors(head, labels_M, class_weights(labels_M))
     else:
         errors_MC = _errors(head.outputs_NC, targets.take(sample.ids_M).errors)
     facts = {"features": list(best.features), "accuracy": best.accuracy}
-    features_MD = sample.of(best.features, activity)
     return Signals(errors_MC, features_MD, labels_M, kind=dataset.target.kind, facts=facts)
 
 
@@ -188,14 +188,15 @@ def _chosen(features: ProxyFeatures) -> tuple[Kinds, Tensor, LeaveOneOut, list[P
 
     def of_all(kinds: Kinds) -> tuple[Tensor, LeaveOneOut]:
         features_ND = features.of_all(kinds)
-        return features_ND, features.head(features_ND, "fitting a ridge head")
+        report = features.workspace.progress("fitting a ridge head", Part.HEAD)
+        return features_ND, features.head(features_ND, report)
 
     sample, activity = ProxySample(features), "trying proxies on a sample"
     for kinds in possible if len(possible) > 1 else ():
         known = [*tried, *(scored(one, head) for one, (_, head) in fitted.items())]
         if not can_win(passes_of(kinds, features.sources.num_learners), known):
             continue
-        features_MD, head = sample.head(kinds, activity)
+        features_MD, head = sample.head(kinds, activity, Part.TRIALS)
         tried.append(scored(kinds, head))
         if len(sample.ids_M) == num_examples:
             fitted[kinds] = features_MD, head

@@ -7,8 +7,8 @@ Shapes: N examples, B of a block, M of a sample, D features, L learners of W fea
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -23,6 +23,8 @@ from lipt.common.errors import ProxyError
 from lipt.common.images.formats import mild_augmentation
 from lipt.common.inputs.model_input import Stored, columns_in, images_in, to_model_input
 from lipt.common.inputs.specs import ColumnsSpec, ImageSpec, InputFormat
+from lipt.common.weights.files import KeptValue
+from lipt.core.call_parts import Part
 from lipt.core.diagnosis.duplicates import are_pictures
 from lipt.core.evaluation import OpenWeights
 from lipt.core.proxies.features import (
@@ -41,11 +43,17 @@ from lipt.core.proxies.ridge import (
     LeaveOneOut,
     leave_one_out,
 )
-from lipt.core.proxies.untrained import column_values, draw_filters, is_projected, patch_features
+from lipt.core.proxies.untrained import (
+    PatchFilters,
+    column_values,
+    draw_filters,
+    is_projected,
+    patch_features,
+)
 from lipt.core.signals.signals import required
-from lipt.core.stages.question import Sources
+from lipt.core.stages.question import TRAINED_FEATURES, Sources
 from lipt.core.stages.warm_up import own_learners
-from lipt.core.workspace import Workspace
+from lipt.core.workspace import Key, Workspace
 
 # Patches are drawn from this many images.
 _IMAGES_FOR_FILTERS = 5_000
@@ -54,6 +62,8 @@ _IMAGES_TO_MIRROR = 1_000
 _EXAMPLES_FOR_MEANS = 1_000
 
 Kinds = tuple[FeatureKind, ...]
+# Called with the amount done, and the total.
+OnDone = Callable[[int, int], None]
 
 
 class ProxyFeatures:
@@ -65,6 +75,7 @@ class ProxyFeatures:
         self.workspace, self.sources, self.proxy = workspace, sources, proxy
         self._labelled = labelled
         self._made: dict[FeatureKind, Extractor] = {}
+        self._used = set[FeatureKind]()
 
     @cached_property
     def _needed(self) -> Mapping[FeatureKind, str]:
@@ -106,11 +117,37 @@ class ProxyFeatures:
                     f"Give what is needed, or leave `{kind}` out."
                 )
 
-    @property
-    def backbone_identity(self) -> str | None:
-        """The backbone's name and content hash, if there is one."""
-        backbone = self.workspace.backbone
-        return backbone.identity if backbone is not None else None
+    def depends_on(self, proxy: Proxy) -> tuple[object, ...]:
+        """All that a head on a proxy's features depends on."""
+        workspace, sources, config = self.workspace, self.sources, self.sources.config
+        soup, learners = config.soup, proxy.may_use(FeatureKind.LEARNERS)
+        statistics = (soup.batch_norm_examples, config.validation)
+        backbone = workspace.backbone if proxy.may_use(FeatureKind.BACKBONE) else None
+        depends_on: tuple[object, ...] = (
+            str(proxy),
+            config.seed,
+            workspace.dataset.fingerprint,
+            config.evaluation_threads,
+            str(workspace.device),
+            (sources.weights, config.model, sources.inputs)
+            if proxy.may_use(FeatureKind.SOUP) or learners
+            else None,
+            (
+                sources.trajectories,
+                # They decide which learner was trained on which examples.
+                (config.learners, config.validation),
+                statistics if soup.reestimate_batch_norm else None,
+            )
+            if learners
+            else None,
+            sources.features if proxy.may_use(FeatureKind.USER) else None,
+            # Its name and content hash.
+            None if backbone is None else backbone.identity,
+        )
+        if sources.initial is not None:
+            began = config.initialization.weights_sha256
+            depends_on += (sources.initial, began, config.model, sources.inputs, statistics, soup)
+        return depends_on
 
     def facts(self, kinds: Kinds, features_ND: Tensor) -> dict[str, Any]:
         return {
@@ -118,16 +155,22 @@ class ProxyFeatures:
             "features": list(kinds),
             "num_features": features_ND.shape[1],
             # Whether the seed drew filters or projections.
-            "drawn": FeatureKind.PATCHES in self._made
-            or (FeatureKind.COLUMNS in self._made and _projects(self.workspace.dataset)),
+            "drawn": FeatureKind.PATCHES in self._used
+            or (FeatureKind.COLUMNS in self._used and _projects(self.workspace.dataset)),
         }
+
+    def use(self, kinds: Kinds) -> None:
+        """Record that a result depends on features of these kinds."""
+        self._used.update(kinds)
 
     def of_all(self, kinds: Kinds) -> Tensor:
         every_N = torch.arange(len(self.workspace.dataset))
-        return self.of(kinds, every_N, f"computing features ({'+'.join(kinds)})")
+        activity = f"computing features ({'+'.join(kinds)})"
+        return self.of(kinds, every_N, self.workspace.progress(activity, Part.FEATURES))
 
-    def of(self, kinds: Kinds, ids_N: Tensor, activity: str) -> Tensor:
+    def of(self, kinds: Kinds, ids_N: Tensor, on_progress: OnDone) -> Tensor:
         """Features of some examples, side by side."""
+        self.use(kinds)
         for kind in kinds:
             if kind not in self._made:
                 self._made[kind] = self._extractor(kind)
@@ -135,13 +178,13 @@ class ProxyFeatures:
             [self._made[kind] for kind in kinds],
             self.workspace.dataset,
             ids_N,
-            on_progress=self.workspace.progress(activity),
+            on_progress=on_progress,
         )
 
     def head(
         self,
         features_ND: Tensor,
-        activity: str,
+        on_progress: OnDone,
         *,
         some: Tensor | None = None,
         confidence_N: Tensor | None = None,
@@ -157,7 +200,7 @@ class ProxyFeatures:
             generator=derive_generator(self.sources.config.seed, "ridge sample"),
             confidence_N=None if confidence_N is None else confidence_N.to(device),
             wanted=None if wanted is None else wanted.take(ids_N, device),
-            on_progress=self.workspace.progress(activity),
+            on_progress=on_progress,
         )
         return replace(head, outputs_NC=head.outputs_NC.cpu())
 
@@ -190,26 +233,35 @@ class ProxyFeatures:
                 )
 
     def _patches(self) -> Extractor:
+        depends_on = (*self.depends_on(Proxy((FeatureKind.PATCHES,))), self._labelled)
+        key = Key(PatchFilters, "patch-filters", depends_on)
+        filters = self.workspace.cached(key, self._filters).to(self.workspace.device)
+        return lambda _, stored_B: self._patches_of(images_in(stored_B), filters)
+
+    def _patches_of(self, images_BCHW: Tensor, filters: PatchFilters) -> Tensor:
+        return patch_features(images_BCHW.to(self.workspace.device), filters).cpu()
+
+    def _filters(self) -> PatchFilters:
         dataset, device = self.workspace.dataset, self.workspace.device
         generator = derive_generator(self.sources.config.seed, "patches")
         drawn = torch.randperm(len(dataset), generator=generator)[:_IMAGES_FOR_FILTERS]
-        filters = draw_filters(dataset.images(drawn.sort().values), generator=generator).to(device)
-
-        def of(images_BCHW: Tensor, *, mirrored: bool) -> Tensor:
-            return patch_features(images_BCHW.to(device), filters, mirrored=mirrored).cpu()
-
-        mirrored, inputs = False, dataset.inputs
+        filters = draw_filters(dataset.images(drawn.sort().values), generator=generator)
+        inputs = dataset.inputs
         if not isinstance(inputs, ImageSpec):
             raise TypeError(f"patches of {inputs}")
-        if self._labelled and mild_augmentation(inputs.shape)[0]:
-            ids_M = drawn[:_IMAGES_TO_MIRROR].sort().values
-            images_MCHW = dataset.images(ids_M)
-            plain, averaged = (
-                self.head(of(images_MCHW, mirrored=way), "trying mirror images", some=ids_M)
-                for way in (False, True)
-            )
-            mirrored = averaged.accuracy > plain.accuracy
-        return lambda _, stored_B: of(images_in(stored_B), mirrored=mirrored)
+        if not self._labelled or not mild_augmentation(inputs.shape)[0]:
+            return filters
+        ids_M = drawn[:_IMAGES_TO_MIRROR].sort().values
+        images_MCHW = dataset.images(ids_M)
+        ways = [replace(filters, mirrored=way) for way in (False, True)]
+        parts = _parts(
+            self.workspace.progress("trying mirror images", Part.FILTERS), len(ways), len(ids_M)
+        )
+        plain, averaged = (
+            self.head(self._patches_of(images_MCHW, way.to(device)), part, some=ids_M)
+            for way, part in zip(ways, parts, strict=True)
+        )
+        return ways[averaged.accuracy > plain.accuracy]
 
     def _columns(self) -> Extractor:
         rows = _column_rows(self.workspace.dataset)
@@ -274,6 +326,25 @@ class ProxyFeatures:
         return lambda _, stored_B: bank(stored_B)
 
 
+def _parts(report: OnDone, number: int, num_examples: int) -> list[OnDone]:
+    """Progress of consecutive parts of one activity, each of which visits the examples once."""
+
+    def of_part(before: int, done: int, total: int) -> None:
+        report((before * total + done) * num_examples // total, number * num_examples)
+
+    return [partial(of_part, before) for before in range(number)]
+
+
+@dataclass(frozen=True)
+class SampleHead(KeptValue):
+    """Features of the sample, M x D, and leave-one-out outputs of a head on them, M x C."""
+
+    features_MD: Tensor
+    outputs_MC: Tensor
+    accuracy: float
+    penalty: float
+
+
 class ProxySample:
     """The examples that proxies are compared on; each kind of their features is computed once."""
 
@@ -285,16 +356,35 @@ class ProxySample:
         self._features = features
         self._parts: dict[FeatureKind, Tensor] = {}
 
-    def of(self, kinds: Kinds, activity: str) -> Tensor:
-        for kind in kinds:
-            if kind not in self._parts:
-                self._parts[kind] = self._features.of((kind,), self.ids_M, activity)
-        return torch.cat([self._parts[kind] for kind in kinds], dim=1)
+    def head(self, kinds: Kinds, activity: str, part: Part) -> tuple[Tensor, LeaveOneOut]:
+        """The sample's features of some kinds, side by side, and a head on them.
 
-    def head(self, kinds: Kinds, activity: str) -> tuple[Tensor, LeaveOneOut]:
-        """The sample's features of some kinds, side by side, and a head on them."""
-        features_MD = self.of(kinds, activity)
-        return features_MD, self._features.head(features_MD, activity, some=self.ids_M)
+        Without features of learners both are kept: they tell whether learners are needed, and are
+        compared with these.
+        """
+        features = self._features
+        features.use(kinds)
+
+        def compute() -> SampleHead:
+            missing = [kind for kind in kinds if kind not in self._parts]
+            report = features.workspace.progress(f"{activity} ({'+'.join(kinds)})", part)
+            *each, last = _parts(report, len(missing) + 1, len(self.ids_M))
+            for kind, on_progress in zip(missing, each, strict=True):
+                self._parts[kind] = features.of((kind,), self.ids_M, on_progress)
+            features_MD = torch.cat([self._parts[kind] for kind in kinds], dim=1)
+            head = features.head(features_MD, last, some=self.ids_M)
+            return SampleHead(features_MD, head.outputs_NC, head.accuracy, head.penalty)
+
+        if not set(kinds).isdisjoint(TRAINED_FEATURES):
+            kept = compute()
+        else:
+            key = Key(SampleHead, "sample-head", features.depends_on(Proxy(kinds)))
+            kept = features.workspace.cached(key, compute)
+        if len(kinds) == 1:
+            self._parts[kinds[0]] = kept.features_MD
+        # A copy, as the caller may scale it in place.
+        head = LeaveOneOut(kept.outputs_MC, kept.accuracy, kept.penalty)
+        return kept.features_MD.clone(), head
 
 
 def _projects(dataset: Dataset) -> bool:

@@ -53,6 +53,7 @@ class Sources:
     inputs, weights: of the run's models; None without a run.
     features: the user's own, in place of the model's.
     trajectories, initial: the learners, if they led to `weights`, and theta*, if they may be used.
+    probabilities: the user's own class probabilities, in place of a head's.
     """
 
     config: RunConfig
@@ -61,6 +62,7 @@ class Sources:
     features: BlobName | None = None
     trajectories: Trajectories | None = None
     initial: BlobName | None = None
+    probabilities: BlobName | None = None
 
     @property
     def num_learners(self) -> int:
@@ -115,6 +117,7 @@ class SubsetQuery:
     proxy: computes the signals; the strategy's default if empty.
     labels: `none` if they may not enter the choice; `given`, or empty, if they may.
     soft_labels: whether a ridge head's probabilities are added as training targets.
+    probabilities: the user's own class probabilities, in place of a head's.
     """
 
     run: str
@@ -130,6 +133,7 @@ class SubsetQuery:
     proxy: str = ""
     labels: str = ""
     soft_labels: bool = False
+    probabilities: BlobName | None = None
 
     @property
     def unlabelled(self) -> bool:
@@ -141,6 +145,11 @@ class SubsetQuery:
     def budget_of(self, num_examples: int) -> int:
         """The number of requested examples."""
         return resolve_budget(fraction=self.fraction, budget=self.budget, num_examples=num_examples)
+
+    def proxy_of(self, strategy: Strategy) -> Proxy:
+        """The requested proxy, or the strategy's; never a model's own head beside probabilities."""
+        proxy = Proxy.parse(self.proxy or strategy.proxy)
+        return proxy if self.probabilities is None else proxy.teacher
 
     def options_of(self, strategy: Strategy, num_examples: int) -> Mapping[str, str]:
         """The preset's options for this budget, overridden by given ones; without the warm-up."""
@@ -175,13 +184,15 @@ def question_of(
     unlabelled, warm_up = query.unlabelled, query.warm_up_of(strategy)
     if warm_up is not None:
         _require_warm_up(warm_up, strategy.needs_of(given), run, query, max_warm_up_epochs)
+    if query.probabilities is not None:
+        _require_use_of_probabilities(query, strategy.needs_of(given), warm_up)
     if unlabelled:
         images = isinstance(run.inputs, ImageFormat)
         given, proxy = without_labels(strategy, given, query, images=images)
         balanced = False
     else:
         require_kind(strategy, given, kind)
-        proxy = Proxy.parse(query.proxy or strategy.proxy)
+        proxy = query.proxy_of(strategy)
         wanted = strategy.preset(query.preset).balanced
         balanced = strategy.resolve_balance(wanted if query.balanced is None else query.balanced)
     teacher = None
@@ -216,6 +227,7 @@ def question_of(
         initial=weights if warm_up is not None else initial_for(signal_proxy, run),
         teacher=teacher,
         has_own_weights=query.weights not in {None, run.pretrained_weights},
+        probabilities=query.probabilities,
     )
 
 
@@ -344,6 +356,28 @@ def _require_warm_up(
         )
 
 
+def _require_use_of_probabilities(
+    query: SubsetQuery, needs: frozenset[Need], warm_up: WarmUp | None
+) -> None:
+    """Reject probabilities that contradict the rest of the request, or would not be used."""
+    own_head = bool(query.proxy) and Proxy.parse(query.proxy).is_own_head
+    for other, is_given, why in (
+        ("labels=none", query.unlabelled, "a model that gives them has seen labels"),
+        (f"{PRETRAINING}={warm_up}", warm_up is not None, "a warm-up's model has its own head"),
+        (f"the proxy {query.proxy}", own_head, "it is a model with its own head"),
+    ):
+        if is_given:
+            raise InvalidRequestError(
+                f"pred_probs and {other} were both given: {why}. Leave one of them out."
+            )
+    if Need.SIGNALS not in needs and not query.soft_labels:
+        raise InvalidRequestError(
+            f"strategy {query.strategy!r} reads no class probabilities with these options: "
+            f"pred_probs would change nothing. Leave them out, or choose auto, el2n or another "
+            "strategy that looks at errors."
+        )
+
+
 def _require_soft_labels(query: SubsetQuery, kind: TargetKind) -> None:
     if query.unlabelled:
         raise InvalidRequestError(
@@ -384,7 +418,7 @@ def training_for(query: SubsetQuery, num_examples: int) -> NeededTraining:
         return NeededTraining.LEARNERS
     if query.weights is not None:
         return NeededTraining.INITIAL_WEIGHTS
-    proxy = Proxy.parse(query.proxy or strategy.proxy)
+    proxy = query.proxy_of(strategy)
     if query.soft_labels:
         needs, proxy = needs | {Need.SIGNALS}, proxy.teacher
     kinds = (FeatureKind.SOUP,) if proxy.features is None else proxy.features

@@ -19,7 +19,8 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "line", "count"),
     [
-        ("choice_price --tiny", "training epoch", 4),
+        ("choice_price --tiny", "training epoch", 5),
+        ("one_call --tiny", "60", 3),
         ("gpu_training --tiny --device cpu --processes 2", "published on an A100", 1),
     ],
 )

@@ -41,6 +41,13 @@ def greedy(learners: Sequence[Weights], score: Score, num_alphas: int | None = 1
     return greedy_soup(loaders(learners), evaluate, num_alphas=num_alphas, on_progress=ignore)
 
 
+def test_of_equally_accurate_learners_the_first_starts_with_its_own_statistics() -> None:
+    learners = [vector(1.0), vector(0.4)]
+    soup = greedy(learners, lambda of: Scored(0.5, {"mean": of["w"].clone()}), num_alphas=2)
+    assert soup.weights["w"].tolist() == soup.weights["mean"].tolist() == [1.0]
+    assert [part.kept for part in soup.ingredients.values()] == [True, False]
+
+
 def test_soup_of_two_learners_by_hand() -> None:
     # Target 0.5: learner 1 (0.4, accuracy 0.9) starts; learner 0 (1.0, 0.5) at alpha = 1/4 gives
     # 0.55 (0.95), at 1/2 gives 0.7 (0.8): it enters with 1/4.
@@ -216,4 +223,6 @@ def test_uniform_soup_has_the_mean_of_every_tensor_and_the_estimated_statistics(
     assert [part.accuracy for part in parts] == pytest.approx([0.1, 0.2, 0.6])
     assert soup.accuracy == pytest.approx(0.3)
     assert all(part.kept and part.soup_accuracy == soup.accuracy for part in parts)
+    # Each learner's share of the mean when it enters.
+    assert [part.alpha for part in parts] == pytest.approx([1, 1 / 2, 1 / 3])
     assert told[-1] == (4, 4)

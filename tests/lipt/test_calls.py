@@ -125,12 +125,15 @@ def test_a_compiled_module_gives_the_subset_of_the_module_and_its_names() -> Non
         assert len(digests) == 1
 
 
-def test_data_is_diagnosed() -> None:
+def test_data_is_diagnosed(tmp_path: Path) -> None:
     images, labels = few_digits()
     images[9] = images[8]
     labels[9] = labels[8]
-    diagnosis = lipt.diagnose((images, labels), progress=False)
+    page = tmp_path / "diagnosis.html"
+    diagnosis = lipt.diagnose((images, labels), page=page, progress=False)
     assert len(diagnosis) == 240
+    assert f"Data {diagnosis.fingerprint}" in page.read_text()
+    assert "data:image/png;base64," in page.read_text()
     assert [8, 9] in [group.tolist() for group in diagnosis.duplicate_groups()]
 
 

@@ -220,7 +220,7 @@ def test_the_recommended_alpha_has_its_reasons() -> None:
     of_all, alone = soft["accuracy_on_others"], soft["accuracy_of_chosen_alone"]
     assert subset.findings[0] == (
         f"recommended alpha {subset.recommended_alpha:.2g}: of the labels not chosen, the head of "
-        f"all (patches) is right on {of_all:.1%}, one of the chosen alone on {alone:.1%}"
+        f"all (patches) is right on {of_all:.1%}, a head of the chosen alone on {alone:.1%}"
     )
 
 

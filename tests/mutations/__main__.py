@@ -1,6 +1,7 @@
 """Mutation run: takes each protection of the table out, and names those that no test misses.
 
-`make test-mutations` runs it; docs/reliability.md says how to add a row.
+`make test-mutations` runs it; docs/architecture.md says how to add a row. `--decisions N` changes N
+places of each deciding module in place of that, and prints the share that tests notice.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from pathlib import Path
 os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 from tests.mutations.mutants import (
+    DECISIONS,
     Mutant,
     Outcome,
     StaleError,
@@ -29,7 +31,7 @@ from tests.mutations.mutants import (
 )
 from tests.mutations.scratch import ROOT, Scratch, Trial
 
-_TABLES = Path(__file__).parent / "rows"
+_TABLES, _DECIDING = Path(__file__).parent / "rows", Path(__file__).parent / "deciding.toml"
 _UNMUTATED_LIMIT_S = 900.0
 # A mutant's tests may take so many times as long as without it, and a minute at least.
 _LIMIT_FACTOR, _LEAST_LIMIT_S = 5, 60.0
@@ -41,12 +43,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="pattern of a row's name, module or tests")
     parser.add_argument("--slow", action="store_true", help="rows that take minutes, too")
     parser.add_argument("--stale", action="store_true", help="only compare the rows with the code")
+    parser.add_argument(
+        "--decisions", type=int, default=0, metavar="N", help="N mutants of each deciding module"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="mutants that are tested at a time")
     parser.add_argument("--pytest", default="", help="more options for pytest, in one text")
     options = parser.parse_args(arguments)
+    chosen = read_mutants(_TABLES)
+    if options.decisions:
+        from tests.mutations.operators import decision_mutants
+
+        sample = options.decisions
+        chosen = decision_mutants(_DECIDING, ROOT, sample=sample, only=options.only)
     mutants = [
         mutant
-        for mutant in read_mutants(_TABLES)
+        for mutant in chosen
         if (options.slow or options.stale or not mutant.slow)
         and any(re.search(options.only, text) for text in _texts(mutant))
     ]
@@ -86,7 +97,8 @@ def _print_summary(mutants: Sequence[Mutant], verdicts: Mapping[str, Verdict]) -
         verdict = verdicts[mutant.name]
         counts.setdefault(mutant.group, Counter())[verdict.value] += 1
         expected = verdict is (Verdict.SURVIVED if mutant.survives else Verdict.CAUGHT)
-        wrong |= not expected
+        # Not every change of a decision changes what it decides: their share is the score.
+        wrong |= not expected and mutant.group != DECISIONS
         if not expected or mutant.survives:
             known = f" ({mutant.survives})" if mutant.survives else ""
             _print_line(f"{verdict:9} {mutant.name}{known}")

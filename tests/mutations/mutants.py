@@ -7,6 +7,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+# The group of the mutants that cosmic-ray's operators make; a table's group is its name.
+DECISIONS = "decisions"
+
 
 class Verdict(StrEnum):
     CAUGHT = "caught"

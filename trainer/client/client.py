@@ -245,6 +245,7 @@ class Client(AbstractContextManager["Client"]):
         labels: Literal["given", "none"] = "given",
         soft_labels: bool = False,
         previous: Subset | str | None = None,
+        pred_probs: object = None,
         on_progress: OnProgress | None = None,
     ) -> Subset:
         """Select examples with a run's model; the coordinator caches the result.
@@ -256,6 +257,7 @@ class Client(AbstractContextManager["Client"]):
             weights: as in `upload_weights`, in place of theta_p.
             previous: the subset in use, or its digest; `crest` returns it, marked `kept`, while it
                 still suits the changed weights.
+            pred_probs: refused: a coordinator takes none.
             on_progress: called with the computation's progress.
 
         Raises:
@@ -267,6 +269,7 @@ class Client(AbstractContextManager["Client"]):
             SubsetError: the answer differs from its description.
             QueueFullError: the coordinator was too busy for `reconnect_seconds`.
         """
+        _refuse_probabilities(pred_probs, "select")
         request = subset_pb2.GetSubsetRequest(
             run_id=run,
             strategy=strategy,
@@ -292,6 +295,7 @@ class Client(AbstractContextManager["Client"]):
         proxy: str | None = None,
         *,
         features: Features | None = None,
+        pred_probs: object = None,
         on_progress: OnProgress | None = None,
     ) -> Diagnosis:
         """Find wrong labels, duplicates, outliers and weak classes in the coordinator's data.
@@ -301,6 +305,7 @@ class Client(AbstractContextManager["Client"]):
         Arguments of `lipt.diagnose`, and:
             run: id, name, or "latest": a run whose learners improve the diagnosis; None uses the
                 data alone.
+            pred_probs: refused: a coordinator takes none.
             on_progress: called with the computation's progress.
 
         Raises:
@@ -308,6 +313,7 @@ class Client(AbstractContextManager["Client"]):
             FeaturesError: not safetensors, or of another data set.
             DiagnosisError: the answer differs from its description.
         """
+        _refuse_probabilities(pred_probs, "diagnose")
         request = diagnosis_pb2.DiagnoseRequest(
             run_id=run,
             proxy=proxy,
@@ -432,3 +438,10 @@ class Client(AbstractContextManager["Client"]):
         self.info()
         name = self._connection.transfer(lambda blobs: Transfers(blobs).upload(source))
         return blob_to_proto(name)
+
+
+def _refuse_probabilities(given: object, call: str) -> None:
+    if given is not None:
+        raise InvalidRequestError(
+            f"a coordinator takes no pred_probs. Give them to lipt.{call}, in your own process."
+        )

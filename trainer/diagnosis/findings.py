@@ -105,6 +105,8 @@ _RELIABLE = 0.9
 _MANY_PER_FEATURE = 10
 # A class with fewer examples is a part of a class, as in the head.
 _FULL_CLASS = 20
+# A head with less of the way from guessing to all labels can tell nothing from overlapping classes.
+_SKILL = 0.2
 
 
 class Findings(_Value):
@@ -130,18 +132,37 @@ class Findings(_Value):
         return accuracy if isinstance(accuracy, float) else None
 
     @property
+    def has_own_probabilities(self) -> bool:
+        """Whether label errors come from a user's own class probabilities."""
+        return "probabilities" in self.proxy
+
+    @property
     def head_is_limited(self) -> bool:
         """Whether the head may err for other reasons than wrong labels and too few examples.
 
         Its own estimate of wrong labels then counts these errors, too.
         """
         num_features = self.proxy.get("num_features")
+        if self.has_own_probabilities:
+            return False
         if not isinstance(num_features, int) or self.learnability.accuracies[-1] >= _RELIABLE:
             return False
-        num_classes = sum(min(1.0, count / _FULL_CLASS) for count in self.class_counts)
-        per_class = self.num_examples / num_classes
+        per_class = self.num_examples / self._num_full_classes
         is_flat = self.learnability.suggested_fraction < 1
         return is_flat and per_class >= _MANY_PER_FEATURE * num_features
+
+    @property
+    def head_guesses(self) -> bool:
+        """Whether the head is right on hardly more labels than guessing."""
+        if self.head_accuracy is None or self._num_full_classes <= 1:
+            return False
+        guessing = 1 / self._num_full_classes
+        return (self.head_accuracy - guessing) / (1 - guessing) < _SKILL
+
+    @property
+    def _num_full_classes(self) -> float:
+        full = max(1, min(_FULL_CLASS, max(self.class_counts)))
+        return sum(min(1.0, count / full) for count in self.class_counts)
 
     @property
     def num_sure(self) -> int:
@@ -217,7 +238,9 @@ def _label_errors(findings: Findings) -> Fact:
         return Fact("label errors", f"none looks wrong; {share}", clear=found.noise_high < 1)
     sure = f", {findings.num_sure:,} of them with confidence" if findings.num_sure else ""
     text = f"{found.num_suspects:,} look wrong{sure}; {share}"
-    if findings.head_is_limited:
+    if findings.head_guesses:
+        text += "; this head is right on hardly more than guessing, so most of these may be right"
+    elif findings.head_is_limited:
         text += "; this head is too simple for so many examples, so many of these may be right"
     return Fact("label errors", text, clear=False)
 
@@ -230,8 +253,9 @@ def noise_text(findings: Findings) -> str:
             f"{findings.num_examples:,} examples and this head are too little to estimate how many "
             "labels are wrong"
         )
+    source = "pred_probs that are" if findings.has_own_probabilities else "a head that is"
     ends = f"{found.noise_low:.1%} to {found.noise_high:.1%}"
-    head = "this head" if accuracy is None else f"a head that is right on {accuracy:.1%}"
+    head = "this head" if accuracy is None else f"{source} right on {accuracy:.1%}"
     if found.noise_rate is None:
         return f"of all labels {ends} are wrong, and {head} cannot say more closely"
     return f"of all labels an estimated {found.noise_rate:.1%} are wrong ({ends}, by {head})"
@@ -247,6 +271,8 @@ def proxy_text(findings: Findings) -> str:
     if not isinstance(features, str):
         return ""
     head = f"a ridge head on {features}"
+    if findings.has_own_probabilities:
+        return f"pred_probs, accuracy {accuracy or 0:.1%}, beside the features {features}"
     if accuracy is None:
         return head
     if findings.target_kind is not TargetKind.CLASS:

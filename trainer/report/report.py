@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,6 +30,7 @@ from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.diagnosis.findings import facts, fit_text, noise_text, proxy_text
 from lipt.trainer.main_training.steps import require_fingerprint
+from lipt.trainer.report.charts import loss_chart, soup_chart
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import RunView
 
@@ -59,8 +62,10 @@ def _finalize(value: Any) -> Any:
     return escaped(value, keep="\n\t") if type(value) is str else value
 
 
-NUM_SUSPECTS, NUM_SUSPECTS_OF_RUN, NUM_GROUPS, NUM_PER_GROUP, NUM_OUTLIERS = 48, 24, 12, 8, 24
+NUM_SUSPECTS_OF_RUN, NUM_GROUPS, NUM_PER_GROUP, NUM_OUTLIERS = 24, 12, 8, 24
 _PICTURE_PIXELS, _THUMBNAIL_PIXELS = 112, 64
+# Images in memory at a time.
+_AT_ONCE = 256
 # Images up to this many pixels a side are scaled up with sharp edges.
 _SMALL_PIXELS = 64
 
@@ -104,8 +109,11 @@ def example_views(
 def _pictures(dataset: Dataset, rows: Sequence[int], max_pixels: int) -> list[str]:
     if not rows or not isinstance(dataset.inputs, ImageSpec):
         return [""] * len(rows)
-    images_BCHW = dataset.images(torch.tensor(rows))
-    return [data_url(image_CHW, max_pixels) for image_CHW in images_BCHW]
+    return [
+        data_url(image_CHW, max_pixels)
+        for start in range(0, len(rows), _AT_ONCE)
+        for image_CHW in dataset.images(torch.tensor(rows[start : start + _AT_ONCE]))
+    ]
 
 
 def file_paths(dataset: Dataset) -> list[str] | None:
@@ -123,7 +131,7 @@ def render_diagnosis(diagnosis: Diagnosis, dataset: Dataset | None = None) -> st
     environment = open_templates("the page of lipt diagnose")
     if dataset is not None:
         require_fingerprint("the diagnosis", diagnosis.fingerprint, dataset)
-    suspects = [issue.id for issue in diagnosis.label_issues()[:NUM_SUSPECTS]]
+    suspects = [issue.id for issue in diagnosis.label_issues()]
     outliers = diagnosis.outliers()[:NUM_OUTLIERS].tolist()
     found = [
         (len(set(diagnosis.given_label[group])) > 1, len(group), group[:NUM_PER_GROUP].tolist())
@@ -133,9 +141,13 @@ def render_diagnosis(diagnosis: Diagnosis, dataset: Dataset | None = None) -> st
     groups = sorted(found, key=lambda group: not group[0])[:NUM_GROUPS]
     shown = {*suspects, *outliers, *(row for *_, rows in groups for row in rows)}
     views = example_views(diagnosis, sorted(shown), dataset)
-    findings = diagnosis.findings
+    findings, script = diagnosis.findings, Path(__file__).with_name("marks.js").read_text()
+    digest = hashlib.sha256(script.encode()).digest()
     page: str = environment.get_template("diagnosis.html").render(
         diagnosis=diagnosis,
+        script=script,
+        # The only script that a browser may run here, whatever a class is called.
+        script_hash=base64.b64encode(digest).decode(),
         source=diagnosis.source if dataset is None else dataset.source,
         has_pictures=dataset is not None and isinstance(dataset.inputs, ImageSpec),
         small=dataset is not None and are_small(dataset),
@@ -234,6 +246,8 @@ def render(
             diagnosis=diagnosis,
             suspects=list(views.values()),
             small=are_small(dataset),
+            losses=loss_chart(run.learners),
+            growth=soup_chart(run.learners),
             learners=[*tried, *(found for found in run.learners if found.ingredient is None)],
             cells=cells,
             rows=rows,

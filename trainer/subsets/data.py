@@ -81,13 +81,19 @@ def row_numbers(indices_N: NDArray[np.int64]) -> array[int]:
 @computed
 def rows_for(subset: Any, data: Any, *, check: bool) -> Any:
     """Return a subset's data as rows, checked: a table is opened, (X, y) becomes pairs."""
-    rows, by_row = data, isinstance(data, list) or frames.is_hugging_face(data)
-    if frames.is_pair(data) and (frames.are_texts(data[0]) or not frames.is_table(data)):
-        rows = Pairs(*data)
-    elif frames.is_pair(data) or (frames.is_frame(data) and not by_row):
-        rows = open_data(data, target=_target_of(subset))
+    rows = rows_of(data, _target_of(subset))
     require_same_data(rows, subset, check=check)
     return rows
+
+
+def rows_of(data: Any, target: str | None) -> Any:
+    """Return data as rows: a table is opened, (X, y) becomes pairs."""
+    by_row = isinstance(data, list) or frames.is_hugging_face(data)
+    if frames.is_pair(data) and (frames.are_texts(data[0]) or not frames.is_table(data)):
+        return Pairs(*data)
+    if frames.is_pair(data) or (frames.is_frame(data) and not by_row):
+        return open_data(data, target=target)
+    return data
 
 
 def _target_of(subset: Any) -> str | None:

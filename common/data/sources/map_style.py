@@ -109,6 +109,12 @@ def read_row(source: str, data: Any, row: int) -> tuple[Any, Any]:
         what = f"dictionary of {', '.join(map(str, item)) or 'nothing'}"
     elif isinstance(item, tuple | list) and len(item) >= 2:
         return item[0], item[1]
+    if isinstance(item, np.ndarray | Tensor):
+        raise DataError(
+            f"{source}: row {row} is a {what} without a label. Return (image, label), or give "
+            "(X, y); without labels any y of two classes serves with "
+            'labels="none", strategy="facility_location".'
+        )
     raise DataError(
         f"{source}: row {row} is a {what}. Return (image, label), (tensor, label), or a dictionary "
         'of tensors with a "label"; give arrays as (X, y).'

@@ -1,6 +1,6 @@
 // Charts in real pixels: the soup, classes, a map of examples, and their pictures.
 
-import { alphaOf, count, percent, table, tried } from "./parts.js";
+import { alphaOf, count, fixed, number, percent, table, tried } from "./parts.js";
 import { post } from "./service.js";
 import { changed, say, state } from "./store.js";
 import { html, useLayoutEffect, useRef } from "./vendor/htm-preact.js";
@@ -48,6 +48,52 @@ export function soupChart(run, room = state.width) {
 
 export const soupLegend = () => html`
   <p class="legend dim"><span>━ soup after it</span><span>● ✓ alone, kept</span><span>◌ × alone, discarded</span></p>`;
+
+const MOST_LINES = 12;
+const NAME_HEIGHT = 13;
+
+/** The next number of one digit. */
+function roundedUp(value) {
+  const unit = 10 ** Math.floor(Math.log10(value));
+  return Math.ceil(value / unit - 1e-9) * unit;
+}
+
+/** Losses of the learners in training, a line each with its learner's number at the end. */
+export function lossChart(run, room = state.width) {
+  const [height, bottom, top] = [230, 194, 12];
+  const drawn = run.learners.filter(({ losses }) => losses?.length > 0);
+  if (drawn.length === 0) return null;
+  const shown = drawn.slice(0, MOST_LINES);
+  const width = Math.max(Math.min(room, 640), 240);
+  const right = width - 34;
+  const last = Math.max(...shown.flatMap((learner) => learner.loss_steps), 1);
+  const quarter = roundedUp(Math.max(...shown.flatMap(({ losses }) => losses.map(number)), 1e-3) / 4);
+  const most = 4 * quarter;
+  const x = (step) => LEFT + (number(step) / last) * (right - LEFT);
+  const y = (loss) => bottom - (number(loss) / most) * (bottom - top);
+  const names = shown.map((learner, place) => ({ place, at: y(learner.losses.at(-1)) })).sort((one, other) => one.at - other.at);
+  // From the bottom up: names of lines that end close together are moved apart.
+  let below = bottom + NAME_HEIGHT;
+  for (const name of names.reverse()) below = name.at = Math.min(name.at, below - NAME_HEIGHT);
+  const nameAt = new Map(names.map(({ place, at }) => [place, at]));
+  const ends = shown.map(({ index, losses }) => `learner ${index} from ${fixed(losses[0], 3)} to ${fixed(losses.at(-1), 3)}`);
+  return html`<svg class="chart" role="img" width=${width} height=${height} viewBox="0 0 ${width} ${height}" aria-label="Losses in training: ${ends.join("; ")}.">
+    ${[0, 1, 2, 3, 4].map((times) => times * quarter).map((value) => html`<g class="tick" key="tick ${value}">
+      <line x1=${LEFT} x2=${right} y1=${y(value)} y2=${y(value)} />
+      <text x=${LEFT - 7} y=${y(value) + 4} text-anchor="end">${Number(value.toPrecision(2))}</text>
+    </g>`)}
+    ${shown.map(({ index, losses, loss_steps: steps }, place) => html`<g key=${index} class="loss l${place % 6}">
+      <title>learner ${index}: loss ${fixed(losses.at(-1), 3)} after step ${count(steps.at(-1))}</title>
+      <polyline points=${losses.map((loss, at) => `${x(steps[at])},${y(loss)}`).join(" ")} />
+      <circle cx=${x(steps.at(-1))} cy=${y(losses.at(-1))} r="3" />
+      <text x=${right + 6} y=${nameAt.get(place) + 4}>${index}</text>
+    </g>`)}
+    <text x=${LEFT} y=${bottom + 15}>0</text>
+    <text x=${right} y=${bottom + 15} text-anchor="end">${count(last)}</text>
+    <text x=${LEFT} y=${height - 3}>loss by step; at the end of a line its learner</text>
+  </svg>
+  ${drawn.length > shown.length && html`<p class="dim">The first ${shown.length} of ${drawn.length} learners.</p>`}`;
+}
 
 /** Classes as bars; series: {name, counts}, one or two; inData: numbers in the data. */
 export function histogram(caption, names, series, inData) {

@@ -22,7 +22,9 @@ function viewHere() {
 function draw() {
   const [title, view] = viewHere();
   const [isForm, isAway] = [state.signIn.needed, state.connection.kind === "away"];
-  state.width = place("content").clientWidth || state.width;
+  const { paddingLeft, paddingRight } = getComputedStyle(place("content"));
+  const room = place("content").clientWidth - parseFloat(paddingLeft) - parseFloat(paddingRight);
+  state.width = Math.floor(room) || state.width;
   render(topBar(), place("top"));
   render(isAway && state.me && banner(), place("banner"));
   render(isForm ? signInForm() : state.me && html`<${View} key=${state.route.parts.join("/")} view=${view} />`, place("content"));

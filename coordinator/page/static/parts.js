@@ -27,13 +27,20 @@ export const section = (id, title, content, hint) => html`
     ${content}
   </section>`;
 
-/** A table; columns: [name, class], the first heads the row; rows: {key, cells, class}. */
+// From this many columns on a table becomes cards where the page is narrow.
+const MANY_COLUMNS = 5;
+
+/**
+ * A table; columns: [name, class], the first heads the row; rows: {key, cells, class}.
+ * Cards are no tables to a browser, so the roles of their parts are written out.
+ */
 export const table = (caption, columns, rows) => html`
-  <div class="wide" role="region" aria-label=${caption} tabindex="0"><table>
+  <div class="wide" role="region" aria-label=${caption} tabindex="0"><table role="table" class=${columns.length >= MANY_COLUMNS ? "cards" : undefined}>
     <caption class="unseen">${caption}</caption>
-    <thead><tr>${columns.map(([name, kind]) => html`<th scope="col" class=${kind}>${name}</th>`)}</tr></thead>
-    <tbody>${rows.map((row) => html`<tr key=${row.key} class=${row.class}>${row.cells.map((cell, place) => (place === 0
-      ? html`<th scope="row">${cell}</th>` : html`<td class=${columns[place][1]}>${cell}</td>`))}</tr>`)}</tbody>
+    <thead role="rowgroup"><tr role="row">${columns.map(([name, kind]) => html`<th role="columnheader" scope="col" class=${kind}>${name}</th>`)}</tr></thead>
+    <tbody role="rowgroup">${rows.map((row) => html`<tr role="row" key=${row.key} class=${row.class}>${row.cells.map((cell, place) => (place === 0
+      ? html`<th role="rowheader" scope="row" data-name=${columns[0][0]}>${cell}</th>`
+      : html`<td role="cell" class="${columns[place][1]} ${cell === MISSING ? "missing" : ""}" data-name=${columns[place][0]}>${cell}</td>`))}</tr>`)}</tbody>
   </table></div>`;
 
 export function bar(done, total, label) {

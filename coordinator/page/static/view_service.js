@@ -1,6 +1,6 @@
 // The service: its runs, one run, two side by side, its workers and its queue.
 
-import { soupChart, soupLegend } from "./charts.js";
+import { lossChart, soupChart, soupLegend } from "./charts.js";
 import { alphaOf, badge, bar, button, bytes, commands, count, duration, empty, fateOf, field, fixed, head, html, keptOf, MISSING, moment, number, percent, problem, progressLine, relative, secondsOf, section, settingsOf, standing, standingOf, submit, table, tally, tile, tiles, trainSeconds, tried, waiting } from "./parts.js";
 import { call, post } from "./service.js";
 import { age, changed, closeDialog, mayAct, now, openDialog, perform, runById, state, task, to } from "./store.js";
@@ -181,7 +181,7 @@ const LEARNER_COLUMNS = [["learner"], ["phase"], ["worker"], ["step"], ["loss", 
 function learners(run) {
   const { done, leased, queued, all } = tally(run);
   if (all === 0) return null;
-  return section("learners", "Learners", table("Learners", LEARNER_COLUMNS, run.learners.map(learnerRow)),
+  return section("learners", "Learners", html`${lossChart(run)} ${table("Learners", LEARNER_COLUMNS, run.learners.map(learnerRow))}`,
     `${done} done, ${leased} in training, ${queued} queued`);
 }
 
@@ -243,7 +243,7 @@ function workerRow(worker) {
       badge(standing(health)),
       html`<span class="name">${worker.assignment || html`<span class="dim">${worker.idle_reason || "nothing"}</span>`}</span>`,
       worker.device, relative(silence), moment(worker.joined_at), worker.certificate_expires_at ? moment(worker.certificate_expires_at) : "none",
-      html`<span class="dim" title=${all || undefined}>${[lipt && `lipt ${lipt}`, torch && `torch ${torch}`].filter(Boolean).join(", ") || "–"}</span>`,
+      html`<span class="dim" title=${all || undefined}>${[lipt && `lipt ${lipt}`, torch && `torch ${torch}`].filter(Boolean).join(", ") || MISSING}</span>`,
     ],
   };
 }

@@ -23,6 +23,7 @@ Shapes: N examples, n of one class, C classes, K budget.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
@@ -152,7 +153,7 @@ class Evidence:
     """The plan's inputs, with the share of examples to keep.
 
     per_class: number of examples to keep of each class, on average.
-    num_features: those of the head.
+    num_features: those of the head; infinite for a user's own class probabilities.
     errors_C: share of each class that the head misclassifies, on held-out labels.
     full_C: weight of each class: 1, less if it has few examples, 0 if none.
     noise_rate, noise_low, noise_C: share of wrong labels, its lower bound, and by class.
@@ -161,7 +162,7 @@ class Evidence:
 
     fraction: float
     per_class: float
-    num_features: int
+    num_features: float
     errors_C: tuple[float, ...]
     full_C: tuple[float, ...]
     noise_rate: float
@@ -225,11 +226,11 @@ def gather(
     labels_N = signals.labels_N
     counts_C = labels_N.bincount(minlength=len(found.joint_CC))
     wrong_C = labels_N[found.suggested_N != labels_N].bincount(minlength=len(counts_C))
-    full_C = fullness(counts_C)
+    full_C, own = fullness(counts_C), "probabilities" in (signals.facts or {})
     return Evidence(
         fraction=budget / len(labels_N),
         per_class=budget / float(full_C.sum()),
-        num_features=signals.features_ND.shape[1],
+        num_features=math.inf if own else signals.features_ND.shape[1],
         errors_C=tuple((wrong_C / counts_C.clamp(min=1)).tolist()),
         full_C=tuple(full_C.tolist()),
         noise_rate=found.noise.overall.rate,
@@ -254,6 +255,10 @@ class Plan:
     method: Method
     reason: str
     excludes_duplicates: bool = False
+
+
+# Smaller shares are named with a decimal.
+_NAMED_SHARE = 0.01
 
 
 def make_plan(evidence: Evidence) -> Plan:
@@ -285,11 +290,13 @@ def learners_can_matter(evidence: Evidence, removed: float) -> bool:
 def _by_labels(evidence: Evidence) -> Plan:
     nothing = (0.0,) * len(evidence.errors_C)
     if evidence.skill < _SKILL:
+        right = f"right on {evidence.accuracy:.1%} of the labels"
         reason = (
-            "class-balanced random: a head on the proxy's features is right on "
-            f"{evidence.accuracy:.1%} of the labels that it has not seen, too few to go by. "
-            "Features of your own may help"
+            f"class-balanced random: a head on the proxy's features is {right} that it has not "
+            "seen, too few to go by. Features of your own may help"
         )
+        if math.isinf(evidence.num_features):
+            reason = f"class-balanced random: pred_probs are {right}, too few to go by"
         return Plan(nothing, nothing, "random", reason)
     if not evidence.trust:
         reason = (
@@ -311,13 +318,16 @@ def _by_labels(evidence: Evidence) -> Plan:
         for error, wrong in zip(evidence.errors_C, wrong_C, strict=True)
     )
     kept = f"{100 * evidence.fraction:.2g}% of the examples"
-    least = f"without the {evidence.mean(excluded_C):.0%} with the lowest label quality"
+    least, left = "", evidence.mean(excluded_C)
+    if left:
+        share = f"{left:.0%}" if left >= _NAMED_SHARE else f"{left:.1%}"
+        least = f", without the {share} with the lowest label quality"
     is_small = evidence.fraction < _REPRESENTED and evidence.per_class < _REPRESENTED_PER_CLASS
     if is_small and (evidence.fewness > 0 or evidence.head_decides or any(excluded_C)):
-        reason = f"to keep {kept}: of each class those that represent it, {least}"
+        reason = f"to keep {kept}: of each class those that represent it{least}"
         return Plan(excluded_C, wrong_C, "facility_location", reason)
     if any(excluded_C):
-        reason = f"to keep {kept}: class-balanced random, {least}"
+        reason = f"to keep {kept}: class-balanced random{least}"
         return Plan(excluded_C, wrong_C, "random", reason)
     reason = (
         f"class-balanced random: no gain is known of choosing {kept} where labels are right and "
@@ -360,14 +370,15 @@ def _findings(
     evidence: Evidence, plan: Plan, found: LabelQuality, excluded: Tensor
 ) -> dict[str, Any]:
     noise = found.noise.overall
-    looks_wrong, interval = f"{noise.low:.1%} to {noise.high:.1%}", ""
+    interval = f"{noise.low:.1%} to {noise.high:.1%}"
+    wrong = f"how many labels are wrong is unknown: {interval}, as far as the head can tell"
     if noise.known_rate is not None:
-        looks_wrong, interval = f"{noise.rate:.1%}", f" (95% interval {looks_wrong})"
+        wrong = f"{noise.rate:.1%} of the labels look wrong (95% interval {interval})"
     by_quality = excluded[found.quality_N[excluded].argsort(stable=True)]
     return {
         "words": [
             plan.reason,
-            f"{looks_wrong} of the labels look wrong{interval}",
+            wrong,
             f"{evidence.copies:.1%} of the examples are near-duplicates of others",
         ],
         "method": plan.method,

@@ -116,7 +116,7 @@ class Progress(_message.Message):
     def __init__(self, activity: _Optional[str] = ..., done: _Optional[int] = ..., total: _Optional[int] = ..., ahead: _Optional[int] = ...) -> None: ...
 
 class Learner(_message.Message):
-    __slots__ = ("index", "state", "density", "attempts", "worker_name", "device", "step", "loss", "result", "train_seconds", "message", "ingredient", "phase", "num_steps", "leased_at", "committed_at")
+    __slots__ = ("index", "state", "density", "attempts", "worker_name", "device", "step", "loss", "result", "train_seconds", "message", "ingredient", "phase", "num_steps", "leased_at", "committed_at", "losses", "loss_steps")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     DENSITY_FIELD_NUMBER: _ClassVar[int]
@@ -133,6 +133,8 @@ class Learner(_message.Message):
     NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
     LEASED_AT_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_AT_FIELD_NUMBER: _ClassVar[int]
+    LOSSES_FIELD_NUMBER: _ClassVar[int]
+    LOSS_STEPS_FIELD_NUMBER: _ClassVar[int]
     index: int
     state: LearnerState
     density: float
@@ -149,7 +151,9 @@ class Learner(_message.Message):
     num_steps: int
     leased_at: _timestamp_pb2.Timestamp
     committed_at: _timestamp_pb2.Timestamp
-    def __init__(self, index: _Optional[int] = ..., state: _Optional[_Union[LearnerState, str]] = ..., density: _Optional[float] = ..., attempts: _Optional[int] = ..., worker_name: _Optional[str] = ..., device: _Optional[str] = ..., step: _Optional[int] = ..., loss: _Optional[float] = ..., result: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., train_seconds: _Optional[float] = ..., message: _Optional[str] = ..., ingredient: _Optional[_Union[IngredientReport, _Mapping]] = ..., phase: _Optional[_Union[_worker_pb2.LearnerPhase, str]] = ..., num_steps: _Optional[int] = ..., leased_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., committed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    losses: _containers.RepeatedScalarFieldContainer[float]
+    loss_steps: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, index: _Optional[int] = ..., state: _Optional[_Union[LearnerState, str]] = ..., density: _Optional[float] = ..., attempts: _Optional[int] = ..., worker_name: _Optional[str] = ..., device: _Optional[str] = ..., step: _Optional[int] = ..., loss: _Optional[float] = ..., result: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., train_seconds: _Optional[float] = ..., message: _Optional[str] = ..., ingredient: _Optional[_Union[IngredientReport, _Mapping]] = ..., phase: _Optional[_Union[_worker_pb2.LearnerPhase, str]] = ..., num_steps: _Optional[int] = ..., leased_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., committed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., losses: _Optional[_Iterable[float]] = ..., loss_steps: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class IngredientReport(_message.Message):
     __slots__ = ("position", "accuracy", "soup_accuracy", "alpha", "kept")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
@@ -12,17 +13,19 @@ import pytest
 from lipt.common.access.tokens import Token
 from lipt.common.blobs.blob import BlobName, blob_to_proto
 from lipt.common.config.run_config import RunConfig
-from lipt.common.errors import InvalidRequestError, UnreadableRunError
+from lipt.common.errors import DataError, InvalidRequestError, UnreadableRunError
+from lipt.common.inputs.specs import ImageSpec
 from lipt.common.rpc.messages import enum_value
 from lipt.common.states import LearnerPhase, RunState
 from lipt.coordinator.access.caller import Caller
 from lipt.coordinator.access.tokens import Tokens
+from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.compute.messages import OnProgress, Progressed
 from lipt.coordinator.compute.queue import Computation
 from lipt.coordinator.dispatch.leases import LearnerAssignment, LearnerLease
 from lipt.coordinator.rpc import trainers as module
 from lipt.coordinator.rpc.info import AccessService, InfoService
-from lipt.coordinator.rpc.messages import run_view
+from lipt.coordinator.rpc.messages import dataset_view, run_view
 from lipt.coordinator.rpc.trainers import Answering, DiagnosisService, RunService, SubsetService
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
 from lipt.coordinator.runs.transitions import LearnerResult
@@ -247,10 +250,14 @@ async def test_a_learner_has_its_times_and_phase(bench: Watched) -> None:
     assert (out.phase, out.step, out.num_steps) == (worker_pb2.LEARNER_PHASE_TRAINING, 2, 10)
     assert out.leased_at.ToSeconds() == 1000
     assert not out.HasField("committed_at")
+    assert (list(out.loss_steps), list(out.losses)) == ([2], [0.5])
     bench.clock.now += 7.0
     await bench.dispatcher.commit(lease, LEARNER)
     (done,) = (await anext(answers)).runs[0].learners
     assert (done.committed_at.ToSeconds(), done.phase) == (1007, 0)
+    # The result's own loss is the last one, on disk as well.
+    assert (list(done.loss_steps), list(done.losses)) == ([2, 10], [0.5, LEARNER.loss])
+    assert bench.store.find("r").learners[0].loss_steps == (2, 10)
 
 
 async def test_a_worker_has_its_registration_and_certificate_expiry(bench: Watched) -> None:
@@ -442,3 +449,12 @@ async def test_the_last_progress_is_repeated_as_keep_alive(monkeypatch: pytest.M
     with Answering(answer) as answering:
         told = [await answering.next_report() for _ in range(3)]
     assert told == [Progressed("thinking", 0, 0)] * 3
+
+
+def test_names_that_no_message_holds_are_refused_before_the_service_starts() -> None:
+    names = tuple(f"{label:06}{'x' * 34}" for label in range(100_000))
+    data = DataDescription("d", names, (1,) * len(names), ImageSpec(1, 2, 2), "0" * 16)
+    with pytest.raises(DataError, match=r"100000 names .* takes 4\.3 MB.*shorter names"):
+        dataset_view(data)
+    short = dataclasses.replace(data, class_names=tuple(str(label) for label in range(100_000)))
+    assert len(dataset_view(short).class_names) == 100_000

@@ -252,6 +252,22 @@ def test_blocks_and_threads_change_at_most_a_millionth(
         torch.testing.assert_close(found.outputs_NC, expected.outputs_NC, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("num_features", [20, 300])
+def test_the_decomposition_has_one_thread(
+    num_features: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used, decompose = list[int](), torch.linalg.eigh
+
+    def counted(matrix: Tensor, **options: str) -> tuple[Tensor, Tensor]:
+        used.append(torch.get_num_threads())
+        return decompose(matrix, **options)
+
+    monkeypatch.setattr(torch.linalg, "eigh", counted)
+    with computation(2):
+        fit(*made_up(200, num_features))
+    assert used == [1]
+
+
 def hinting(num_wrong: int) -> tuple[Tensor, Tensor]:
     """Outputs that hint at 100 labels of three classes, the first `num_wrong` of them changed."""
     generator = torch.Generator().manual_seed(0)

@@ -1,3 +1,5 @@
+import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -5,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lipt.common.computation import computation
 from lipt.common.determinism import derive_generator
 from lipt.common.inputs.specs import Column, ColumnType
 from lipt.core.proxies import untrained as module
@@ -59,13 +62,36 @@ def test_patch_features_equal_convolution_and_pooling(channels: int, side: int) 
 def test_mirrored_features_average_an_image_and_its_mirror(side: int) -> None:
     images_NCHW = made_up(5, side=side)
     filters = filters_of(images_NCHW)
-    found_ND = patch_features(images_NCHW, filters, mirrored=True)
+    found_ND = patch_features(images_NCHW, replace(filters, mirrored=True))
     each_2ND = torch.stack(
         [convolved(images, filters) for images in (images_NCHW, images_NCHW.flip(3))]
     )
     torch.testing.assert_close(found_ND, each_2ND.square().mean(dim=0).sqrt(), rtol=1e-4, atol=1e-4)
-    of_mirror_ND = patch_features(images_NCHW.flip(3), filters, mirrored=True)
+    of_mirror_ND = patch_features(images_NCHW.flip(3), replace(filters, mirrored=True))
     torch.testing.assert_close(found_ND, of_mirror_ND, rtol=1e-4, atol=1e-4)
+
+
+def test_each_part_of_the_images_has_a_thread_and_its_own_bits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    images_NCHW = made_up(50)
+    filters = draw_filters(images_NCHW, generator=torch.Generator().manual_seed(0))
+    shares, used = patches._shares, list[tuple[int, int]]()
+
+    def counted(*arguments: Tensor) -> Tensor:
+        used.append((threading.get_ident(), torch.get_num_threads()))
+        return shares(*arguments)
+
+    monkeypatch.setattr(patches, "_shares", counted)
+    found = []
+    for num_threads in (1, 2):
+        with computation(num_threads):
+            found.append(patch_features(images_NCHW, filters))
+            assert torch.get_num_threads() == num_threads
+    assert torch.equal(*found)
+    # 50 images in parts of 16, twice; no operation is shared by threads.
+    assert [threads for _, threads in used] == [1] * 8
+    assert threading.get_ident() not in dict(used)
 
 
 def test_filters_are_whitened_patches_of_unit_length() -> None:
@@ -134,10 +160,18 @@ def test_only_wide_columns_are_projected(
         ("bool", (), 0, [True], [[1]]),
         # Categories count at their place: of place 0 the value 2, of place 1 the value 0. How many
         # there are follows from the data where the column does not say.
-        ("int64", (2,), 3, [[2, 0]], [[0, 0, 1, 1, 0, 0]]),
-        ("int64", (2,), 0, [[2, 0]], [[0, 0, 1, 1, 0, 0]]),
+        ("int64", (2,), 3, [[2, 0]] * 2, [[0, 0, 1, 1, 0, 0]] * 2),
+        ("int64", (2,), 0, [[2, 0]] * 2, [[0, 0, 1, 1, 0, 0]] * 2),
+        # Of one row alone are the value 0 of place 0 and the value 2 of place 1.
+        (
+            "int64",
+            (2,),
+            3,
+            [[1, 2], [1, 1], [0, 1]],
+            [[0, 1, 0, 0, 0, 0], [0, 1, 0, 0, 1, 0], [0, 0, 0, 0, 1, 0]],
+        ),
     ],
-    ids=["numbers", "flags", "a-flag", "categories", "counted-categories"],
+    ids=["numbers", "flags", "a-flag", "categories", "counted-categories", "of-one-row"],
 )
 def test_columns_by_hand(
     kind: str,
@@ -148,6 +182,13 @@ def test_columns_by_hand(
 ) -> None:
     column = Column("x", ColumnType(kind), shape, num_values=num_values)
     assert of_column(column, torch.tensor(values)).tolist() == expected
+
+
+def test_an_id_of_each_row_is_no_feature_however_many_rows() -> None:
+    column = Column("x", ColumnType.INT64, (), num_values=5000)
+    assert is_projected(column, torch.arange(5000))
+    assert of_column(column, torch.arange(5000)).abs().max() == 0
+    assert of_column(column, torch.arange(5000).clamp(max=4998))[:4998].abs().max() == 0
 
 
 def test_word_features_ignore_positions() -> None:

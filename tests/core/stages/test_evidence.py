@@ -12,6 +12,7 @@ from lipt.common.config.run_config import InitializationConfig, LearnersConfig, 
 from lipt.core.proxies.proxy import FeatureKind, training_can_pay
 from lipt.core.selection.strategies.auto import Evidence as PlanEvidence
 from lipt.core.selection.strategies.auto import learners_can_matter
+from lipt.core.stages import evidence, proxy_features
 from lipt.core.stages.evidence import training_passes
 from lipt.pretraining import Pretrained
 
@@ -127,3 +128,30 @@ def test_a_plan_of_half_of_clean_data_stays_random_with_any_head() -> None:
     assert learners_can_matter(replace(evidence, fraction=0.01, per_class=5), 0.5)
     # Labels that are surely wrong are excluded at any fraction, which a better head does better.
     assert learners_can_matter(replace(evidence, noise_rate=0.2, noise_low=0.1), 0.5)
+
+
+def test_the_choice_takes_the_filters_and_the_sample_of_the_evidence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    images = np.random.default_rng(0).integers(256, size=(240, 28, 28)).astype(np.uint8)
+    for module in (evidence, proxy_features):
+        monkeypatch.setattr(module, "MAX_SAMPLE", 50)
+    drawn, sizes = list[int](), list[int]()
+    draw, fit = proxy_features.draw_filters, proxy_features.leave_one_out
+
+    def draw_filters(images_NCHW: Tensor, **options: Any) -> Any:
+        drawn.append(len(images_NCHW))
+        return draw(images_NCHW, **options)
+
+    def leave_one_out(features_ND: Tensor, *arguments: Any, **options: Any) -> Any:
+        sizes.append(len(features_ND))
+        return fit(features_ND, *arguments, **options)
+
+    monkeypatch.setattr(proxy_features, "draw_filters", draw_filters)
+    monkeypatch.setattr(proxy_features, "leave_one_out", leave_one_out)
+    trained, manifest = selected((images, torch.arange(240) % 2), fraction=0.5, soft_labels=True)
+    assert trained
+    assert [one["features"] for one in manifest["proxy"]["tried"]] == ["patches", "patches+soup"]
+    assert drawn == [240]
+    # Each of the two on the sample, once.
+    assert sizes.count(50) == 2

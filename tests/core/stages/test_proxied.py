@@ -192,7 +192,7 @@ def test_mirror_images_are_used_if_they_raise_accuracy(
     generator = derive_generator(CONFIG.seed, "patches")
     drawn = torch.randperm(len(dataset), generator=generator).sort().values
     filters = draw_filters(context.dataset.images(drawn), generator=generator)
-    features_ND = patch_features(images_NCHW, filters, mirrored=mirrored)
+    features_ND = patch_features(images_NCHW, replace(filters, mirrored=mirrored))
     head = leave_one_out(features_ND, dataset.labels_N, 10, generator=torch.Generator())
     assert required(signals.facts, "facts")["accuracy"] == pytest.approx(head.accuracy, abs=1e-3)
 

@@ -26,6 +26,15 @@ VIEWS = (
     "queue",
     "diagnosis",
 )
+# Elements beyond the right edge, and tables that have to be scrolled sideways. Cards hide their
+# heads, which name the columns for screen readers.
+CUT_OFF = """[...document.querySelectorAll("main *:not(.cards thead *)")].filter((element) => {
+  const {right, width} = element.getBoundingClientRect();
+  const scrolls = element.matches(".wide") && element.scrollWidth > element.clientWidth;
+  return width > 1 && right > innerWidth + 0.5 || scrolls;
+}).map((element) => `${element.tagName} ${element.className}: ${element.textContent}`)"""
+SOUP = re.compile("^The soup's accuracy: .* learners were offered")
+LOSSES = re.compile(r"^Losses in training: learner 0 from \d+\.\d+ to \d+\.\d+")
 # A run that is at work for as long as a test looks at it.
 LONG_RUN = {
     "model": "resnet8",
@@ -152,6 +161,25 @@ def test_runs_subsets_and_diagnoses_are_compared_and_drawn(
     assert page.evaluate("document.querySelector('main script')") is None
 
 
+def test_a_narrow_page_shows_every_value_of_a_learner_and_keeps_its_table(
+    watcher: Watcher, ready: str
+) -> None:
+    page = watcher.open("trainer", f"runs/{ready}", width=390)
+    expect(rows(page, "Learners")).not_to_have_count(0)
+    charts: list[Any] = [page.get_by_role("img", name=name) for name in (SOUP, LOSSES)]
+    for chart in charts:
+        expect(chart).to_be_visible()
+        # Drawn for this width: labels are not scaled.
+        assert chart.bounding_box()["width"] == int(chart.get_attribute("width"))
+    card = rows(page, "Learners").first
+    for name in ("loss", "accuracy", "soup after", "density", "time"):
+        cell = card.locator(f"[data-name='{name}']")
+        expect(cell).to_be_visible()
+        assert re.search(r"\d", cell.inner_text()), name
+    table = page.get_by_role("table", name="Learners")
+    assert table.get_by_role("columnheader").count() == card.get_by_role("cell").count() + 1
+
+
 @pytest.mark.parametrize("width", [390, 1440])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_view_is_accessible_and_fits(
@@ -168,6 +196,7 @@ def test_every_view_is_accessible_and_fits(
         require_accessible(axe, page, view)
         excess = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         assert page.evaluate(excess) <= 0, view
+        assert page.evaluate(CUT_OFF) == [], view
     page.goto(f"{page.url.split('#')[0]}#/runs")
     page.get_by_role("button", name="Start a run").click()
     require_accessible(axe, page, "the dialog")

@@ -230,6 +230,15 @@ def test_an_estimate_that_the_head_cannot_give_is_left_out(
     assert facts(made_up_diagnosis(findings).findings)[0].text == f"2 look wrong; {text}"
 
 
+@pytest.mark.parametrize(("accuracy", "guesses"), [(0.59, True), (0.61, False)])
+def test_a_head_that_guesses_is_named_beside_its_suspects(accuracy: float, guesses: bool) -> None:
+    # Of two classes: 0.6 is a fifth of the way from 0.5 to 1.
+    findings = made_up_findings()
+    findings["proxy"] |= {"accuracy": accuracy}
+    text = facts(made_up_diagnosis(findings).findings)[0].text
+    assert ("hardly more than guessing, so most of these may be right" in text) == guesses
+
+
 def test_findings_and_proxy_are_described_with_numbers() -> None:
     told = {fact.name: fact.text for fact in facts(made_up_diagnosis().findings)}
     assert told == {

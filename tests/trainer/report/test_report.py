@@ -95,6 +95,16 @@ def test_the_report_has_no_control_characters_from_peers() -> None:
     assert {mark for mark in text if not mark.isprintable()} == {"\n"}
 
 
+def test_the_report_draws_losses_and_the_soups_growth() -> None:
+    curves = (replace(one, losses=(2.0, 1.25), loss_steps=(1, 5)) for one in RUN.learners)
+    text = rendered(replace(RUN, learners=tuple(curves)))
+    assert Page(text).tags.count("svg") == 2
+    assert 'aria-label="Losses in training: learner 0 from 2.000 to 1.250; learner 1' in text
+    assert 'role="img"' in text
+    assert "The soup&#39;s accuracy: 60.0% after the first of 2 learners" in text
+    assert Page(rendered(replace(RUN, learners=()))).tags.count("svg") == 0
+
+
 def test_the_report_has_no_verdict_with_a_baseline_at_chance() -> None:
     lost = [replace(trial, chance=0.9) for trial in TRIALS]
     page = render(CLIENT, RUN, DIGITS, [], 0.1, (COMPARISON, lost))

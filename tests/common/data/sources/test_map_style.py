@@ -266,7 +266,7 @@ X, Y = np.eye(4), np.array([0, 1, 0, 1])
         (Broken(X, Y), r"len\(\) of a Broken failed with OSError: gone\. Give \(X, y\), or"),
         (Rows, "data is a type, which is no map-style"),
         (b"digits", "data is a bytes, which is no map-style"),
-        (X, r"row 0 is a ndarray\. .*give arrays as \(X, y\)"),
+        (X, r'a ndarray without a label\. .*give \(X, y\); without labels .*labels="none"'),
         (((X, Y), (X, Y)), r"data is a tuple of 2 data sets\. Give one alone, and a test set"),
         ((Stream(), Stream()), "data is a tuple of 2 data sets"),
     ],

@@ -147,7 +147,7 @@ def test_a_large_set_is_read_once_for_its_fingerprint_and_then_on_demand() -> No
 @pytest.mark.parametrize(
     ("item", "sentence"),
     [
-        (PIXELS, r"row 1 is a ndarray\. Return \(image, label\)"),
+        (PIXELS, r"row 1 is a ndarray without a label\. Return \(image, label\)"),
         ((PIXELS, "dog"), "the target of row 1 is a str. Targets are single-label, multi-label or"),
         ((PIXELS, 2**70), r"row 1 has the label 1180591620717411303424"),
         (("a.png", 0), r"the image of row 1 is a str\. Return a PIL image"),

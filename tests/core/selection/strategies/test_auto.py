@@ -189,6 +189,7 @@ def test_the_plan_follows_from_the_evidence(
     assert plan.excluded_C == pytest.approx(excluded_C)
     nothing = ("no gain is known", "too few", "knows better")
     assert any(words in plan.reason for words in nothing) != any(excluded_C)
+    assert ("with the lowest label quality" in plan.reason) == any(excluded_C)
 
 
 def test_a_mistyped_label_is_no_class_in_the_evidence() -> None:
