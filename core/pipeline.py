@@ -34,7 +34,7 @@ from lipt.common.states import Divergence
 from lipt.common.weights.checkpoints import read_checkpoint
 from lipt.common.weights.encodings import encode_weights
 from lipt.common.weights.files import Weights, pack, specs_of
-from lipt.core.call_parts import Part
+from lipt.core.call_parts import CallPart
 from lipt.core.evaluation import Evaluator, OpenWeights, num_evaluated_together
 from lipt.core.learner.learner import train_learner
 from lipt.core.results import CommittedLearner, PretrainingState, divergence_message, pack_initial
@@ -221,7 +221,7 @@ def one_learner(
     content = pack_shard(dataset, ids)
     number = learners.num_learners
     activity, share = f"training learner {index + 1} of {number}", 1 / number
-    report = workspace.progress(activity, Part.LEARNERS, index * share, share)
+    report = workspace.progress(activity, CallPart.LEARNERS, index * share, share)
     made = train_learner(
         task,
         initial,

@@ -36,7 +36,7 @@ from lipt.common.weights.files import (
     specs_of,
     unusable,
 )
-from lipt.core.call_parts import CallParts, Part
+from lipt.core.call_parts import CallPart, CallParts
 from lipt.core.evaluation import batch_size_for
 from lipt.core.proxies.features import Backbone
 from lipt.core.results import open_learner
@@ -156,7 +156,7 @@ class Workspace(ABC):
         return self.dataset.id_mapping.by_position(file.tensor(PROBABILITIES))
 
     def progress(
-        self, activity: str, part: Part | None = None, before: float = 0.0, share: float = 1.0
+        self, activity: str, part: CallPart | None = None, before: float = 0.0, share: float = 1.0
     ) -> Callable[[int, int], None]:
         """A callback for (done, total) that reports under one name.
 

@@ -34,7 +34,7 @@ from lipt.common.models.head import HEAD
 from lipt.common.models.own import copy_of, in_float32_if_needed
 from lipt.common.process.devices import resolve_device
 from lipt.common.weights.files import Weights, copy_to_cpu, pack
-from lipt.core.call_parts import CallParts, Part
+from lipt.core.call_parts import CallPart, CallParts
 from lipt.core.pipeline import PretrainingResult, begin, can_choose, choose, without_training
 from lipt.core.pipeline import pretrain as pretrain_all
 from lipt.core.proxies.proxy import Proxy
@@ -247,7 +247,7 @@ class Pretrained:
                 probabilities=self._keep_probabilities(pred_probs),
             )
             trained = self._train(self._training_for(query))
-            self.workspace.parts.leave_out(Part.LEARNERS)
+            self.workspace.parts.leave_out(CallPart.LEARNERS)
             return self._chosen(trained, query)
 
     @checked
@@ -272,7 +272,7 @@ class Pretrained:
     @computed
     def train(self) -> None:
         """Train and merge the learners, unless they are trained."""
-        with self._progress_shown(CallParts({Part.LEARNERS: 1.0})):
+        with self._progress_shown(CallParts({CallPart.LEARNERS: 1.0})):
             self._train(NeededTraining.LEARNERS)
 
     @property

@@ -29,7 +29,7 @@ from lipt.common.process.devices import device_name, versions
 from lipt.common.signals import row_blocks
 from lipt.common.subsets import Examples
 from lipt.common.targets.kinds import TargetKind
-from lipt.core.call_parts import Part
+from lipt.core.call_parts import CallPart
 from lipt.core.diagnosis.label_errors import find_label_errors
 from lipt.core.proxies.proxy import MAX_SAMPLE, FeatureKind, Proxy, with_features_as_text
 from lipt.core.proxies.ridge import class_weights, leave_one_out, weighted_accuracy
@@ -139,7 +139,7 @@ def choose(
     strategy, needs = find_strategy(question.strategy), question.needs
     with span("signals", strategy=question.strategy):
         signals, warm_up = _signals(workspace, question, compute)
-    selecting = workspace.progress(f"selecting by {question.strategy}", Part.SELECTION)
+    selecting = workspace.progress(f"selecting by {question.strategy}", CallPart.SELECTION)
     selecting(0, 1)
     # Draws from labels alone are the same on any device: no accelerator is needed.
     alone = not needs and question.features is None

@@ -13,7 +13,7 @@ from lipt.common.errors import ProxyError
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.signals import row_blocks
 from lipt.common.targets.kinds import TargetKind
-from lipt.core.call_parts import Part
+from lipt.core.call_parts import CallPart
 from lipt.core.diagnosis.diagnosis import (
     DataFindings,
     DiagnosisFile,
@@ -46,7 +46,7 @@ def matches_of(workspace: Workspace, cpu_threads: int) -> Matches:
 
     def compute() -> Matches:
         looking, num_examples = (
-            workspace.progress("looking at all examples", Part.COPIES, share=_LOOKING),
+            workspace.progress("looking at all examples", CallPart.COPIES, share=_LOOKING),
             len(dataset),
         )
         if not isinstance(dataset.inputs, ImageSpec):
@@ -61,7 +61,7 @@ def matches_of(workspace: Workspace, cpu_threads: int) -> Matches:
             pictures.digests,
             pictures if are_pictures(dataset.inputs) else None,
             on_progress=workspace.progress(
-                "looking for near-duplicates", Part.COPIES, _LOOKING, 1 - _LOOKING
+                "looking for near-duplicates", CallPart.COPIES, _LOOKING, 1 - _LOOKING
             ),
         )
 
@@ -98,7 +98,7 @@ def diagnose(workspace: Workspace, sources: Sources, proxy: Proxy) -> DiagnosisF
             labels_N,
             num_classes,
             generator=generator("diagnosis: redundancy"),
-            on_progress=workspace.progress("measuring redundancy", Part.FINDINGS, share=0.5),
+            on_progress=workspace.progress("measuring redundancy", CallPart.FINDINGS, share=0.5),
         )
         curve = learning_curve(
             features_ND,
@@ -108,7 +108,7 @@ def diagnose(workspace: Workspace, sources: Sources, proxy: Proxy) -> DiagnosisF
             wanted=HeadTargets.of(dataset),
             generator=generator("diagnosis: learning curve"),
             on_progress=workspace.progress(
-                "measuring a learning curve", Part.FINDINGS, 0.5, share=0.5
+                "measuring a learning curve", CallPart.FINDINGS, 0.5, share=0.5
             ),
         )
     every_N = dataset.rows.labels_N

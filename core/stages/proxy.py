@@ -18,7 +18,7 @@ from torch import Tensor
 
 from lipt.common.computation import computation
 from lipt.common.signals import row_blocks
-from lipt.core.call_parts import Part
+from lipt.core.call_parts import CallPart
 from lipt.core.diagnosis.label_errors import (
     find_label_errors,
     label_confidence,
@@ -130,7 +130,7 @@ def _with_heads(features: ProxyFeatures) -> Signals:
     signals = replace(signals, confidence_N=confidence_N)
     if confidence_N is not None and second_head_helps(labels_N, features_ND.shape[1]):
         activity = "fitting a second head, to confident labels"
-        report = features.workspace.progress(activity, Part.SECOND_HEAD)
+        report = features.workspace.progress(activity, CallPart.SECOND_HEAD)
         second = features.head(features_ND, report, confidence_N=confidence_N)
         weights_N = class_weights(labels_N, confidence_N)
         second_NC, second_inverse_temperature = _calibrated_errors(second, labels_N, weights_N)
@@ -153,7 +153,7 @@ def _of_sample(features: ProxyFeatures) -> Signals:
     heads, tried = dict[Kinds, tuple[Tensor, LeaveOneOut]](), list[ProxyScore]()
     for kinds in candidates(features.available):
         if can_win(passes := passes_of(kinds, 0), tried):
-            heads[kinds] = sample.head(kinds, activity, Part.SAMPLE)
+            heads[kinds] = sample.head(kinds, activity, CallPart.SAMPLE)
             tried.append(ProxyScore(kinds, heads[kinds][1].accuracy, passes))
     best, dataset = choose(tried), features.workspace.dataset
     (features_MD, head), labels_M = heads[best.features], dataset.labels_N[sample.ids_M]
@@ -188,7 +188,7 @@ def _chosen(features: ProxyFeatures) -> tuple[Kinds, Tensor, LeaveOneOut, list[P
 
     def of_all(kinds: Kinds) -> tuple[Tensor, LeaveOneOut]:
         features_ND = features.of_all(kinds)
-        report = features.workspace.progress("fitting a ridge head", Part.HEAD)
+        report = features.workspace.progress("fitting a ridge head", CallPart.HEAD)
         return features_ND, features.head(features_ND, report)
 
     sample, activity = ProxySample(features), "trying proxies on a sample"
@@ -196,7 +196,7 @@ def _chosen(features: ProxyFeatures) -> tuple[Kinds, Tensor, LeaveOneOut, list[P
         known = [*tried, *(scored(one, head) for one, (_, head) in fitted.items())]
         if not can_win(passes_of(kinds, features.sources.num_learners), known):
             continue
-        features_MD, head = sample.head(kinds, activity, Part.TRIALS)
+        features_MD, head = sample.head(kinds, activity, CallPart.TRIALS)
         tried.append(scored(kinds, head))
         if len(sample.ids_M) == num_examples:
             fitted[kinds] = features_MD, head

@@ -24,7 +24,7 @@ from lipt.common.images.formats import mild_augmentation
 from lipt.common.inputs.model_input import Stored, columns_in, images_in, to_model_input
 from lipt.common.inputs.specs import ColumnsSpec, ImageSpec, InputFormat
 from lipt.common.weights.files import KeptValue
-from lipt.core.call_parts import Part
+from lipt.core.call_parts import CallPart
 from lipt.core.diagnosis.duplicates import are_pictures
 from lipt.core.evaluation import OpenWeights
 from lipt.core.proxies.features import (
@@ -166,7 +166,7 @@ class ProxyFeatures:
     def of_all(self, kinds: Kinds) -> Tensor:
         every_N = torch.arange(len(self.workspace.dataset))
         activity = f"computing features ({'+'.join(kinds)})"
-        return self.of(kinds, every_N, self.workspace.progress(activity, Part.FEATURES))
+        return self.of(kinds, every_N, self.workspace.progress(activity, CallPart.FEATURES))
 
     def of(self, kinds: Kinds, ids_N: Tensor, on_progress: OnDone) -> Tensor:
         """Features of some examples, side by side."""
@@ -255,7 +255,7 @@ class ProxyFeatures:
         images_MCHW = dataset.images(ids_M)
         ways = [replace(filters, mirrored=way) for way in (False, True)]
         parts = _parts(
-            self.workspace.progress("trying mirror images", Part.FILTERS), len(ways), len(ids_M)
+            self.workspace.progress("trying mirror images", CallPart.FILTERS), len(ways), len(ids_M)
         )
         plain, averaged = (
             self.head(self._patches_of(images_MCHW, way.to(device)), part, some=ids_M)
@@ -356,7 +356,7 @@ class ProxySample:
         self._features = features
         self._parts: dict[FeatureKind, Tensor] = {}
 
-    def head(self, kinds: Kinds, activity: str, part: Part) -> tuple[Tensor, LeaveOneOut]:
+    def head(self, kinds: Kinds, activity: str, part: CallPart) -> tuple[Tensor, LeaveOneOut]:
         """The sample's features of some kinds, side by side, and a head on them.
 
         Without features of learners both are kept: they tell whether learners are needed, and are

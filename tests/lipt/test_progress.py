@@ -12,7 +12,7 @@ import torch
 
 import lipt
 from lipt import pretraining
-from lipt.core.call_parts import CallParts, Part
+from lipt.core.call_parts import CallPart, CallParts
 from lipt.trainer import progress as module
 from lipt.trainer.progress import CallProgress, progress_display
 
@@ -94,13 +94,13 @@ def test_every_activity_reaches_its_one_total(
 
 
 def test_parts_that_are_left_out_count_as_done() -> None:
-    parts = CallParts({Part.SAMPLE: 1.0, Part.LEARNERS: 6.0, Part.HEAD: 3.0})
-    parts.advance(Part.SAMPLE, 0.5)
-    parts.advance(Part.SELECTION, 1.0)
+    parts = CallParts({CallPart.SAMPLE: 1.0, CallPart.LEARNERS: 6.0, CallPart.HEAD: 3.0})
+    parts.advance(CallPart.SAMPLE, 0.5)
+    parts.advance(CallPart.SELECTION, 1.0)
     assert parts.share == pytest.approx(0.05)
-    parts.advance(Part.SAMPLE, 0.25)
+    parts.advance(CallPart.SAMPLE, 0.25)
     assert parts.share == pytest.approx(0.05)
-    parts.leave_out(Part.LEARNERS)
+    parts.leave_out(CallPart.LEARNERS)
     assert (parts.share, parts.jumps) == (pytest.approx(0.65), 1)
     parts.leave_out()
     assert (parts.share, parts.jumps) == (1.0, 2)
