@@ -163,7 +163,7 @@ def test_digits_equal_scikit_learn_s_without_importing_it(monkeypatch: pytest.Mo
     expected_NHW = np.rint(loaded.images * 255 / 16).astype(np.uint8)
     assert np.array_equal(digits.images(torch.arange(1797))[:, 0].numpy(), expected_NHW)
     assert np.array_equal(digits.labels_N.numpy(), loaded.target)
-    script = "import sys; from lipt.data import open_dataset; open_dataset('digits'); "
+    script = "import sys; from lipt.data.loading import open_dataset; open_dataset('digits'); "
     script += "print({'sklearn', 'scipy', 'pandas'} & set(sys.modules))"
     assert subprocess.check_output([sys.executable, "-c", script], timeout=60) == b"set()\n"
     monkeypatch.setitem(sys.modules, "sklearn", None)
