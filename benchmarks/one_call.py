@@ -23,7 +23,7 @@ import lipt
 from benchmarks.choice_price import epoch_seconds
 from benchmarks.photos import write_photos
 from lipt.data.loading import open_data
-from lipt.pretraining import default_model
+from lipt.models.registry import default_model
 
 _FRACTION = 0.1
 

@@ -34,6 +34,8 @@ from lipt.coordinator.storage import StateStorage, open_accounts
 from lipt.coordinator.subsets import Answers
 from lipt.core.pretraining.evaluation import batch_size_for
 from lipt.core.proxies.features import backbone_identity
+from lipt.data.inputs.specs import ImageSpec, InputSpec
+from lipt.models.registry import default_model
 
 logger = logging.getLogger(__name__)
 _REPORT_EVERY_SECONDS = 5.0
@@ -78,6 +80,7 @@ class App:
         logger.info("opening %s%s", source, f" and the backbone {backbone}" if backbone else "")
         self._backbone = backbone and await asyncio.to_thread(backbone_identity, backbone)
         self.data = await self.compute.run(DescribeData(), logging_progress(clock=monotonic))
+        self.settings = with_fitting_model(self.settings, self.data.inputs)
         self.compute.open_light(self.data)
         await self.store.load()
         hold_runs_of_other_data(self.store, self.data, self.events)
@@ -167,6 +170,14 @@ class App:
             steady_clock=monotonic,
         )
         _begin(self._stack, self.storage.run(), "collection")
+
+
+def with_fitting_model(settings: CoordinatorSettings, inputs: InputSpec) -> CoordinatorSettings:
+    """Replace the default model, which takes images, by one for the data, unless it was named."""
+    if "model" in settings.run.model_fields_set or isinstance(inputs, ImageSpec):
+        return settings
+    run = settings.run.model_copy(update={"model": default_model(inputs)})
+    return settings.model_copy(update={"run": run})
 
 
 def _begin(stack: AsyncExitStack, work: Coroutine[Any, Any, None], name: str) -> None:

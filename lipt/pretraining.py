@@ -43,10 +43,11 @@ from lipt.core.stages.evidence import training_passes
 from lipt.core.stages.question import NeededTraining, Sources, SubsetQuery, training_for
 from lipt.core.workspace import InMemory
 from lipt.data.dataset import Dataset
-from lipt.data.inputs.specs import ImageSpec, InputSpec, standardized_columns
+from lipt.data.inputs.specs import standardized_columns
 from lipt.data.loading import open_data, open_set
 from lipt.models.head import HEAD
 from lipt.models.own import copy_of, in_float32_if_needed
+from lipt.models.registry import default_model
 from lipt.trainer.arguments import checked
 from lipt.trainer.client.sources import Features, features_source, option_text
 from lipt.trainer.diagnosis.diagnosis import Diagnosis, read_diagnosis
@@ -54,24 +55,9 @@ from lipt.trainer.progress import CallProgress, Show, progress_display
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import DEFAULT_FRACTION, CostsView, ProgressView
 
-_SMALL_IMAGE = 64
 MODULE = "lipt.pretraining"
 
 open_dataset = checked(computed(open_data))
-
-
-def default_model(inputs: InputSpec) -> str:
-    """Return the built-in model for a kind of example.
-
-    `resnet8` for images, `torchvision:resnet18` above 64 pixels a side, `text:tiny` for token
-    sequences, `mlp` for other columns.
-    """
-    if isinstance(inputs, ImageSpec):
-        large = max(inputs.height, inputs.width) > _SMALL_IMAGE
-        return "torchvision:resnet18" if large else "resnet8"
-    (first, *others) = inputs.columns
-    words = not others and len(first.shape) == 1 and first.num_values > 0
-    return "text:tiny" if words else "mlp"
 
 
 _numbers = itertools.count(1)

@@ -40,8 +40,24 @@ _OF_INPUTS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
 )
 _BUILT_IN = (*_OF_IMAGES, *_OF_INPUTS)
 
+# A side in pixels; larger images have a model of their own.
+_SMALL_IMAGE = 64
 # In values; constructors compute with smaller tensors.
 _LARGE = 2**12
+
+
+def default_model(inputs: InputSpec) -> str:
+    """Return the built-in model for a kind of example.
+
+    `resnet8` for images, `torchvision:resnet18` above 64 pixels a side, `text:tiny` for token
+    sequences, `mlp` for other columns.
+    """
+    if isinstance(inputs, ImageSpec):
+        large = max(inputs.height, inputs.width) > _SMALL_IMAGE
+        return "torchvision:resnet18" if large else "resnet8"
+    (first, *others) = inputs.columns
+    words = not others and len(first.shape) == 1 and first.num_values > 0
+    return "text:tiny" if words else "mlp"
 
 
 def build_model(

@@ -24,7 +24,8 @@ from lipt.common.config.run_config import merge
 from lipt.common.config.settings import load_settings
 from lipt.common.imports import modules_of
 from lipt.coordinator.settings import CoordinatorSettings
-from lipt.pretraining import default_model, open_dataset
+from lipt.models.registry import default_model
+from lipt.pretraining import open_dataset
 from lipt.trainer.client.client import Client
 from lipt.trainer.views import RunView
 from tests.embedded import Check, EmbeddedCoordinator, worker_thread

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from lipt.common.blobs.store import BlobStore
+from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import (
     ConfigError,
     DataError,
@@ -18,7 +19,7 @@ from lipt.common.errors import (
 )
 from lipt.common.observability.metrics import Gauge
 from lipt.common.states import LearnerState, RunState
-from lipt.coordinator.app import logging_progress
+from lipt.coordinator.app import logging_progress, with_fitting_model
 from lipt.coordinator.compute.jobs.pretraining import DescribeData
 from lipt.coordinator.compute.jobs.selection import Diagnosed, DiagnoseData
 from lipt.coordinator.compute.messages import JobOptions, Progressed
@@ -39,6 +40,7 @@ from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.subsets import DiagnosisQuery
 from lipt.core.stages.question import SubsetQuery
+from lipt.data.inputs.specs import Column, ColumnsSpec, ColumnType, ImageSpec
 from lipt.v1 import config_pb2
 from tests.clock import Clock
 from tests.coordinator.fakes import (
@@ -145,6 +147,16 @@ async def test_a_failed_start_releases_the_state_directory(
     assert compute.stopped
     async with opened(make_settings(tmp_path)) as app:
         assert app.store.runs() == ()
+
+
+def test_data_other_than_images_has_a_default_model_of_its_own(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path)
+    unset = settings.model_copy(update={"run": RunConfig()})
+    table = ColumnsSpec((Column("x", ColumnType.FLOAT32, (3,)),))
+    assert with_fitting_model(unset, table).run.model == "mlp"
+    assert with_fitting_model(unset, ImageSpec(1, 8, 8)) == unset
+    named = settings.model_copy(update={"run": RunConfig(model="linear", seed=3)})
+    assert with_fitting_model(named, table) == named
 
 
 def test_progress_is_logged_every_few_seconds(caplog: pytest.LogCaptureFixture) -> None:

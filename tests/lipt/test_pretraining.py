@@ -39,9 +39,9 @@ from lipt.data.loading import open_dataset
 from lipt.data.shard import pack_shard
 from lipt.models.encodings import encode_weights
 from lipt.models.footprint import ModelFigures
-from lipt.models.registry import build_model
+from lipt.models.registry import build_model, default_model
 from lipt.plan import Estimate, Stage, count_subset, estimate, lines_of
-from lipt.pretraining import Pretrained, default_model
+from lipt.pretraining import Pretrained
 from lipt.trainer.formatting import to_jsonable
 from lipt.trainer.subsets.subset import Subset
 from tests import processes
