@@ -248,7 +248,7 @@ def trained_norm(weights: Mapping[str, Tensor]) -> float:
 
 
 def _require_density(weights: Mapping[str, Tensor], density: float) -> None:
-    # Tensors that pruning may change: see lipt.core.pretraining.learner.
+    # Tensors that pruning may change: see lipt.core.pretraining.pruning.
     prunable = [item for item in weights.values() if item.is_floating_point() and item.ndim >= 2]
     total = sum(item.numel() for item in prunable)
     kept = sum(int(torch.count_nonzero(item)) for item in prunable)

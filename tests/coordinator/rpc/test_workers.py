@@ -65,10 +65,12 @@ class Bench:
         )
         self.worker_id = ""
 
-    async def begin(self, run: RunRecord) -> None:
+    async def begin(
+        self, run: RunRecord, pruning_method: PruningMethod = PruningMethod.NONE
+    ) -> None:
         learners = LearnersConfig(num_learners=3, num_steps=10, num_snapshots=2, max_attempts=1)
         initial = self.blobs.put_bytes(pack(THETA))
-        pruning = PruningConfig(method=PruningMethod.NONE)
+        pruning = PruningConfig(method=pruning_method)
         config = RunConfig(model="resnet8", learners=learners, pruning=pruning)
         await self.store.add(run.changed(config=config, initial_weights=initial))
         registered = await self.service.Register(
@@ -155,6 +157,19 @@ async def test_learner_without_its_snapshots_is_refused_and_the_attempt_counted(
         await bench.commit(bench.put(1, 2, 3, 4), snapshots)
     assert bench.learner.state is LearnerState.FAILED
     assert bench.learner.snapshots == ()
+
+
+async def test_a_learner_of_another_density_than_its_assignment_s_is_refused(
+    tmp_path: Path, database: Database
+) -> None:
+    bench = Bench(tmp_path, database)
+    await bench.begin(made_up_run(), PruningMethod.MAGNITUDE)
+    # One of four weights is kept; 0.9 keeps three or four.
+    assert bench.learner.density == 0.9
+    snapshots = [bench.put(0, 0, 0, 1), bench.put(1, 2, 3, 4)]
+    with pytest.raises(LearnerRejectedError, match="density"):
+        await bench.commit(bench.put(0, 0, 0, 4), snapshots)
+    assert bench.learner.state is LearnerState.FAILED
 
 
 @pytest.mark.parametrize(
