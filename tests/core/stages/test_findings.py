@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from lipt.core.stages.choice import class_shift
+from lipt.core.stages.findings import class_shift
 
 
 def data_of(*counts: int) -> Any:

@@ -1,0 +1,161 @@
+"""Findings of a choice as sentences for people: what was changed, and by which proxy and learners.
+
+Shapes: K chosen examples, C classes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from lipt.core.proxies.proxy import MAX_SAMPLE, FeatureKind
+from lipt.core.selection.strategy import Need
+from lipt.core.stages.evidence import Unneeded
+from lipt.core.stages.question import PROXY_NEEDS, TRAINED_FEATURES, Question
+from lipt.data.dataset import Dataset
+
+Facts = Mapping[str, Any]
+# A class whose share is moved by at least this factor is named.
+_MOVED = 1.5
+
+
+def class_shift(dataset: Dataset, labels_K: Tensor) -> tuple[dict[str, Any], list[str]]:
+    """Shares of the classes in data and subset, weights that undo the difference, and a sentence.
+
+    The sentence names the class that is moved most, if any is.
+    """
+    num_classes = len(dataset.class_names)
+    counts_C = dataset.labels_N.bincount(minlength=num_classes).double()
+    data_C = counts_C / counts_C.sum()
+    subset_C = labels_K.bincount(minlength=num_classes).double() / len(labels_K)
+    # Absent classes weigh nothing.
+    weights_C = (data_C / subset_C.clamp(min=1e-30)).where(subset_C > 0, 0.0)
+    shares = {
+        "data": data_C.tolist(),
+        "subset": subset_C.tolist(),
+        "weights_that_undo": weights_C.tolist(),
+    }
+    moved_C = (subset_C.clamp(min=1e-30) / data_C.clamp(min=1e-30)).log().abs()
+    moved_C = moved_C.where((counts_C > 0) & (subset_C > 0), 0.0)
+    most = int(moved_C.argmax())
+    if float(moved_C[most]) < math.log(_MOVED):
+        return shares, []
+    name, before, after = dataset.class_names[most], data_C[most], subset_C[most]
+    sentence = f"balanced: class {name} is {before:.1%} of the data and {after:.1%} of the subset"
+    kept = "balanced=False or --no-balanced keeps its share"
+    return shares, [f"{sentence}; {kept}, and `class_shares` in the manifest has weights"]
+
+
+@dataclass(frozen=True)
+class ChoiceInputs:
+    """Inputs of a choice: needs met by a model with its own head, and features of ridge heads."""
+
+    proxy: Facts | None
+    of_model: frozenset[Need]
+    used: frozenset[FeatureKind]
+    tried: frozenset[FeatureKind]
+
+
+def inputs_of(question: Question, proxy: Facts | None, heads: Sequence[Facts]) -> ChoiceInputs:
+    needs = question.needs
+    looks = needs & ({Need.SIGNALS, Need.VALIDATION} if has_own_features(question) else PROXY_NEEDS)
+    of_model = needs & {Need.DYNAMICS, Need.GRADIENT_NORMS}
+    if proxy is None and not question.unlabelled:
+        of_model |= looks
+    tried = [one for head in heads for one in head.get("tried", ())]
+    return ChoiceInputs(proxy, of_model, _kinds_of(heads), _kinds_of(tried))
+
+
+def _kinds_of(heads: Sequence[Facts]) -> frozenset[FeatureKind]:
+    return frozenset(kind for head in heads for kind in head["features"])
+
+
+def has_own_features(question: Question) -> bool:
+    return question.features is not None or Need.PAIRED_FEATURES in question.needs
+
+
+def input_sentences(
+    question: Question,
+    inputs: ChoiceInputs,
+    heads: Sequence[Facts],
+    *,
+    is_random: bool | None,
+    num_examples: int,
+) -> list[str]:
+    """Sentences on the head, on the learners, and on whether seed and model can matter."""
+    needs, of_model = question.needs, inputs.of_model
+    unneeded = next((head["unneeded"] for head in heads if "unneeded" in head), None)
+    learners = _learners_sentence(question, inputs, unneeded)
+    # Heads of more examples choose their penalty on a drawn sample.
+    drawn = any(head["drawn"] or num_examples > MAX_SAMPLE for head in heads)
+    if of_model or (inputs.used | inputs.tried).intersection(TRAINED_FEATURES):
+        mattered = "another seed or model may give another subset"
+    elif is_random or drawn or Need.VALIDATION in needs:
+        mattered = "another seed may give another subset; no model was used"
+    else:
+        mattered = "any seed and model give this subset"
+    if not needs and question.teacher is None:
+        return [mattered]
+    by = "the request's own features" if has_own_features(question) else "no features"
+    if of_model:
+        by = "a model with its own head"
+    if Need.DYNAMICS in needs:
+        by = "outputs of the learners in training"
+    return [_proxy_sentence(inputs.proxy, by), learners, mattered]
+
+
+def _proxy_sentence(head: Facts | None, by: str) -> str:
+    if head is None:
+        return f"judged by {by}"
+    features = "+".join(head["features"])
+    if "accuracy" not in head:
+        return f"judged by features ({features}) without any label"
+    seen = "" if "probabilities" in head else " that it has not seen"
+    score = f"right on {head['accuracy']:.1%} of the labels{seen}"
+    if "chance" in head:
+        score += f", as a mean over classes; chance is {head['chance']:.1%}"
+    if "score" in head:
+        score = f"with {head['score']} {head['accuracy']:.3g} on examples that it has not seen"
+    if "probabilities" in head:
+        return f"judged by pred_probs, {score}; compared by {features}"
+    return f"judged by a ridge head on {features}, {score}"
+
+
+def alpha_sentence(soft: Facts) -> str:
+    features = "+".join(soft["features"])
+    of_all = "pred_probs are" if soft["probabilities"] else f"the head of all ({features}) is"
+    text = (
+        f"recommended alpha {soft['recommended_alpha']:.2g}: of the labels not chosen, {of_all} "
+        f"right on {soft['accuracy_on_others']:.1%}, a head of the chosen alone on "
+        f"{soft['accuracy_of_chosen_alone']:.1%}"
+    )
+    if soft["suspected"]:
+        text += f"; {soft['suspected']:.1%} of the chosen labels look wrong"
+    if soft["trust"] < 1:
+        text += "; lowered, as a model trained on so many examples probably knows better"
+    return text
+
+
+def _learners_sentence(question: Question, inputs: ChoiceInputs, unneeded: Unneeded | None) -> str:
+    reasons = {
+        Unneeded.PRICE: "no learner is needed: their features cannot gain what training costs here",
+        Unneeded.PLAN: "no learner is needed: the choice is random whatever they find",
+        Unneeded.PROBABILITIES: "no learner is needed: pred_probs were given",
+    }
+    if unneeded is not None:
+        return reasons[unneeded]
+    count, merged = question.num_learners, question.num_merged
+    needs_each = FeatureKind.LEARNERS in inputs.used or Need.DYNAMICS in question.needs
+    if count and needs_each:
+        return f"{count} learner{'' if count == 1 else 's'} took part"
+    if merged and (inputs.of_model or FeatureKind.SOUP in inputs.used):
+        return f"{merged} learner{'' if merged == 1 else 's'} took part, merged into theta_p"
+    if FeatureKind.LEARNERS in inputs.tried:
+        return f"no learner was used; {count} were tried"
+    return "no learner was used" + (
+        "; theta_p was tried" if FeatureKind.SOUP in inputs.tried else ""
+    )
