@@ -53,7 +53,8 @@ from lipt.data.sources.rows import (
     require_no_probabilities,
 )
 from lipt.data.sources.storage import Stamp, split_query
-from lipt.data.sources.tables import hashing_tokenizer, standardized_column, text_columns
+from lipt.data.sources.tables import standardized_column
+from lipt.data.sources.texts import hashing_tokenizer, text_columns
 from lipt.data.targets.values import label_values, number_values
 
 _TABLES = {"breast_cancer": "breast_cancer.csv", "wine": "wine_data.csv"}

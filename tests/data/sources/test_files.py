@@ -16,7 +16,7 @@ from lipt.data.inputs.specs import Column, ColumnType
 from lipt.data.loading import open_dataset
 from lipt.data.sources.files import FILE_NAME, bundled_rows, features_rows, read_distilled
 from lipt.data.sources.rows import ColumnRows
-from lipt.data.sources.tables import hashing_tokenizer
+from lipt.data.sources.texts import hashing_tokenizer
 
 X = torch.arange(6, dtype=torch.float16).view(3, 2)
 Y = torch.tensor([0, 2, 0], dtype=torch.uint8)

@@ -14,12 +14,7 @@ from lipt.common.errors import DataError
 from lipt.data.loading import open_data, open_dataset
 from lipt.data.sources import storage
 from lipt.data.sources.rows import fingerprint, sampled_rows
-from lipt.data.sources.tables import (
-    Tokenizer,
-    file_tokenizer,
-    hashing_tokenizer,
-    text_columns,
-)
+from lipt.data.sources.texts import Tokenizer, file_tokenizer, hashing_tokenizer, text_columns
 
 LABELS_N = torch.arange(300) % 3
 

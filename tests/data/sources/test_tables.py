@@ -29,13 +29,8 @@ from lipt.data.sources.table_files import (
     ParquetTable,
     RowGroups,
 )
-from lipt.data.sources.tables import (
-    bucket_of,
-    read_categories,
-    read_labels,
-    read_numbers,
-    table_rows,
-)
+from lipt.data.sources.tables import read_categories, read_labels, read_numbers, table_rows
+from lipt.data.sources.texts import bucket_of
 
 Write = Callable[..., Path]
 PEOPLE = "name,age,city,label\nann,30,x,yes\nbob,,y,no\ncid,50,x,yes\n"
