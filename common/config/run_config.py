@@ -227,8 +227,7 @@ class RunConfig(SettingsGroup):
 
     model: str = "resnet18"
     """The model: `resnet8` (for CPUs), `resnet18`, `wrn28_10` or `torchvision:NAME` for images,
-    `mlp`, `linear` or `text:tiny` for other data, or `package.module:factory`. Unless it is set,
-    data other than images takes `text:tiny` for token sequences, else `mlp`."""
+    `mlp` (then the default), `linear`, `text:tiny` for other data, or `package.module:factory`."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Everything random is drawn from it: on one kind of device one seed gives one soup and one
     subset, whatever the workers do."""
