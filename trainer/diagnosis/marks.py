@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
@@ -23,14 +22,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 from torch.utils import data as torch_data
 
-from lipt.common.errors import ConfigError, MarksError, SubsetError
+from lipt.common.errors import ConfigError, MarksError
 from lipt.data.dataset import Dataset
 from lipt.data.loading import open_data
 from lipt.data.sources.map_style import describe
 from lipt.data.targets.kinds import TargetKind
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.diagnosis.findings import Count
-from lipt.trainer.subsets.data import MapStyle, require_same_data, row_numbers, rows_of
+from lipt.trainer.subsets.data import MapStyle, has_fingerprint, row_numbers, rows_of
 
 
 class Mark(BaseModel):
@@ -192,15 +191,8 @@ def _require_same_data(
     what: str, fingerprint: str, rows: Any, dataset: Dataset, target: str | None
 ) -> None:
     """MarksError for other data; image files of a map-style data set may be the diagnosed ones."""
-    if fingerprint == dataset.fingerprint:
-        return
-    diagnosed = SimpleNamespace(
-        fingerprint=fingerprint, indices=(), recorded=lambda _, key: {"target": target}.get(key)
-    )
-    try:
-        require_same_data(rows, diagnosed, check=True)
-    except SubsetError as error:
+    if fingerprint != dataset.fingerprint and not has_fingerprint(rows, fingerprint, target)[0]:
         raise MarksError(
             f"{what} belongs to data with fingerprint {fingerprint:.12}, and {dataset.source} has "
             f"{dataset.fingerprint:.12}. Give the diagnosed data."
-        ) from error
+        )

@@ -126,23 +126,31 @@ def require_same_data(dataset: Any, subset: Any, *, check: bool) -> None:
         )
     if not check:
         return
-    expected, kind, found, problem = subset.fingerprint, type(dataset).__name__, list[str](), ""
-    for candidate in _candidates(dataset, _target_of(subset)):
+    is_same, why = has_fingerprint(dataset, subset.fingerprint, _target_of(subset))
+    if not is_same:
+        raise SubsetError(
+            f"the subset belongs to data with fingerprint {subset.fingerprint}, but {why}. Give "
+            "the data that it was chosen from, or check=False if it is that data, in the same "
+            "order."
+        )
+
+
+@computed
+def has_fingerprint(dataset: Any, fingerprint: str, target: str | None) -> tuple[bool, str]:
+    """Whether a data set has this fingerprint, of 64 rows or all, and which it has instead."""
+    kind, found, problem = type(dataset).__name__, list[str](), ""
+    for candidate in _candidates(dataset, target):
         try:
             computed = candidate()
         except _UNREADABLE as error:
             problem = problem or str(error).rstrip(".") or type(error).__name__
             continue
-        if computed == expected:
-            return
+        if computed == fingerprint:
+            return True, ""
         found.append(computed)
-    why = f"that of this {kind} cannot be computed ({problem})"
     if found:
-        why = f"this {kind} has {' or '.join(dict.fromkeys(found))}"
-    raise SubsetError(
-        f"the subset belongs to data with fingerprint {expected}, but {why}. Give the data that "
-        "it was chosen from, or check=False if it is that data, in the same order."
-    )
+        return False, f"this {kind} has {' or '.join(dict.fromkeys(found))}"
+    return False, f"that of this {kind} cannot be computed ({problem})"
 
 
 def _candidates(dataset: Any, target: str | None) -> Iterator[Callable[[], str]]:
