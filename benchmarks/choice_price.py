@@ -23,7 +23,6 @@ from torch.nn import functional
 
 import lipt
 from lipt.core.pipeline import choose, pretrain
-from lipt.core.stages.question import SubsetQuery
 from lipt.core.workspace import InMemory
 from lipt.data.dataset import Dataset
 from lipt.data.loading import open_dataset
@@ -81,10 +80,9 @@ def priced(data: Dataset, learners: Mapping[str, int], *, soft: bool) -> dict[st
     trained = pretrain(workspace, run.config)
     parts("theta_p")
     parts.seconds.clear()
-    query = SubsetQuery("", "auto", 0.1, None, None, {}, None, soft_labels=soft)
-    _, chosen = choose(trained, query)
+    chosen = choose(trained, run.resolve("auto", 0.1, soft_labels=soft))
     parts("soft labels" if soft else "selecting")
-    print(*chosen.selection.findings["words"], sep="; ")
+    print(*chosen.manifest["findings"]["words"], sep="; ")
     return {"training epoch": epoch, **parts.seconds, "choice": sum(parts.seconds.values())}
 
 

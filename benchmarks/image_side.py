@@ -26,11 +26,11 @@ from benchmarks.json_lines import append, read
 from benchmarks.photos import jpeg, write_photos
 from lipt.common.config.run_config import RunConfig
 from lipt.common.config.values import validate
+from lipt.common.requests import Proxy
 from lipt.core.proxies import untrained
 from lipt.core.proxies.features import LITE0, load_backbone
-from lipt.core.proxies.proxy import Proxy
 from lipt.core.stages.proxy import proxied_signals
-from lipt.core.stages.question import Sources
+from lipt.core.stages.request import Sources
 from lipt.core.workspace import InMemory
 from lipt.data.images.formats import fit_pixels
 from lipt.data.loading import open_dataset

@@ -18,12 +18,12 @@ import torch
 
 import lipt
 from benchmarks.json_lines import append, read
+from lipt.common.requests import Proxy
 from lipt.common.tensor_files import pack
 from lipt.core.pipeline import model_inputs
 from lipt.core.pretraining.evaluation import Evaluator
-from lipt.core.proxies.proxy import Proxy
 from lipt.core.stages.proxy import proxied_signals
-from lipt.core.stages.question import Sources
+from lipt.core.stages.request import Sources
 from lipt.data.dataset import Dataset
 from lipt.data.loading import open_dataset
 from tests.golden.datasets import cifar10_folder

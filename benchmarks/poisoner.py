@@ -34,6 +34,7 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.computation import computation
 from lipt.common.config.run_config import LearnersConfig, RunConfig, SoupConfig, SoupMethod
 from lipt.common.config.settings import load_settings
+from lipt.common.requests import Budget, Proxy, SubsetRequest
 from lipt.common.states import LearnerState, RunState
 from lipt.common.subsets import unpack
 from lipt.common.tensor_files import specs_of
@@ -50,7 +51,7 @@ from lipt.coordinator.runs.transitions import LearnerResult, done, with_result
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from lipt.core.pretraining.learner import train_learner
-from lipt.core.stages.question import SubsetQuery, question_of
+from lipt.core.stages.request import resolve, sources_of
 from lipt.core.tasks import LearnerTask
 from lipt.data.inputs.model_input import images_in, to_model_input
 from lipt.data.inputs.specs import call_model
@@ -277,18 +278,15 @@ class Bench:
             return call_model(model, inputs_N).argmax(dim=1)
 
     def _subset(self, run: RunRecord, strategy: str, proxy: str) -> frozenset[int]:
-        query = SubsetQuery(
-            run=run.run_id,
-            strategy=strategy,
-            fraction=FRACTION,
-            budget=None,
-            balanced=None,
-            options={},
-            weights=None,
-            proxy=proxy,
+        dataset = self.context.dataset
+        request = resolve(
+            SubsetRequest(strategy=strategy, budget=Budget(FRACTION), proxy=Proxy.parse(proxy)),
+            run.config,
+            num_examples=len(dataset),
+            inputs=dataset.inputs,
+            kind=dataset.target.kind,
         )
-        question = question_of(run.outcome, query, len(self.context.dataset), backbone=None)
-        job = SelectSubset(**vars(question))
+        job = SelectSubset(request, sources_of(run.outcome, request))
         selected = job.run(self.context)
         content = self.context.blobs.read_bytes(selected.blob)
         return frozenset(unpack(content, selected.num_examples).indices_K.tolist())

@@ -1,4 +1,4 @@
-"""Subsets: budgets, digests and files of chosen examples.
+"""Subsets: digests and files of chosen examples.
 
 Digest: SHA-256 of all indices as little-endian int64, ascending, then their weights as
 little-endian float32, then any soft labels as little-endian float16, row by row. It does not depend
@@ -18,14 +18,13 @@ import hashlib
 import io
 import zlib
 from dataclasses import dataclass
-from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from numpy.typing import NDArray
 
-from lipt.common.errors import BudgetError, InvalidRequestError, SubsetError
+from lipt.common.errors import InvalidRequestError, SubsetError
 
 _EXAMPLE_BYTES = 12
 _SOFT_BYTES = 2
@@ -53,36 +52,6 @@ class Examples:
     @property
     def digest(self) -> str:
         return subset_digest(self.indices_K, self.weights_K, self.soft_labels_KC)
-
-
-def budget_from_fraction(fraction: float, num_examples: int) -> int:
-    """The budget of a fraction's decimal digits, half an example rounded up: 0.145 of 100 is 15."""
-    if not 0.0 < fraction <= 1.0:
-        raise BudgetError(f"fraction {fraction} is outside (0, 1]. Choose a share, such as 0.1.")
-    budget = int((Decimal(str(fraction)) * num_examples).to_integral_value(ROUND_HALF_UP))
-    if not budget:
-        least = f"{0.5 / num_examples:.3g}"
-        raise BudgetError(
-            f"fraction {fraction} of {num_examples} examples keeps none. Choose at least {least}."
-        )
-    return budget
-
-
-def require_budget(budget: int, num_examples: int) -> None:
-    if not 1 <= budget <= num_examples:
-        raise BudgetError(f"budget {budget} is outside 1..{num_examples}. Choose one within.")
-
-
-def resolve_budget(*, fraction: float | None, budget: int | None, num_examples: int) -> int:
-    if fraction is not None and budget is None:
-        return budget_from_fraction(fraction, num_examples)
-    if budget is None or fraction is not None:
-        raise BudgetError(
-            f"fraction {fraction} and budget {budget}: exactly one is needed. Give a fraction in "
-            "(0, 1] or a budget."
-        )
-    require_budget(budget, num_examples)
-    return budget
 
 
 def subset_digest(

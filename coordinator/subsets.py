@@ -21,6 +21,7 @@ from lipt.common.observability.logs import log_about
 from lipt.common.observability.metrics import Meters
 from lipt.common.observability.tracing import span
 from lipt.common.process.devices import versions
+from lipt.common.requests import FeatureKind, Proxy, SubsetRequest
 from lipt.common.states import RunState
 from lipt.common.subsets import Examples, unpack
 from lipt.coordinator.compute.context import DataDescription
@@ -38,15 +39,14 @@ from lipt.coordinator.runs.availability import find_named, find_ready, not_ready
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import DiagnosisRecord, RunRecord, SubsetRecord
-from lipt.core.proxies.proxy import FeatureKind, Proxy
 from lipt.core.selection.select import find_strategy
-from lipt.core.stages.question import (
+from lipt.core.stages.request import (
     NeededTraining,
+    ResolvedRequest,
     Sources,
-    SubsetQuery,
     initial_for,
-    question_of,
-    training_for,
+    resolve,
+    sources_of,
 )
 from lipt.data.inputs.specs import standardized_columns
 
@@ -132,14 +132,6 @@ class DiagnosisQuery:
     features: BlobName | None = None
 
 
-@dataclass(frozen=True)
-class Answer:
-    """A subset, and whether it is the query's previous one, which is still valid."""
-
-    subset: SubsetRecord
-    kept: bool = False
-
-
 @dataclass(eq=False)
 class Answers:
     """The answers of one coordinator."""
@@ -160,29 +152,39 @@ class Answers:
         self._flights = SingleFlight()
         self._distrusted: set[str] = set()
 
-    async def subset(self, query: SubsetQuery, on_progress: OnProgress, caller: str) -> Answer:
+    async def subset(
+        self, request: SubsetRequest, on_progress: OnProgress, caller: str
+    ) -> tuple[SubsetRecord, bool]:
+        """A subset, and whether it is the request's previous one, which is still valid."""
         callers = _always(caller)
-        with self._holding(query.weights, query.features):
-            run = find_named(self.store, query.run)
+        with self._holding(request.weights, request.features):
+            run = find_named(self.store, request.run)
             log_about(run=run.run_id)
             held = self.store.held(run.run_id)
-            num_examples = run.num_examples if held else self.data.num_examples
-            waits = training_for(query, num_examples) is NeededTraining.LEARNERS
+            resolved = resolve(
+                request,
+                run.config,
+                num_examples=run.num_examples if held else self.data.num_examples,
+                inputs=self.data.inputs,
+                kind=self.data.target.kind,
+                max_warm_up_epochs=self.max_warm_up_epochs,
+            )
+            waits = resolved.training is NeededTraining.LEARNERS
             if run.state is not RunState.READY if waits else run.initial_weights is None:
                 raise not_ready(self.store, run)
-            key, job = self._job(run, query, num_examples)
-            previous = None if held else await self._find_previous(run, query, num_examples)
+            key, job = self._job(run, resolved)
+            previous = None if held else await self._find_previous(run, request, resolved)
             if previous is not None and await self._still_serves(
                 run, job, *previous, on_progress, callers
             ):
-                return Answer(previous[0], kept=True)
+                return previous[0], True
 
             async def select(report: OnProgress, waiting: Callers) -> SubsetRecord:
                 if held:
                     raise OtherDataError(held)
                 return await self._select(key, run, job, report, waiting)
 
-            return Answer(await self._once(SubsetRecord, key, select, on_progress, callers))
+            return await self._once(SubsetRecord, key, select, on_progress, callers), False
 
     async def diagnosis(
         self, query: DiagnosisQuery, on_progress: OnProgress, caller: str
@@ -283,31 +285,24 @@ class Answers:
         # They may be read much later, and must not expire meanwhile.
         return self.blobs.expiry.holding(*(blob.sha256 for blob in uploaded if blob))
 
-    def _job(
-        self, run: RunRecord, query: SubsetQuery, num_examples: int
-    ) -> tuple[str, SelectSubset]:
-        question = question_of(
-            run.outcome,
-            query,
-            num_examples,
-            backbone=self.backbone,
-            kind=self.data.target.kind,
-            max_warm_up_epochs=self.max_warm_up_epochs,
-        )
-        revision = find_strategy(question.strategy).revision
-        return request_key(question, run, revision=revision), SelectSubset(**vars(question))
+    def _job(self, run: RunRecord, request: ResolvedRequest) -> tuple[str, SelectSubset]:
+        sources = sources_of(run.outcome, request, backbone=self.backbone)
+        asked = {name: value for name, value in asdict(request).items() if name not in _IN_SOURCES}
+        revision = find_strategy(request.strategy).revision
+        key = request_key(sources, run, request=asked, revision=revision)
+        return key, SelectSubset(request, sources)
 
     async def _find_previous(
-        self, run: RunRecord, query: SubsetQuery, num_examples: int
+        self, run: RunRecord, request: SubsetRequest, resolved: ResolvedRequest
     ) -> tuple[SubsetRecord, BlobName] | None:
         """The previous subset and its weights, if only the weights differ."""
-        rechecks = query.previous and query.weights is not None
-        if not rechecks or not find_strategy(query.strategy).rechecks:
+        rechecks = request.previous and request.weights is not None
+        if not rechecks or not find_strategy(request.strategy).rechecks:
             return None
-        for subset in await self.database.find_subsets(run.run_id, query.previous):
+        for subset in await self.database.find_subsets(run.run_id, request.previous):
             with contextlib.suppress(UnknownBlobError):
                 weights = await asyncio.to_thread(self.blobs.find, subset.weights_sha256)
-                key, _ = self._job(run, replace(query, weights=weights), num_examples)
+                key, _ = self._job(run, replace(resolved, weights=weights))
                 if key == subset.key:
                     await asyncio.to_thread(self.blobs.use, weights)
                     return subset, weights
@@ -322,10 +317,11 @@ class Answers:
         on_progress: OnProgress,
         callers: Callers,
     ) -> bool:
-        recheck = RecheckSubset(job.config, job.inputs, anchor=anchor, weights=job.weights)
+        inputs, weights = job.sources.model
+        recheck = RecheckSubset(run.config, inputs, anchor=anchor, weights=weights)
         with self.blobs.expiry.holding(anchor.sha256):
             checked = await self._flights.run(
-                f"recheck {previous.key} {job.weights.sha256}",
+                f"recheck {previous.key} {weights.sha256}",
                 lambda report, waiting: self.compute.run(
                     recheck, report, _job_options(run, waiting)
                 ),
@@ -337,14 +333,15 @@ class Answers:
     async def _select(
         self, key: str, run: RunRecord, job: SelectSubset, report: OnProgress, callers: Callers
     ) -> SubsetRecord:
-        started = monotonic()
+        started, request, sources = monotonic(), job.request, job.sources
+        weights = sources.model[1]
         options = replace(_job_options(run, callers), light=job.is_light)
         # A span in the caller's trace, linked to the run's.
         with span("selection", link=run.traceparent, run_id=run.run_id) as selection:
-            selection.note(run_name=run.name, strategy=job.strategy, budget=job.budget)
-            if job.weights == run.pretrained_weights:
-                await self._restore(run, job.weights, report, callers)
-            await self._restore(run, job.initial, report, callers)
+            selection.note(run_name=run.name, strategy=request.strategy, budget=request.budget)
+            if weights == run.pretrained_weights:
+                await self._restore(run, weights, report, callers)
+            await self._restore(run, sources.initial, report, callers)
             while True:
                 selected = await self.compute.run(job, report, options)
                 # Otherwise it had begun on kept signals that were removed since.
@@ -353,18 +350,18 @@ class Answers:
             selection.note(num_examples=selected.num_examples, digest=selected.digest)
         # Warm-up time is counted apart: a warm-up serves all later selections.
         seconds = monotonic() - started - selected.spent_warm_up_seconds
-        self.meters.observe(SELECTION, seconds, job.strategy)
+        self.meters.observe(SELECTION, seconds, request.strategy)
         subset = SubsetRecord(
             key=key,
             run_id=run.run_id,
-            strategy=job.strategy,
+            strategy=request.strategy,
             num_examples=selected.num_examples,
             num_classes=selected.num_classes,
-            balanced=job.balanced,
+            balanced=request.balanced,
             fingerprint=run.fingerprint,
             digest=selected.digest,
-            weights_sha256=job.weights.sha256,
-            manifest=manifest_of(run, job, selected, self.data),
+            weights_sha256=weights.sha256,
+            manifest=manifest_of(run, sources, selected, self.data),
             blob=selected.blob,
             created_at=self.wall_clock(),
         )
@@ -451,11 +448,16 @@ def _always(caller: str) -> Callers:
     return lambda: frozenset({caller})
 
 
-def request_key(question: Sources, run: RunRecord | None, **besides: object) -> str:
+# Parts of a request that its sources, its given options and its needs tell as well.
+_IN_SOURCES = {"weights", "features", "probabilities", "training", "options"}
+
+
+def request_key(sources: Sources, run: RunRecord | None, **besides: object) -> str:
     """An answer's key: a hash of exactly its dependencies; `besides` are further ones, as JSON."""
-    request = {name: value for name, value in asdict(question).items() if name != "config"}
-    depends_on = {"question": request, "run": run and run.run_id, **besides}
-    return hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
+    found = {name: value for name, value in asdict(sources).items() if name != "config"}
+    depends_on = {"sources": found, "run": run and run.run_id, **besides}
+    content = json.dumps(depends_on, sort_keys=True, default=sorted)
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def origin_of(run: RunRecord | None, fingerprint: str, data: DataDescription) -> dict[str, Any]:
@@ -467,7 +469,7 @@ def origin_of(run: RunRecord | None, fingerprint: str, data: DataDescription) ->
 
 
 def manifest_of(
-    run: RunRecord, job: SelectSubset, selected: StoredSubset, data: DataDescription
+    run: RunRecord, sources: Sources, selected: StoredSubset, data: DataDescription
 ) -> dict[str, object]:
     # All selections with a warm-up share it, so its seconds stand apart.
     costs = {"selection_seconds": selected.seconds - selected.spent_warm_up_seconds}
@@ -485,7 +487,7 @@ def manifest_of(
             "quarantined": list(data.quarantined),
         },
         **selected.manifest,
-        "weights_sha256": job.weights.sha256,
-        "features_sha256": job.features and job.features.sha256,
+        "weights_sha256": sources.weights and sources.weights.sha256,
+        "features_sha256": sources.features and sources.features.sha256,
         "costs": run.all_costs | costs,
     }

@@ -39,10 +39,10 @@ from lipt.core.pretraining.results import (
 )
 from lipt.core.pretraining.sharding import draw_densities, draw_shards
 from lipt.core.pretraining.soup import OnIngredient, Soup, greedy_soup, uniform_soup
-from lipt.core.stages.choice import Chosen
-from lipt.core.stages.choice import choose as answer
+from lipt.core.stages.choice import ChosenSubset
+from lipt.core.stages.choice import choose as choose_on
 from lipt.core.stages.evidence import needs_learners
-from lipt.core.stages.question import Question, SubsetQuery, question_of
+from lipt.core.stages.request import ResolvedRequest, sources_of
 from lipt.core.tasks import LearnerTask
 from lipt.core.workspace import InMemory, Workspace
 from lipt.data.dataset import input_format
@@ -118,20 +118,15 @@ def without_training(workspace: InMemory, config: RunConfig) -> PretrainingResul
     )
 
 
-def choose(pretrained: PretrainingResult, query: SubsetQuery) -> tuple[Question, Chosen]:
-    """Choose examples by a strategy, on theta_p's gradients unless the query names others."""
-    question = asked(pretrained, query)
-    return question, answer(pretrained.workspace, question)
+def choose(pretrained: PretrainingResult, request: ResolvedRequest) -> ChosenSubset:
+    """Choose examples by a strategy, on theta_p's gradients unless the request names others."""
+    sources = sources_of(pretrained.outcome, request)
+    return choose_on(pretrained.workspace, request, sources)
 
 
-def can_choose(begun: PretrainingResult, query: SubsetQuery) -> bool:
+def can_choose(begun: PretrainingResult, request: ResolvedRequest) -> bool:
     """Whether no learner is needed, as `auto` finds before any is trained."""
-    return not needs_learners(begun.workspace, asked(begun, query))
-
-
-def asked(pretrained: PretrainingResult, query: SubsetQuery) -> Question:
-    dataset, run = pretrained.workspace.dataset, pretrained.outcome
-    return question_of(run, query, dataset.num_ids, backbone=None, kind=dataset.target.kind)
+    return not needs_learners(begun.workspace, request, sources_of(begun.outcome, request))
 
 
 def initial_weights(

@@ -23,7 +23,8 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.determinism import derive_seed
 from lipt.common.errors import ConfigError, DataError, SignalsError
 from lipt.common.imports import import_extra
-from lipt.common.subsets import resolve_budget, subset_digest
+from lipt.common.requests import Budget
+from lipt.common.subsets import subset_digest
 from lipt.core.passes import Batches
 from lipt.core.pretraining.evaluation import batch_size_for
 from lipt.core.pretraining.sharding import split_validation
@@ -202,7 +203,7 @@ def select_from(
     """
     chosen_by = find_strategy(strategy)
     signals = _signals(table, has_bias=has_bias)
-    budget = resolve_budget(fraction=fraction, budget=budget, num_examples=len(signals))
+    budget = Budget(fraction, budget).of(len(signals))
     with computation(threads):
         chosen = select(
             chosen_by,

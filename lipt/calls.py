@@ -14,15 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Unpack
 
 from lipt.trainer.arguments import checked
+from lipt.trainer.client.sources import Features, SelectionArguments
 from lipt.trainer.views import DEFAULT_FRACTION, ProgressView, StrategyView, view_of
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from lipt.trainer.client.sources import Features
     from lipt.trainer.comparison.outcomes import Outcome
     from lipt.trainer.comparison.trial import Trial
     from lipt.trainer.diagnosis.diagnosis import Diagnosis
@@ -59,44 +59,22 @@ def select(
     *,
     target: str | None = None,
     head: str | None = None,
-    budget: int | None = None,
     strategy: str = "auto",
     seed: int = 0,
-    balanced: bool | None = None,
-    options: Mapping[str, object] | None = None,
-    preset: str | None = None,
-    proxy: str | None = None,
-    features: Features | None = None,
-    labels: Literal["given", "none"] = "given",
-    soft_labels: bool = False,
-    pred_probs: Any = None,
     run: Mapping[str, Any] | None = None,
     image_size: int | None = None,
     device: str = "auto",
     allow_modules: Sequence[str] = (),
     progress: bool | None = None,
+    **arguments: Unpack[SelectionArguments],
 ) -> Subset:
     """Select the examples worth training on: the whole pipeline, in this process.
 
     The same seed gives the same subset as `lipt.Client(...).subset` on a cluster.
 
-    Arguments of `pretrain`, and:
+    Arguments of `pretrain`, those below, and:
         fraction: share of the data, in (0, 1]; 0.1 where neither this nor `budget` is given.
-        budget: number of examples.
         strategy: one of `lipt strategies`.
-        balanced: equal shares per class; None for the strategy's default.
-        options: the strategy's options, by name.
-        preset: defaults for `options` and `balanced`, such as "paper".
-        proxy: proxy model: "soup" (theta_p), "auto", or "ridge:" with patches, learners, soup,
-            initial (theta*), user, backbone, joined by "+"; None for the strategy's default.
-        features: replace the model's: a tensor or array (N x d), a safetensors file, its content,
-            or {"features": N x d}, for pairs with "paired_features" as well.
-        labels: "none" selects by features alone.
-        soft_labels: return `Subset.soft_labels` as well, as training targets: probabilities by a
-            ridge head fitted without the example.
-        pred_probs: out-of-sample class probabilities of your own model, N x C, columns in the order
-            of the class names: an array, tensor or frame. They replace a head's: for `auto`, scores
-            of errors, and soft labels.
 
     Raises:
         ProbabilitiesError: `pred_probs` do not fit the data, or are no probabilities.
@@ -119,19 +97,7 @@ def select(
         allow_modules=allow_modules,
         progress=progress,
     )
-    return pretrained.select(
-        strategy,
-        fraction,
-        budget=budget,
-        balanced=balanced,
-        options=options,
-        preset=preset,
-        proxy=proxy,
-        features=features,
-        labels=labels,
-        soft_labels=soft_labels,
-        pred_probs=pred_probs,
-    )
+    return pretrained.select(strategy, fraction, **arguments)
 
 
 @checked

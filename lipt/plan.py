@@ -13,10 +13,10 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from lipt.common.blobs.blob import BlobName
 from lipt.common.computation import computation
 from lipt.common.config.run_config import RunConfig
 from lipt.common.process import this_machine
+from lipt.common.requests import FeatureKind
 from lipt.common.tensor_files import copy_to_cpu
 from lipt.common.text import format_bytes
 from lipt.coordinator.compute.context import DataDescription
@@ -25,16 +25,15 @@ from lipt.core.diagnosis.duplicates import are_pictures
 from lipt.core.pipeline import model_inputs, one_learner
 from lipt.core.planning import INPUT_BYTES, PROCESS_BYTES, STEP_IMAGES
 from lipt.core.pretraining.evaluation import Evaluator, num_evaluated_together
-from lipt.core.pretraining.results import PretrainingState
 from lipt.core.proxies.features import MAX_WIDTH
-from lipt.core.proxies.proxy import FeatureKind, passes_of
+from lipt.core.proxies.proxy import passes_of
 from lipt.core.proxies.untrained import NUM_FILTERS
 from lipt.core.selection.select import find_strategy
 from lipt.core.selection.solvers.representatives import MATRIX_BYTES
 from lipt.core.selection.strategy import Growth, Need
 from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.signals import STORAGE_LIMITS
-from lipt.core.stages.question import Question, SubsetQuery, question_of
+from lipt.core.stages.request import ResolvedRequest
 from lipt.data.dataset import Dataset
 from lipt.data.inputs.specs import InputFormat
 from lipt.data.shard import pack_shard
@@ -45,7 +44,6 @@ from lipt.trainer.formatting import table_lines
 
 # Examples packed to estimate a shard's bytes.
 _SAMPLE = 256
-_NO_FILE = BlobName.of(b"")
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ class Estimate:
 
 def estimate(
     opened: Pretrained,
-    query: SubsetQuery,
+    request: ResolvedRequest,
     *,
     num_workers: int = 1,
     timed: bool = True,
@@ -93,11 +91,9 @@ def estimate(
     data = DataDescription.of(dataset)
     network, size = workspace.new_model(config).cpu(), workspace.batch_size
     figures, plan, refused = plan_here(config, network, data, evaluation_batch_size=size)
-    inputs, kind = model_inputs(workspace, config), dataset.target.kind
-    ready = PretrainingState("planned", config, inputs, _NO_FILE, _NO_FILE, ())
-    question = question_of(ready, query, data.num_examples, backbone=None, kind=kind)
+    inputs = model_inputs(workspace, config)
     width = find_head(network)[1].in_features
-    subset, signals_bytes = count_subset(question, data, figures, width, size)
+    subset, signals_bytes = count_subset(request, config, data, figures, width, size)
     stages = (*run_stages(config, plan, num_workers, this_machine().num_cores), subset)
     rates = time_images(opened, inputs, report) if timed and not refused else {}
     seconds = {
@@ -112,7 +108,7 @@ def estimate(
     number, weights = learners.num_learners * learners.redundancy, plan.max_blob_bytes[0].total
     return Estimate(
         f"{dataset.source}: {data.num_examples:,} examples of {data.inputs}, {config.model}, "
-        f"{question.budget:,} by {question.strategy}",
+        f"{request.budget:,} by {request.strategy}",
         opened.lowered_defaults,
         tuple(map(str, refused)),
         stages,
@@ -122,7 +118,7 @@ def estimate(
         run_disk_bytes=plan.run_disk[0].total,
         signals_bytes=signals_bytes,
         seconds=seconds,
-        strategy_cost=str(find_strategy(question.strategy).cost),
+        strategy_cost=str(find_strategy(request.strategy).cost),
     )
 
 
@@ -147,13 +143,18 @@ def run_stages(
 
 
 def count_subset(
-    question: Question, data: DataDescription, figures: ModelFigures, width: int, batch_size: int
+    request: ResolvedRequest,
+    config: RunConfig,
+    data: DataDescription,
+    figures: ModelFigures,
+    width: int,
+    batch_size: int,
 ) -> tuple[Stage, int]:
     """Return the stage from theta_p to a subset, for the largest proxy, and its signals' bytes."""
-    strategy, learners = find_strategy(question.strategy), question.config.learners
-    needs = question.needs
+    strategy, learners = find_strategy(request.strategy), config.learners
+    needs = request.needs
     looks, number = bool(needs & {Need.SIGNALS, Need.FEATURES, Need.VALIDATION}), data.num_examples
-    passes, solved, proxy = float(looks), 0, question.proxy
+    passes, solved, proxy = float(looks), 0, request.proxy
     if not proxy.is_own_head:
         plain = FeatureKind.PATCHES if are_pictures(data.inputs) else FeatureKind.COLUMNS
         kinds = proxy.features or (plain, FeatureKind.SOUP)
@@ -172,7 +173,7 @@ def count_subset(
     # Labels, two numbers per state, and a gradient norm.
     others = number * (8 + 8 * states + 4 * (Need.GRADIENT_NORMS in needs))
     in_memory = sum(size for size in values if size <= STORAGE_LIMITS.memory_bytes)
-    by_class = question.balanced or strategy.balances_itself
+    by_class = request.balanced or strategy.balances_itself
     largest = max(data.class_counts) if by_class else number
     # Larger matrices of all pairs are computed in rounds.
     pairs = min(MATRIX_BYTES, 4 * largest**2) if strategy.cost.growth is Growth.PAIRS else 0

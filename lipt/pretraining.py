@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
-from typing import Any, Literal
+from typing import Any, Unpack
 from weakref import WeakValueDictionary
 
 from torch import nn
@@ -29,18 +29,17 @@ from lipt.common.config.values import dump, validate
 from lipt.common.errors import ConfigError
 from lipt.common.imports import call_by_name_or_place, modules_of
 from lipt.common.process.devices import resolve_device
+from lipt.common.requests import Proxy
 from lipt.common.tensor_files import Weights, copy_to_cpu, pack
 from lipt.core.call_parts import CallPart, CallParts
 from lipt.core.pipeline import PretrainingResult, begin, can_choose, choose, without_training
 from lipt.core.pipeline import pretrain as pretrain_all
 from lipt.core.pretraining.results import Ingredient
 from lipt.core.pretraining.sharding import fit_defaults, split_validation
-from lipt.core.proxies.proxy import Proxy
 from lipt.core.signals.probabilities import PROBABILITIES, read_probabilities
-from lipt.core.stages.choice import manifest_of
 from lipt.core.stages.diagnosis import diagnose
 from lipt.core.stages.evidence import training_passes
-from lipt.core.stages.question import NeededTraining, Sources, SubsetQuery, training_for
+from lipt.core.stages.request import NeededTraining, ResolvedRequest, Sources, resolve
 from lipt.core.workspace import InMemory
 from lipt.data.dataset import Dataset
 from lipt.data.inputs.specs import standardized_columns
@@ -49,11 +48,16 @@ from lipt.models.head import HEAD
 from lipt.models.own import copy_of, in_float32_if_needed
 from lipt.models.registry import default_model
 from lipt.trainer.arguments import checked
-from lipt.trainer.client.sources import Features, features_source, option_text
+from lipt.trainer.client.sources import (
+    Features,
+    SelectionArguments,
+    features_source,
+    request_of,
+)
 from lipt.trainer.diagnosis.diagnosis import Diagnosis, read_diagnosis
 from lipt.trainer.progress import CallProgress, Show, progress_display
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.views import DEFAULT_FRACTION, CostsView, ProgressView
+from lipt.trainer.views import CostsView, ProgressView
 
 MODULE = "lipt.pretraining"
 
@@ -203,41 +207,41 @@ class Pretrained:
         self,
         strategy: str = "auto",
         fraction: float | None = None,
-        *,
-        budget: int | None = None,
-        balanced: bool | None = None,
-        options: Mapping[str, object] | None = None,
-        preset: str | None = None,
-        proxy: str | None = None,
-        features: Features | None = None,
-        labels: Literal["given", "none"] = "given",
-        soft_labels: bool = False,
-        pred_probs: Any = None,
+        **arguments: Unpack[SelectionArguments],
     ) -> Subset:
         """Select examples; arguments as in `lipt.select`, errors as in `Client.subset`."""
-        if fraction is None and budget is None:
-            fraction = DEFAULT_FRACTION
         passes, num_examples = training_passes(self.config, len(self.data)), len(self.data)
         with self._progress_shown(CallParts.of_choice(num_examples, passes)):
-            query = SubsetQuery(
-                run="",
-                strategy=strategy,
-                # NumPy's numbers are no JSON.
-                fraction=None if fraction is None else float(fraction),
-                budget=None if budget is None else int(budget),
-                balanced=balanced,
-                options={name: option_text(value) for name, value in (options or {}).items()},
-                weights=None,
-                features=self._keep_features(features),
-                preset=preset or "",
-                proxy=proxy or "",
-                labels=labels,
-                soft_labels=soft_labels,
-                probabilities=self._keep_probabilities(pred_probs),
-            )
-            trained = self._train(self._training_for(query))
+            request = self.resolve(strategy, fraction, **arguments)
+            trained = self._train(self._training_for(request))
             self.workspace.parts.leave_out(CallPart.LEARNERS)
-            return self._chosen(trained, query)
+            return self._chosen(trained, request)
+
+    def resolve(
+        self,
+        strategy: str,
+        fraction: float | None = None,
+        **arguments: Unpack[SelectionArguments],
+    ) -> ResolvedRequest:
+        """The request of a call of `select`, every choice made; nothing is trained."""
+        asked = request_of(
+            strategy,
+            fraction,
+            arguments,
+            self._keep,
+            probabilities=self._keep_probabilities(arguments.get("pred_probs")),
+        )
+        resolved = resolve(
+            asked,
+            self.config,
+            num_examples=len(self.data),
+            inputs=self.data.inputs,
+            kind=self.data.target.kind,
+        )
+        if resolved.features is not None:
+            # Other files are refused before anything is trained.
+            self.workspace.user_features(resolved.features)
+        return resolved
 
     @checked
     @computed
@@ -250,7 +254,7 @@ class Pretrained:
                 self.config,
                 None,
                 None,
-                features=self._keep_features(features),
+                features=None if features is None else self._keep(features_source(features)),
                 probabilities=self._keep_probabilities(pred_probs),
             )
             found = diagnose(self.workspace, sources, Proxy.parse(proxy or "auto"))
@@ -269,9 +273,9 @@ class Pretrained:
         self.train()
         return self._trained[NeededTraining.LEARNERS]
 
-    def _training_for(self, query: SubsetQuery) -> NeededTraining:
+    def _training_for(self, request: ResolvedRequest) -> NeededTraining:
         """No learners where what is free to look at shows that none can change the choice."""
-        training = training_for(query, self.data.num_ids)
+        training = request.training
         if training is not NeededTraining.LEARNERS or training in self._trained:
             return training
         if not self._chose_model:
@@ -279,7 +283,7 @@ class Pretrained:
             self.workspace.new_model(self.config)
         given = self._begins_with is not None
         least = NeededTraining.INITIAL_WEIGHTS if given else NeededTraining.NOTHING
-        return least if can_choose(self._train(least), query) else training
+        return least if can_choose(self._train(least), request) else training
 
     def _train(self, training: NeededTraining) -> PretrainingResult:
         if NeededTraining.LEARNERS in self._trained:
@@ -293,14 +297,14 @@ class Pretrained:
                 self._trained[training] = stage(*run, self._begins_with)
         return self._trained[training]
 
-    def _chosen(self, trained: PretrainingResult, query: SubsetQuery) -> Subset:
+    def _chosen(self, trained: PretrainingResult, request: ResolvedRequest) -> Subset:
         started = monotonic()
-        question, chosen = choose(trained, query)
+        chosen = choose(trained, request)
         examples = chosen.examples
-        costs = {"selection_seconds": monotonic() - started}
-        if chosen.warm_up is not None:
-            costs["selection_seconds"] -= chosen.warm_up.spent_seconds
-            costs["warm_up_seconds"] = chosen.warm_up.seconds
+        seconds = monotonic() - started - chosen.spent_warm_up_seconds
+        costs = {**trained.seconds, "selection_seconds": seconds}
+        if chosen.warm_up_seconds is not None:
+            costs["warm_up_seconds"] = chosen.warm_up_seconds
         manifest = {
             "run_config": self.config.model_dump(mode="json"),
             "data": {
@@ -313,29 +317,22 @@ class Pretrained:
                 "note": self.data.note,
                 "quarantined": list(self.data.quarantined),
             },
-            **manifest_of(question, chosen),
-            "costs": {**trained.seconds, **costs},
+            **chosen.manifest,
+            "costs": costs,
         }
         return Subset(
             examples.indices_K,
             examples.weights_K,
             self.data.fingerprint,
             examples.digest,
-            query.strategy,
+            request.strategy,
             # JSON values, as a client receives them.
             json.loads(json.dumps(manifest)),
             soft_labels=examples.soft_labels_KC,
         )
 
-    def _keep_features(self, features: Features | None) -> BlobName | None:
-        if features is None:
-            return None
-        source = features_source(features)
-        content = source.read_bytes() if isinstance(source, Path) else source
-        name = self.workspace.put(content)
-        # Other files are refused before anything is trained.
-        self.workspace.user_features(name)
-        return name
+    def _keep(self, source: Path | bytes) -> BlobName:
+        return self.workspace.put(source.read_bytes() if isinstance(source, Path) else source)
 
     def _keep_probabilities(self, pred_probs: Any) -> BlobName | None:
         if pred_probs is None:

@@ -11,6 +11,7 @@ import inspect
 import math
 import numbers
 import os
+import re
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -26,8 +27,11 @@ UNEVEN = ("keep", "drop", "repeat")
 
 
 def checked(function: Callable[ParamsT, ReturnT]) -> Callable[ParamsT, ReturnT]:
-    """Check the arguments of a call before it runs; None is accepted, but for a choice."""
-    taken = inspect.signature(function)
+    """Check the arguments of a call before it runs; None is accepted, but for a choice.
+
+    Keywords of a `**arguments: Unpack[...]` stand in the signature like all others.
+    """
+    taken = _with_unpacked(function)
     parts = taken.parameters.items()
     kinds = {name: _kind_of(name, part.annotation) for name, part in parts}
     keywords_of = [name for name, part in parts if part.kind is part.VAR_KEYWORD]
@@ -36,8 +40,8 @@ def checked(function: Callable[ParamsT, ReturnT]) -> Callable[ParamsT, ReturnT]:
     def call(*args: ParamsT.args, **keywords: ParamsT.kwargs) -> ReturnT:
         try:
             given = dict(taken.bind(*args, **keywords).arguments)
-        except TypeError:
-            given = {}  # the call itself has a better error for missing arguments
+        except TypeError as error:
+            raise TypeError(f"{function.__qualname__}(): {error}") from None
         for name in keywords_of:
             given |= given.pop(name, {})
         for name, value in given.items():
@@ -47,7 +51,25 @@ def checked(function: Callable[ParamsT, ReturnT]) -> Callable[ParamsT, ReturnT]:
         require_size(given.get("fraction"), given.get("budget"))
         return function(*args, **keywords)
 
+    call.__signature__ = taken  # type: ignore[attr-defined]
     return call
+
+
+def _with_unpacked(function: Callable[..., Any]) -> inspect.Signature:
+    """The signature, with the keys of a typed dictionary in place of `**arguments`."""
+    signature = inspect.signature(function)
+    *others, last = signature.parameters.values() or (None,)
+    named = re.fullmatch(r"Unpack\[(\w+)\]", str(last and last.annotation))
+    if last is None or named is None:
+        return signature
+    keys = inspect.unwrap(function).__globals__[named[1]].__annotations__
+    unpacked = [
+        inspect.Parameter(
+            name, last.KEYWORD_ONLY, default=None, annotation=getattr(key, "__forward_arg__", key)
+        )
+        for name, key in keys.items()
+    ]
+    return signature.replace(parameters=[*others, *unpacked])
 
 
 def require_argument(name: str, value: object) -> None:

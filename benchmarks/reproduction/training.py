@@ -32,8 +32,8 @@ from benchmarks.reproduction.cells import (
 )
 from lipt.common.errors import LiptError
 from lipt.common.process.devices import device_name, resolve_device, versions
+from lipt.common.requests import Budget
 from lipt.common.states import RunState
-from lipt.common.subsets import budget_from_fraction
 from lipt.data.dataset import Dataset
 from lipt.data.loading import open_dataset
 from lipt.trainer.client.client import Client
@@ -175,7 +175,7 @@ def train(cell: Cell, bench: Bench) -> Result:
         TrainingPaused: the time is over; the same call goes on.
     """
     service, data = bench.service, bench.data
-    budget = budget_from_fraction(cell.fraction, len(data))
+    budget = Budget(cell.fraction).of(len(data))
     if cell.strategy == EVERYTHING:
         return _fit(cell, bench, None, None)
     if cell.strategy == RESAMPLED:

@@ -21,7 +21,7 @@ from benchmarks.value.settings import Dirty, make, original
 from benchmarks.value.training import Result, Results, as_dataset, described, own_subset
 from lipt.common.determinism import derive_seed
 from lipt.common.process.devices import device_name
-from lipt.common.subsets import budget_from_fraction
+from lipt.common.requests import Budget
 from lipt.data.dataset import Dataset
 from lipt.models.registry import build_model
 from lipt.trainer.subsets.subset import Subset
@@ -172,6 +172,6 @@ class _Trainer:
         )
         rows_K = ids_K + served.first
         recipe = recipe.model_copy(update={"drop_last": True})
-        drawn = budget_from_fraction(cell.fraction, len(images))
+        drawn = Budget(cell.fraction).of(len(images))
         num_drawn = drawn if cell.strategy == "resampled" else None
         return Training(model, rows_K, targets_KC, served.mean_C, served.std_C, recipe, num_drawn)

@@ -17,7 +17,8 @@ from benchmarks.value.cells import FIELDS, Cell, recipe_of
 from benchmarks.value.pipeline import chosen
 from benchmarks.value.settings import Dirty, Images, make, original
 from lipt.common.determinism import derive_seed
-from lipt.common.subsets import budget_from_fraction, subset_digest
+from lipt.common.requests import Budget
+from lipt.common.subsets import subset_digest
 from lipt.core.selection.select import find_strategy, select
 from lipt.core.signals.signals import labels_only
 from lipt.data.dataset import Dataset
@@ -67,7 +68,7 @@ def own_subset(cell: Cell, dirty: Dirty, dataset: Dataset) -> Subset | None:
     """The subset of a cell that needs no service; None stands for all rows."""
     if cell.strategy in ("everything", "resampled"):
         return None
-    budget = budget_from_fraction(cell.fraction, len(dataset))
+    budget = Budget(cell.fraction).of(len(dataset))
     seed = derive_seed(cell.seed, "selection")
     allowed = torch.arange(len(dataset))
     name = cell.strategy
@@ -96,7 +97,7 @@ def train(
     torch.set_num_threads(1)
     resampled = None
     if cell.strategy == "resampled":
-        budget = budget_from_fraction(cell.fraction, len(dataset))
+        budget = Budget(cell.fraction).of(len(dataset))
         resampled = RepeatedRandom(dataset, budget, cell.seed)
     trained = fit(
         cell.model,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lipt.coordinator.rpc.messages import message_of
 from lipt.core.selection.select import STRATEGIES
 from lipt.core.selection.strategy import Strategy
-from lipt.core.stages.question import works_without_labels
+from lipt.core.stages.request import works_without_labels
 from lipt.v1 import subset_pb2 as pb
 
 

@@ -12,9 +12,10 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import asdict, dataclass
 from typing import Any, Generic, Literal, Self, TypeVar
 
-from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto
+from lipt.common.blobs.blob import blob_from_proto, blob_to_proto
 from lipt.common.errors import InvalidRequestError, StateError, UnknownRunError, UnreadableRunError
 from lipt.common.observability.tracing import current_traceparent, received
+from lipt.common.requests import request_from_proto
 from lipt.common.rpc.handlers import Context
 from lipt.coordinator.compute.messages import OnProgress, Progressed
 from lipt.coordinator.rpc.limits import peer_of
@@ -24,7 +25,6 @@ from lipt.coordinator.runs.requests import RunRequests, page_of
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.records import RunRecord
 from lipt.coordinator.subsets import Answers, DiagnosisQuery
-from lipt.core.stages.question import SubsetQuery
 from lipt.v1 import diagnosis_pb2, diagnosis_pb2_grpc, run_pb2, run_pb2_grpc, subset_pb2_grpc
 from lipt.v1 import subset_pb2 as pb
 
@@ -173,18 +173,13 @@ class SubsetService(subset_pb2_grpc.SubsetServiceServicer):
     async def GetSubset(
         self, request: pb.GetSubsetRequest, context: Context
     ) -> AsyncIterator[pb.GetSubsetResponse]:
-        query, caller = query_of(request), peer_of(context)
-        with Answering(lambda report: self.answers.subset(query, report, caller)) as answering:
+        asked, caller = request_from_proto(request), peer_of(context)
+        with Answering(lambda report: self.answers.subset(asked, report, caller)) as answering:
             while (latest := await answering.next_report()) is not None:
                 yield pb.GetSubsetResponse(progress=pb.SubsetProgress(**asdict(latest)))
-            answer = answering.result()
-        subset = message_of(
-            pb.Subset,
-            answer.subset,
-            manifest_json=json.dumps(answer.subset.manifest, sort_keys=True),
-            kept=answer.kept,
-            file=answer.subset.blob,
-        )
+            record, kept = answering.result()
+        manifest = json.dumps(record.manifest, sort_keys=True)
+        subset = message_of(pb.Subset, record, manifest_json=manifest, kept=kept, file=record.blob)
         yield pb.GetSubsetResponse(subset=subset)
 
     async def ListStrategies(
@@ -202,7 +197,8 @@ class DiagnosisService(diagnosis_pb2_grpc.DiagnosisServiceServicer):
     async def Diagnose(
         self, request: diagnosis_pb2.DiagnoseRequest, context: Context
     ) -> AsyncIterator[diagnosis_pb2.DiagnoseResponse]:
-        query = DiagnosisQuery(request.run_id, request.proxy, _blob_of(request, "features"))
+        features = blob_from_proto(request.features) if request.HasField("features") else None
+        query = DiagnosisQuery(request.run_id, request.proxy, features)
         caller = peer_of(context)
         with Answering(lambda report: self.answers.diagnosis(query, report, caller)) as answering:
             while (latest := await answering.next_report()) is not None:
@@ -216,27 +212,3 @@ class DiagnosisService(diagnosis_pb2_grpc.DiagnosisServiceServicer):
             file=diagnosis.blob,
         )
         yield diagnosis_pb2.DiagnoseResponse(diagnosis=description)
-
-
-def query_of(request: pb.GetSubsetRequest) -> SubsetQuery:
-    return SubsetQuery(
-        run=request.run_id,
-        strategy=request.strategy,
-        fraction=request.fraction if request.HasField("fraction") else None,
-        budget=request.budget if request.HasField("budget") else None,
-        balanced=request.balanced if request.HasField("balanced") else None,
-        options=dict(request.options),
-        weights=_blob_of(request, "weights"),
-        features=_blob_of(request, "features"),
-        previous=request.previous,
-        preset=request.preset,
-        proxy=request.proxy,
-        labels=request.labels,
-        soft_labels=request.soft_labels,
-    )
-
-
-def _blob_of(
-    request: pb.GetSubsetRequest | diagnosis_pb2.DiagnoseRequest, name: Any
-) -> BlobName | None:
-    return blob_from_proto(getattr(request, name)) if request.HasField(name) else None

@@ -1,86 +1,15 @@
-"""Proxy: the model that signals are computed with, as users write it.
+"""The proxy of best value: exact leave-one-out accuracy on a sample against the price in passes.
 
-    soup                 theta_p, or the request's weights, with its own trained head
-    ridge:F+F+...        a ridge head on these features, side by side, in any order
-    auto                 the proxy of best value among those available
-
-A feature is `soup` (the inputs of the head of theta_p or of the request's weights, and its last
-feature map), `initial` (the same of theta*), `learners` (the same of every learner), `patches`
-(whitened random patches of images), `columns` (the values of examples that are no images), `user`
-(the request's), `backbone` (those of the operator's network).
-
-`auto` weighs the exact leave-one-out accuracy on a sample against the price in passes: forward
-passes of the run's model over the data.
+A pass is a forward pass of the run's model over the data. `lipt.common.requests` has the proxies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from enum import StrEnum
-from typing import Any, Self
+from typing import Any
 
-from lipt.common.errors import ProxyError
-
-_RIDGE = "ridge:"
-
-
-class FeatureKind(StrEnum):
-    """Sources of features, cheapest first."""
-
-    USER = "user"
-    PATCHES = "patches"
-    COLUMNS = "columns"
-    SOUP = "soup"
-    INITIAL = "initial"
-    LEARNERS = "learners"
-    BACKBONE = "backbone"
-
-
-@dataclass(frozen=True)
-class Proxy:
-    """Features of a ridge head, in `FeatureKind`'s order; None for `auto`, empty for `soup`."""
-
-    features: tuple[FeatureKind, ...] | None
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """The proxy that a text names."""
-        if text == "auto":
-            return cls(None)
-        if text == "soup":
-            return cls(())
-        names = text.removeprefix(_RIDGE).split("+")
-        unknown = [name for name in names if name not in set(FeatureKind)]
-        if not text.startswith(_RIDGE) or unknown or len(set(names)) < len(names):
-            raise ProxyError(
-                f"there is no proxy {text!r}. Choose soup, auto, or ridge: followed by one or more "
-                f"of {', '.join(FeatureKind)}, each once and joined by +: ridge:learners+patches."
-            )
-        return cls(tuple(kind for kind in FeatureKind if kind in names))
-
-    def __str__(self) -> str:
-        if self.features is None:
-            return "auto"
-        return _RIDGE + "+".join(self.features) if self.features else "soup"
-
-    @property
-    def is_own_head(self) -> bool:
-        """Whether signals come from a model with its own trained head."""
-        return self.features == ()
-
-    @property
-    def teacher(self) -> Self:
-        """The proxy whose head gives soft labels: itself, or `auto` in place of a model's own."""
-        return type(self)(None) if self.is_own_head else self
-
-    def may_use(self, kind: FeatureKind) -> bool:
-        """Whether its signals can depend on such features; `auto` takes learners' by name only."""
-        return kind != FeatureKind.LEARNERS if self.features is None else kind in self.features
-
-
-SOUP = Proxy(())
-
+from lipt.common.requests import FeatureKind
 
 # A percentage point of accuracy has to be worth two more passes.
 POINTS_PER_PASS = 0.5

@@ -20,7 +20,7 @@ from torch import Tensor
 from lipt.common.computation import computed
 from lipt.common.determinism import derive_seed
 from lipt.common.errors import ConfigError, SignalsError, UnknownNameError
-from lipt.common.subsets import require_budget
+from lipt.common.requests import require_budget
 from lipt.common.text import did_you_mean
 from lipt.core.passes import require_finite_rows, row_blocks
 from lipt.core.selection.selection import Selection, class_shares
@@ -108,16 +108,16 @@ def select(
     *,
     balanced: bool,
     seed: int,
-    options: Mapping[str, str] | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Selection:
     """Choose exactly `budget` examples, or fewer with a reason; rows ascending, on the CPU.
 
-    Balanced, a strategy sees one class at a time, unless it balances by itself. Options are texts.
-    BudgetError if the budget is outside 1..N, StrategyOptionError for wrong options, SignalsError
-    if signals are missing, or not finite.
+    Balanced, a strategy sees one class at a time, unless it balances by itself. `options` are
+    values, as `Strategy.parse_options` returns them; others keep their defaults. BudgetError if the
+    budget is outside 1..N, SignalsError if signals are missing, or not finite.
     """
     require_budget(budget, len(signals))
-    values = strategy.parse_options(options or {})
+    values = {**strategy.parse_options({}), **(options or {})}
     for need in sorted(strategy.needs_for(values)):
         for model in (signals, *signals.others):
             for name, tensor in _values(model, need).items():

@@ -4,26 +4,22 @@ Options are keyword-only parameters of a strategy's function. Name, type, defaul
 are in the signature alone: `beta: Annotated[float, Field(ge=0), "share dropped as the hardest"] =
 0.1`. Users give texts, which are parsed by the annotation.
 
-Strategies that look at a model have one more, `pretraining`, which replaces LiPT's own:
-
-    lipt          theta_p, the default
-    epochs:N      the run's theta*, warmed up for N epochs; N may be a fraction, or 0
-    epochs:NxR    R models from R random initial weights, each for N epochs
+Strategies that look at a model have one more, `pretraining`: `WarmUp` of lipt.common.requests.
 """
 
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import Annotated, Any, Self, get_type_hints
+from typing import Any, get_type_hints
 
-from pydantic import BeforeValidator, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from lipt.common.errors import StrategyOptionError, UnknownNameError
+from lipt.common.requests import LIPT, PRETRAINING, PRETRAININGS
 from lipt.core.selection.selection import Selection
 from lipt.core.signals.signals import Signals
 from lipt.data.targets.kinds import ALL_KINDS, TargetKind
@@ -99,44 +95,12 @@ class Preset:
         return {**values, **given}
 
 
-PRETRAINING = "pretraining"
-LIPT = "lipt"
-_EPOCHS = re.compile(r"epochs:([0-9]{1,4}(?:\.[0-9]{1,4})?)(?:x([1-9][0-9]{0,3}))?", re.ASCII)
-
-
-@dataclass(frozen=True)
-class WarmUp:
-    """An ordinary warm-up of `models` models, each for `epochs`; `str` is its canonical text."""
-
-    epochs: float
-    models: int = 1
-
-    @classmethod
-    def parse(cls, text: str) -> Self | None:
-        """Parse a warm-up's text; None for LiPT's own, ValueError for anything else."""
-        if text == LIPT:
-            return None
-        found = _EPOCHS.fullmatch(text)
-        if found is None:
-            raise ValueError(f"{text!r} is no pre-training")
-        return cls(float(found[1]), int(found[2] or 1))
-
-    def __str__(self) -> str:
-        epochs = repr(self.epochs).removesuffix(".0")
-        return f"epochs:{epochs}" + (f"x{self.models}" if self.models > 1 else "")
-
-    @property
-    def counted_epochs(self) -> float:
-        """The cost in epochs; an untrained model costs its pass over the data."""
-        return max(self.epochs, 1.0) * self.models
-
-
 WARM_UP_OPTION = Option(
     PRETRAINING,
     "what the model that is looked at was trained by: LiPT, or N ordinary epochs (R models)",
     LIPT,
-    (LIPT, "epochs:N", "epochs:NxR"),
-    TypeAdapter(Annotated[Any, BeforeValidator(WarmUp.parse)]),
+    PRETRAININGS,
+    TypeAdapter(str),
 )
 
 
@@ -275,11 +239,6 @@ class Strategy:
             if option.name in given:
                 values[option.name] = self._parse(option, given[option.name])
         return values
-
-    def parse_warm_up(self, text: str) -> WarmUp | None:
-        """The warm-up in the option `pretraining`, None for LiPT's own; StrategyOptionError."""
-        warm_up: WarmUp | None = self._parse(WARM_UP_OPTION, text)
-        return warm_up
 
     def _parse(self, option: Option, text: str) -> Any:
         try:

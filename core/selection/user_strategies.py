@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import torch
 
 from lipt.common.errors import ConfigError, StrategyError
+from lipt.common.requests import Proxy
 from lipt.common.text import did_you_mean
-from lipt.core.proxies.proxy import Proxy
 from lipt.core.selection.selection import Selection
 from lipt.core.selection.strategy import Balance, Cost, Growth, Need, Preset, Strategy
 from lipt.data.targets.kinds import TargetKind

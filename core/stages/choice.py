@@ -12,7 +12,7 @@ Source: of soft labels, Hinton et al. 2015 (arXiv:1503.02531).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -25,16 +25,17 @@ from lipt.common.determinism import derive_generator, derive_seed
 from lipt.common.errors import SignalsError
 from lipt.common.observability.tracing import span
 from lipt.common.process.devices import device_name, versions
+from lipt.common.requests import PRETRAINING, FeatureKind, Proxy
 from lipt.common.subsets import Examples
 from lipt.core.call_parts import CallPart
 from lipt.core.diagnosis.label_errors import find_label_errors
 from lipt.core.passes import row_blocks
-from lipt.core.proxies.proxy import FeatureKind, Proxy, with_features_as_text
+from lipt.core.proxies.proxy import with_features_as_text
 from lipt.core.proxies.ridge import class_weights, leave_one_out, weighted_accuracy
 from lipt.core.selection.select import find_strategy, select
 from lipt.core.selection.selection import Selection
 from lipt.core.selection.strategies.auto import gather
-from lipt.core.selection.strategy import MODEL_NEEDS, PRETRAINING, Need
+from lipt.core.selection.strategy import MODEL_NEEDS, Need
 from lipt.core.signals.signals import (
     Signals,
     UserFeatures,
@@ -46,9 +47,15 @@ from lipt.core.signals.signals import (
 )
 from lipt.core.stages.diagnosis import matches_of
 from lipt.core.stages.evidence import usable_sources
-from lipt.core.stages.findings import alpha_sentence, class_shift, input_sentences, inputs_of
+from lipt.core.stages.findings import (
+    ChoiceInputs,
+    alpha_sentence,
+    class_shift,
+    input_sentences,
+    inputs_of,
+)
 from lipt.core.stages.proxy import proxied_features, proxied_signals, with_probabilities
-from lipt.core.stages.question import PROXY_NEEDS, Question
+from lipt.core.stages.request import PROXY_NEEDS, ResolvedRequest, Sources
 from lipt.core.stages.warm_up import (
     ComputeSignals,
     WarmUpSignals,
@@ -58,7 +65,6 @@ from lipt.core.stages.warm_up import (
     warm_up_signals,
 )
 from lipt.core.workspace import Workspace
-from lipt.data.dataset import IdMapping
 from lipt.data.targets.kinds import TargetKind
 
 _LEARNED = frozenset({FeatureKind.SOUP, FeatureKind.LEARNERS})
@@ -73,196 +79,217 @@ class SoftLabels:
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """The answer to a question.
+class ChosenSubset:
+    """A request's answer: the examples by id, how they were chosen, and what a warm-up cost.
 
-    selection: ids, ascending, and their weights. device: that the strategy ran on.
-    proxy: facts of the proxy, for a manifest. warm_up: the ordinary warm-up's costs.
-    soft: soft labels of the chosen examples. scored_by: credentials that scored for the signals.
-    uses_pretraining: whether learners or their soup were looked at, though another proxy won.
+    manifest: the request, the proxy and the findings, as JSON.
+    warm_up_seconds: of all trainings that the choice rests on; `spent_` of them in this choice.
     """
 
-    selection: Selection
-    device: str
-    proxy: Mapping[str, Any] | None = None
-    warm_up: WarmUpSignals | None = None
-    soft: SoftLabels | None = None
-    scored_by: Mapping[str, Any] | None = None
-    uses_pretraining: bool = False
-
-    @property
-    def examples(self) -> Examples:
-        """Ids, weights and soft labels, the input of a subset's digest."""
-        return Examples(
-            self.selection.indices_K.to(torch.int64).numpy(),
-            self.selection.weights_K.float().numpy(),
-            None if self.soft is None else self.soft.probabilities_KC.numpy(),
-        )
-
-
-def manifest_of(question: Question, chosen: Chosen) -> dict[str, Any]:
-    """The manifest of a question and its answer."""
-    warm_up = {} if question.warm_up is None else {PRETRAINING: str(question.warm_up)}
-    return {
-        "strategy": question.strategy,
-        "preset": question.preset,
-        "options": {**dict(question.options), **warm_up},
-        "labels": "none" if question.unlabelled else "given",
-        "proxy": {
-            # None if neither a head nor a model is used.
-            "proxy": str(question.proxy) if _uses_head(question) else None,
-            **({"backbone": question.backbone} if question.backbone else {}),
-            **with_features_as_text(chosen.proxy or {}),
-        },
-        "soft_labels": None if chosen.soft is None else with_features_as_text(chosen.soft.facts),
-        "uses_pretraining": chosen.uses_pretraining,
-        "budget": question.budget,
-        "balanced": question.balanced,
-        "stopped_early": chosen.selection.stopped_early,
-        "findings": dict(chosen.selection.findings),
-        "scored_by": chosen.scored_by,
-        "device": chosen.device,
-        "versions": versions(),
-    }
-
-
-def _uses_head(question: Question) -> bool:
-    if not question.proxy.is_own_head:
-        return True
-    return not question.unlabelled and bool(question.needs & (MODEL_NEEDS | {Need.DYNAMICS}))
+    examples: Examples
+    manifest: Mapping[str, Any]
+    warm_up_seconds: float | None = None
+    spent_warm_up_seconds: float = 0.0
 
 
 def choose(
-    workspace: Workspace, question: Question, *, compute: ComputeSignals = model_signals
-) -> Chosen:
+    workspace: Workspace,
+    request: ResolvedRequest,
+    sources: Sources,
+    *,
+    compute: ComputeSignals = model_signals,
+) -> ChosenSubset:
     """Compute the inputs and select; SignalsError for outputs not finite, or an empty selection."""
-    strategy, needs = find_strategy(question.strategy), question.needs
-    with span("signals", strategy=question.strategy):
-        signals, warm_up = _signals(workspace, question, compute)
-    selecting = workspace.progress(f"selecting by {question.strategy}", CallPart.SELECTION)
+    config, needs = sources.config, request.needs
+    with span("signals", strategy=request.strategy):
+        signals, warm_up = _signals(workspace, request, sources, compute)
+    selecting = workspace.progress(f"selecting by {request.strategy}", CallPart.SELECTION)
     selecting(0, 1)
     # Draws from labels alone are the same on any device: no accelerator is needed.
-    alone = not needs and question.features is None
+    alone = not needs and request.features is None
     device = torch.device("cpu") if alone else workspace.device
     with (
-        computation(question.config.evaluation_threads),
-        span("select", strategy=question.strategy, budget=question.budget),
+        computation(config.evaluation_threads),
+        span("select", strategy=request.strategy, budget=request.budget),
     ):
         chosen = select(
-            strategy,
+            find_strategy(request.strategy),
             moved_if_it_fits(signals, device),
-            question.budget,
-            balanced=question.balanced,
-            seed=derive_seed(question.config.seed, "selection"),
-            options=dict(question.options),
+            request.budget,
+            balanced=request.balanced,
+            seed=derive_seed(config.seed, "selection"),
+            options=request.options,
         )
     selecting(1, 1)
     if not len(chosen.indices_K):
         raise SignalsError(
-            f"strategy {question.strategy!r} chooses nothing for a budget of "
-            f"{question.budget}: {chosen.stopped_early} Select on other weights, or by "
+            f"strategy {request.strategy!r} chooses nothing for a budget of "
+            f"{request.budget}: {chosen.stopped_early} Select on other weights, or by "
             "another strategy."
         )
     soft, heads = None, [signals.facts] if signals.facts else []
-    if question.teacher is not None:
-        taught = _proxied(workspace, question, question.teacher)
+    if request.teacher is not None:
+        taught = _proxied(workspace, request, sources, request.teacher)
         heads.append(required(taught.facts, "head"))
-        with computation(question.config.evaluation_threads):
-            soft = soft_labels(taught, chosen.indices_K.cpu(), seed=question.config.seed)
-    done = chosen.findings.get("words", ())
-    inputs = inputs_of(question, signals.facts, heads)
+        with computation(config.evaluation_threads):
+            soft = soft_labels(taught, chosen.indices_K.cpu(), seed=config.seed)
+    inputs = inputs_of(request, signals.facts, heads)
     learned = inputs.of_model or not _LEARNED.isdisjoint(inputs.used | inputs.tried)
-    # With weights of its own, or a warm-up, a request looks at no learner.
-    pretrained = bool(learned and question.num_merged)
+    id_mapping = workspace.dataset.id_mapping
+    manifest = {
+        **request_facts(request, sources, signals.facts),
+        "soft_labels": None if soft is None else with_features_as_text(soft.facts),
+        # With weights of its own, or a warm-up, a request looks at no learner.
+        "uses_pretraining": bool(learned and sources.num_merged),
+        "stopped_early": chosen.stopped_early,
+        "findings": _findings(workspace, request, sources, chosen, inputs, heads, soft),
+        "scored_by": signals.scored_by,
+        "device": device_name(device),
+        "versions": versions(),
+    }
+    examples = Examples(
+        id_mapping.ids(chosen.indices_K).to(torch.int64).numpy(),
+        chosen.weights_K.float().numpy(),
+        None if soft is None else soft.probabilities_KC.numpy(),
+    )
+    if warm_up is None:
+        return ChosenSubset(examples, manifest)
+    return ChosenSubset(examples, manifest, warm_up.seconds, warm_up.spent_seconds)
+
+
+def request_facts(
+    request: ResolvedRequest, sources: Sources, proxy: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """A manifest's part on the request, with the facts of its proxy."""
+    warm_up = {} if request.warm_up is None else {PRETRAINING: str(request.warm_up)}
+    uses_head = not request.proxy.is_own_head or (
+        not request.unlabelled and bool(request.needs & (MODEL_NEEDS | {Need.DYNAMICS}))
+    )
+    return {
+        "strategy": request.strategy,
+        "preset": request.preset or None,
+        "options": {**request.given, **warm_up},
+        "labels": "none" if request.unlabelled else "given",
+        "proxy": {
+            # None if neither a head nor a model is used.
+            "proxy": str(request.proxy) if uses_head else None,
+            **({"backbone": sources.backbone} if sources.backbone else {}),
+            **with_features_as_text(proxy or {}),
+        },
+        "budget": request.budget,
+        "balanced": request.balanced,
+    }
+
+
+def _findings(
+    workspace: Workspace,
+    request: ResolvedRequest,
+    sources: Sources,
+    chosen: Selection,
+    inputs: ChoiceInputs,
+    heads: Sequence[Mapping[str, Any]],
+    soft: SoftLabels | None,
+) -> dict[str, Any]:
+    """The strategy's findings, with ids for positions, and sentences on the choice."""
+    dataset, findings = workspace.dataset, dict(chosen.findings)
+    if "lowest_quality_ids" in (excluded := findings.get("excluded", {})):
+        rows = torch.tensor(excluded["lowest_quality_ids"], dtype=torch.int64)
+        named = dataset.id_mapping.ids(rows).tolist()
+        findings["excluded"] = {**excluded, "lowest_quality_ids": named}
+    shift: list[str] = []
+    if request.balanced and dataset.target.kind is TargetKind.CLASS:
+        labels_K = dataset.labels_N[chosen.indices_K.cpu()]
+        findings["class_shares"], shift = class_shift(dataset, labels_K)
     words = input_sentences(
-        question,
+        request,
+        sources,
         inputs,
         heads,
         is_random=chosen.is_random,
-        num_examples=len(workspace.dataset),
+        num_examples=len(dataset),
     )
-    alpha = [alpha_sentence(soft.facts)] if soft else []
-    findings: dict[str, Any] = {}
-    shift: list[str] = []
-    if question.balanced and workspace.dataset.target.kind is TargetKind.CLASS:
-        labels_K = workspace.dataset.labels_N[chosen.indices_K.cpu()]
-        findings["class_shares"], shift = class_shift(workspace.dataset, labels_K)
     # The choice comes first, then what it changes.
+    done = chosen.findings.get("words", ())
+    alpha = [alpha_sentence(soft.facts)] if soft else []
     findings["words"] = [*done[:1], *shift, *done[1:], *alpha, *words]
-    chosen = replace(chosen, findings={**chosen.findings, **findings})
-    selection = _by_id(chosen, workspace.dataset.id_mapping)
-    facts = (signals.facts, warm_up, soft, signals.scored_by, pretrained)
-    return Chosen(selection, device_name(device), *facts)
+    return findings
 
 
 def _signals(
-    workspace: Workspace, question: Question, compute: ComputeSignals
+    workspace: Workspace, request: ResolvedRequest, sources: Sources, compute: ComputeSignals
 ) -> tuple[Signals, WarmUpSignals | None]:
-    dataset, config, needs, warmed = workspace.dataset, question.config, question.needs, None
-    proxy = None if question.proxy.is_own_head else question.proxy
-    if question.warm_up is not None:
-        warmed = warm_up_signals(workspace, question, question.warm_up)
+    dataset, config, needs, warmed = workspace.dataset, sources.config, request.needs, None
+    proxy = None if request.proxy.is_own_head else request.proxy
+    if request.warm_up is not None:
+        warmed = warm_up_signals(workspace, sources, request.warm_up, needs)
     # Validate them before the model's expensive pass over the data.
-    own = _own_features(workspace, question)
+    own = _own_features(workspace, request)
     if warmed is not None:
         signals = warmed.signals
-    elif question.unlabelled:
+    elif request.unlabelled:
         signals = unlabelled(len(dataset))
         if proxy is not None:
-            signals = proxied_features(workspace, question, proxy)
+            signals = proxied_features(workspace, sources, proxy)
     else:
         looks = own is None or bool(needs & {Need.SIGNALS, Need.VALIDATION})
         of_model = needs if looks and proxy is None else needs - PROXY_NEEDS
+        inputs, weights = sources.model
         depends_on = (
-            question.weights.sha256,
+            weights.sha256,
             dataset.fingerprint,
             config.model,
-            question.inputs,
+            inputs,
             config.evaluation_threads,
             str(workspace.device),
         )
-        load = partial(workspace.loaded_model, config, question.weights)
-        signals = signals_of(workspace, question, of_model, depends_on, load, compute=compute)
+        load = partial(workspace.loaded_model, config, weights)
+        signals = signals_of(workspace, sources, of_model, depends_on, load, compute=compute)
         if proxy is not None and needs & PROXY_NEEDS:
-            proxied = _proxied(workspace, question, proxy)
+            proxied = _proxied(workspace, request, sources, proxy)
             signals = replace(proxied, gradient_norms_N=signals.gradient_norms_N)
-    return _with_more(workspace, question, signals, own), warmed
+    return _completed(workspace, request, sources, signals, own), warmed
 
 
-def _proxied(workspace: Workspace, question: Question, proxy: Proxy) -> Signals:
-    usable = usable_sources(workspace, question, proxy)
+def _proxied(
+    workspace: Workspace, request: ResolvedRequest, sources: Sources, proxy: Proxy
+) -> Signals:
+    usable = usable_sources(workspace, request, sources, proxy)
     signals = proxied_signals(workspace, usable.sources, proxy)
-    with computation(question.config.evaluation_threads):
-        signals = with_probabilities(workspace, question, signals)
+    with computation(sources.config.evaluation_threads):
+        signals = with_probabilities(workspace, sources, signals)
     if usable.unneeded is None:
         return signals
     return replace(signals, facts={**(signals.facts or {}), "unneeded": usable.unneeded})
 
 
-def _own_features(workspace: Workspace, question: Question) -> UserFeatures | None:
+def _own_features(workspace: Workspace, request: ResolvedRequest) -> UserFeatures | None:
     """The user's features, or the data set's own pairs."""
-    if question.features is not None:
+    if request.features is not None:
         workspace.report("reading the features", 0, 1)
-        features = workspace.user_features(question.features)
+        features = workspace.user_features(request.features)
         workspace.report("reading the features", 1, 1)
         return features
-    paired = Need.PAIRED_FEATURES in question.needs and not question.unlabelled
+    paired = Need.PAIRED_FEATURES in request.needs and not request.unlabelled
     return features_of_pairs(workspace.dataset) if paired else None
 
 
-def _with_more(
-    workspace: Workspace, question: Question, signals: Signals, own: UserFeatures | None
+def _completed(
+    workspace: Workspace,
+    request: ResolvedRequest,
+    sources: Sources,
+    signals: Signals,
+    own: UserFeatures | None,
 ) -> Signals:
     """The signals with the user's features, and with inputs that need no model."""
-    config, needs = question.config, question.needs
+    config, needs = sources.config, request.needs
     if own is not None:
-        if not question.unlabelled:
+        if not request.unlabelled:
             signals = replace(signals, paired_features_NP=own.paired_features_NP)
         # A proxy's features are the requested ones; pairs come from one file.
         if signals.facts is None or Need.PAIRED_FEATURES in needs:
             signals = replace(signals, features_ND=own.features_ND)
-    if Need.DYNAMICS in needs and question.trajectories is not None:
-        dynamics = dynamics_of(workspace, config, question.inputs, question.trajectories)
+    if Need.DYNAMICS in needs and sources.trajectories is not None:
+        dynamics = dynamics_of(workspace, config, sources.model[0], sources.trajectories)
         signals = replace(signals, dynamics=dynamics)
     if Need.DUPLICATES in needs:
         copies = matches_of(workspace, config.evaluation_threads)
@@ -271,15 +298,6 @@ def _with_more(
         ids = workspace.split(config).validation_ids
         signals = replace(signals, validation=signals.take(ids) if len(ids) else None)
     return signals
-
-
-def _by_id(chosen: Selection, id_mapping: IdMapping) -> Selection:
-    findings, excluded = chosen.findings, chosen.findings.get("excluded", {})
-    if "lowest_quality_ids" in excluded:
-        rows = torch.tensor(excluded["lowest_quality_ids"], dtype=torch.int64)
-        named = {**excluded, "lowest_quality_ids": id_mapping.ids(rows).tolist()}
-        findings = {**findings, "excluded": named}
-    return replace(chosen, indices_K=id_mapping.ids(chosen.indices_K), findings=findings)
 
 
 # On 20,000 images of cifar10-jpeg the best alpha is 0.8 for a random fiftieth, 0.5 for a tenth, 0.3

@@ -20,13 +20,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from lipt.common.config.run_config import RunConfig
+from lipt.common.requests import Proxy
 from lipt.core.diagnosis.label_errors import find_label_errors
-from lipt.core.proxies.proxy import (
-    MAX_SAMPLE,
-    Proxy,
-    removed_at_best,
-    training_can_pay,
-)
+from lipt.core.proxies.proxy import MAX_SAMPLE, removed_at_best, training_can_pay
 from lipt.core.selection.select import find_strategy
 from lipt.core.selection.strategies.auto import (
     auto,
@@ -37,7 +33,7 @@ from lipt.core.selection.strategies.auto import (
 from lipt.core.selection.strategy import Need
 from lipt.core.stages.diagnosis import matches_of
 from lipt.core.stages.proxy import proxied_signals, sample_signals
-from lipt.core.stages.question import PROXY_NEEDS, Question, Sources
+from lipt.core.stages.request import PROXY_NEEDS, ResolvedRequest, Sources
 from lipt.core.workspace import Workspace
 from lipt.data.targets.kinds import TargetKind
 
@@ -61,38 +57,38 @@ class UsableSources:
     unneeded: Unneeded | None
 
 
-def needs_learners(workspace: Workspace, question: Question) -> bool:
-    """Whether the signals of a question whose weights are theta_p depend on learners."""
-    needs = question.needs
-    own_head = question.proxy.is_own_head and bool(needs & PROXY_NEEDS)
+def needs_learners(workspace: Workspace, request: ResolvedRequest, sources: Sources) -> bool:
+    """Whether the signals of a request whose weights are theta_p depend on learners."""
+    needs = request.needs
+    own_head = request.proxy.is_own_head and bool(needs & PROXY_NEEDS)
     if own_head or needs & {Need.DYNAMICS, Need.GRADIENT_NORMS}:
         return True
-    proxies = dict.fromkeys((question.proxy, question.teacher or question.proxy))
+    proxies = dict.fromkeys((request.proxy, request.signal_proxy))
     return any(
-        usable_sources(workspace, question, proxy).unneeded is None
+        usable_sources(workspace, request, sources, proxy).unneeded is None
         for proxy in proxies
         if not proxy.is_own_head
     )
 
 
-def usable_sources(workspace: Workspace, question: Question, proxy: Proxy) -> UsableSources:
+def usable_sources(
+    workspace: Workspace, request: ResolvedRequest, sources: Sources, proxy: Proxy
+) -> UsableSources:
     """Decide from untrained features whether a proxy may use the run's learners."""
-    if proxy.features is not None or question.unlabelled or question.has_own_weights:
-        return UsableSources(question, None)
-    untrained = Sources(
-        question.config, question.inputs, None, question.features, None, question.initial
-    )
-    if question.probabilities is not None:
+    if proxy.features is not None or request.unlabelled or sources.has_own_weights:
+        return UsableSources(sources, None)
+    untrained = sources.untrained
+    if sources.probabilities is not None:
         return UsableSources(untrained, Unneeded.PROBABILITIES)
-    unneeded = _unneeded(workspace, question, untrained, proxy)
-    return UsableSources(question if unneeded is None else untrained, unneeded)
+    unneeded = _unneeded(workspace, request, untrained, proxy)
+    return UsableSources(sources if unneeded is None else untrained, unneeded)
 
 
 def _unneeded(
-    workspace: Workspace, question: Question, untrained: Sources, proxy: Proxy
+    workspace: Workspace, request: ResolvedRequest, untrained: Sources, proxy: Proxy
 ) -> Unneeded | None:
-    dataset, strategy = workspace.dataset, find_strategy(question.strategy)
-    decides_by_plan = strategy is auto and question.teacher is None
+    dataset, config = workspace.dataset, untrained.config
+    decides_by_plan = find_strategy(request.strategy) is auto and request.teacher is None
     if decides_by_plan and dataset.target.kind is not TargetKind.CLASS:
         return Unneeded.PLAN
     # Signals of all examples are not computed twice.
@@ -100,15 +96,15 @@ def _unneeded(
     signals = compute(workspace, untrained, proxy)
     facts = signals.facts or {}
     kinds = facts["features"]
-    passes = training_passes(question.config, len(dataset))
+    passes = training_passes(config, len(dataset))
     if not training_can_pay(facts["accuracy"], kinds, passes):
         return Unneeded.PRICE
     if not decides_by_plan:
         return None
-    pictures_N = matches_of(workspace, question.config.evaluation_threads).pictures_N
+    pictures_N = matches_of(workspace, config.evaluation_threads).pictures_N
     copies = float(surplus_duplicates(pictures_N).double().mean())
-    training = strategy.parse_options(dict(question.options))["training"]
-    found = gather(signals, find_label_errors(signals), question.budget, training, copies)
+    training = request.options["training"]
+    found = gather(signals, find_label_errors(signals), request.budget, training, copies)
     share = len(signals.labels_N) / len(dataset)
     of_all = replace(found, fraction=found.fraction * share)
     matters = learners_can_matter(of_all, removed_at_best(kinds))

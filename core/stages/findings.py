@@ -12,10 +12,11 @@ from typing import Any
 
 from torch import Tensor
 
-from lipt.core.proxies.proxy import MAX_SAMPLE, FeatureKind
+from lipt.common.requests import FeatureKind
+from lipt.core.proxies.proxy import MAX_SAMPLE
 from lipt.core.selection.strategy import Need
 from lipt.core.stages.evidence import Unneeded
-from lipt.core.stages.question import PROXY_NEEDS, TRAINED_FEATURES, Question
+from lipt.core.stages.request import PROXY_NEEDS, TRAINED_FEATURES, ResolvedRequest, Sources
 from lipt.data.dataset import Dataset
 
 Facts = Mapping[str, Any]
@@ -60,11 +61,13 @@ class ChoiceInputs:
     tried: frozenset[FeatureKind]
 
 
-def inputs_of(question: Question, proxy: Facts | None, heads: Sequence[Facts]) -> ChoiceInputs:
-    needs = question.needs
-    looks = needs & ({Need.SIGNALS, Need.VALIDATION} if has_own_features(question) else PROXY_NEEDS)
+def inputs_of(
+    request: ResolvedRequest, proxy: Facts | None, heads: Sequence[Facts]
+) -> ChoiceInputs:
+    needs = request.needs
+    looks = needs & ({Need.SIGNALS, Need.VALIDATION} if has_own_features(request) else PROXY_NEEDS)
     of_model = needs & {Need.DYNAMICS, Need.GRADIENT_NORMS}
-    if proxy is None and not question.unlabelled:
+    if proxy is None and not request.unlabelled:
         of_model |= looks
     tried = [one for head in heads for one in head.get("tried", ())]
     return ChoiceInputs(proxy, of_model, _kinds_of(heads), _kinds_of(tried))
@@ -74,12 +77,13 @@ def _kinds_of(heads: Sequence[Facts]) -> frozenset[FeatureKind]:
     return frozenset(kind for head in heads for kind in head["features"])
 
 
-def has_own_features(question: Question) -> bool:
-    return question.features is not None or Need.PAIRED_FEATURES in question.needs
+def has_own_features(request: ResolvedRequest) -> bool:
+    return request.features is not None or Need.PAIRED_FEATURES in request.needs
 
 
 def input_sentences(
-    question: Question,
+    request: ResolvedRequest,
+    sources: Sources,
     inputs: ChoiceInputs,
     heads: Sequence[Facts],
     *,
@@ -87,9 +91,9 @@ def input_sentences(
     num_examples: int,
 ) -> list[str]:
     """Sentences on the head, on the learners, and on whether seed and model can matter."""
-    needs, of_model = question.needs, inputs.of_model
+    needs, of_model = request.needs, inputs.of_model
     unneeded = next((head["unneeded"] for head in heads if "unneeded" in head), None)
-    learners = _learners_sentence(question, inputs, unneeded)
+    learners = _learners_sentence(request, sources, inputs, unneeded)
     # Heads of more examples choose their penalty on a drawn sample.
     drawn = any(head["drawn"] or num_examples > MAX_SAMPLE for head in heads)
     if of_model or (inputs.used | inputs.tried).intersection(TRAINED_FEATURES):
@@ -98,9 +102,9 @@ def input_sentences(
         mattered = "another seed may give another subset; no model was used"
     else:
         mattered = "any seed and model give this subset"
-    if not needs and question.teacher is None:
+    if not needs and request.teacher is None:
         return [mattered]
-    by = "the request's own features" if has_own_features(question) else "no features"
+    by = "the request's own features" if has_own_features(request) else "no features"
     if of_model:
         by = "a model with its own head"
     if Need.DYNAMICS in needs:
@@ -140,7 +144,9 @@ def alpha_sentence(soft: Facts) -> str:
     return text
 
 
-def _learners_sentence(question: Question, inputs: ChoiceInputs, unneeded: Unneeded | None) -> str:
+def _learners_sentence(
+    request: ResolvedRequest, sources: Sources, inputs: ChoiceInputs, unneeded: Unneeded | None
+) -> str:
     reasons = {
         Unneeded.PRICE: "no learner is needed: their features cannot gain what training costs here",
         Unneeded.PLAN: "no learner is needed: the choice is random whatever they find",
@@ -148,8 +154,8 @@ def _learners_sentence(question: Question, inputs: ChoiceInputs, unneeded: Unnee
     }
     if unneeded is not None:
         return reasons[unneeded]
-    count, merged = question.num_learners, question.num_merged
-    needs_each = FeatureKind.LEARNERS in inputs.used or Need.DYNAMICS in question.needs
+    count, merged = sources.num_learners, sources.num_merged
+    needs_each = FeatureKind.LEARNERS in inputs.used or Need.DYNAMICS in request.needs
     if count and needs_each:
         return f"{count} learner{'' if count == 1 else 's'} took part"
     if merged and (inputs.of_model or FeatureKind.SOUP in inputs.used):

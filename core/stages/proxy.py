@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.computation import computation
+from lipt.common.requests import Proxy
 from lipt.core.call_parts import CallPart
 from lipt.core.diagnosis.label_errors import (
     find_label_errors,
@@ -24,14 +25,7 @@ from lipt.core.diagnosis.label_errors import (
     second_head_helps,
 )
 from lipt.core.passes import row_blocks
-from lipt.core.proxies.proxy import (
-    Proxy,
-    ProxyScore,
-    can_win,
-    candidates,
-    choose,
-    passes_of,
-)
+from lipt.core.proxies.proxy import ProxyScore, can_win, candidates, choose, passes_of
 from lipt.core.proxies.ridge import (
     HeadTargets,
     LeaveOneOut,
@@ -45,7 +39,7 @@ from lipt.core.proxies.ridge import (
 from lipt.core.signals.compute import errors_of
 from lipt.core.signals.signals import STORAGE_LIMITS, Signals, required, unlabelled
 from lipt.core.stages.proxy_features import Kinds, ProxyFeatures, ProxySample
-from lipt.core.stages.question import Sources
+from lipt.core.stages.request import Sources
 from lipt.core.workspace import Key, Workspace
 
 # Accuracy on the sample above which the first proxy is fitted to all examples.

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from lipt.common.blobs.blob import BlobName
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import ProxyError
+from lipt.common.requests import FeatureKind, Proxy
 from lipt.common.tensor_files import KeptValue
 from lipt.core.call_parts import CallPart
 from lipt.core.diagnosis.duplicates import are_pictures
@@ -28,11 +29,7 @@ from lipt.core.proxies.features import (
     fold_batch_norm,
     model_bank,
 )
-from lipt.core.proxies.proxy import (
-    MAX_SAMPLE,
-    FeatureKind,
-    Proxy,
-)
+from lipt.core.proxies.proxy import MAX_SAMPLE
 from lipt.core.proxies.ridge import (
     HeadTargets,
     LeaveOneOut,
@@ -46,7 +43,7 @@ from lipt.core.proxies.untrained import (
     patch_features,
 )
 from lipt.core.signals.signals import required
-from lipt.core.stages.question import TRAINED_FEATURES, Sources
+from lipt.core.stages.request import TRAINED_FEATURES, Sources
 from lipt.core.stages.warm_up import own_learners
 from lipt.core.workspace import Key, Workspace
 from lipt.data.dataset import Dataset

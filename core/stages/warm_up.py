@@ -18,15 +18,16 @@ from torch import Tensor, nn
 from lipt.common.computation import computation
 from lipt.common.config.run_config import RunConfig
 from lipt.common.determinism import derive_seed
+from lipt.common.requests import WarmUp
 from lipt.common.tensor_files import Weights
 from lipt.core.pretraining.initialization import WarmUpState, num_steps_of, warm_up
 from lipt.core.pretraining.results import Trajectories
 from lipt.core.pretraining.sharding import draw_shards
-from lipt.core.selection.strategy import Need, WarmUp
+from lipt.core.selection.strategy import Need
 from lipt.core.signals.compute import compute_signals, default_chunk_size, full_gradient_norms
 from lipt.core.signals.dynamics import Dynamics, States, compute_dynamics
 from lipt.core.signals.signals import Signals, labels_only
-from lipt.core.stages.question import PROXY_NEEDS, Question
+from lipt.core.stages.request import PROXY_NEEDS, Sources
 from lipt.core.workspace import Key, Workspace
 from lipt.data.inputs.specs import InputFormat
 from lipt.models.head import freeze
@@ -57,7 +58,7 @@ def model_norms(
 
 def signals_of(
     workspace: Workspace,
-    question: Question,
+    sources: Sources,
     needs: frozenset[Need],
     depends_on: tuple[object, ...],
     load: Callable[[], nn.Module],
@@ -66,12 +67,12 @@ def signals_of(
     models: int = 0,
 ) -> Signals:
     """The signals that one model provides, and the labels, each computed once."""
-    dataset = workspace.dataset
+    dataset, inputs = workspace.dataset, sources.model[0]
 
     def cached(kind: str, compute: ComputeSignals) -> Signals:
         return workspace.cached(
             Key(Signals, kind, depends_on, models),
-            lambda: compute(workspace, question.config, question.inputs, load()),
+            lambda: compute(workspace, sources.config, inputs, load()),
         )
 
     found = labels_only(dataset.labels_N, dataset.target.kind)
@@ -142,27 +143,30 @@ class WarmUpSignals:
     spent_seconds: float
 
 
-def warm_up_signals(workspace: Workspace, question: Question, wanted: WarmUp) -> WarmUpSignals:
+def warm_up_signals(
+    workspace: Workspace, sources: Sources, wanted: WarmUp, needs: frozenset[Need]
+) -> WarmUpSignals:
     """Train missing models and compute signals with each; the first starts from theta*."""
-    config, found = question.config, list[Signals]()
+    config, found = sources.config, list[Signals]()
+    inputs, theta_star = sources.model
     seconds = spent_seconds = 0.0
     for index in range(wanted.models):
         depends_on: tuple[object, ...] = (
-            question.weights.sha256,
+            theta_star.sha256,
             workspace.dataset.fingerprint,
             config.seed,
             config.model,
             config.validation,
             config.learners.frozen,
             config.learners.cpu_threads,
-            question.inputs,
+            inputs,
             wanted.epochs,
             index,
             str(workspace.device),
         )
         # One at a time, to free its weights.
         key = Key(WarmUpState, "warm-up", depends_on, wanted.models)
-        state, spent = _warm_up(workspace, question, wanted, index, key)
+        state, spent = _warm_up(workspace, sources, wanted, index, key)
         seconds += state.seconds
         spent_seconds += spent
 
@@ -172,22 +176,21 @@ def warm_up_signals(workspace: Workspace, question: Question, wanted: WarmUp) ->
             return model.eval()
 
         depends_on = (*depends_on, config.evaluation_threads)
-        found.append(
-            signals_of(workspace, question, question.needs, depends_on, load, models=wanted.models)
-        )
+        found.append(signals_of(workspace, sources, needs, depends_on, load, models=wanted.models))
     first, *others = found
     return WarmUpSignals(replace(first, others=tuple(others)), seconds, spent_seconds)
 
 
 def _warm_up(
-    workspace: Workspace, question: Question, wanted: WarmUp, index: int, key: Key[WarmUpState]
+    workspace: Workspace, sources: Sources, wanted: WarmUp, index: int, key: Key[WarmUpState]
 ) -> tuple[WarmUpState, float]:
-    config, train_ids = question.config, workspace.split(question.config).train_ids
+    config, (inputs, theta_star) = sources.config, sources.model
+    train_ids = workspace.split(config).train_ids
     begun = workspace.find(key)
     if begun is not None and begun.step >= num_steps_of(wanted.epochs, len(train_ids)):
         return begun, 0.0
     if index == 0:
-        model = workspace.loaded_model(config, question.weights)
+        model = workspace.loaded_model(config, theta_star)
     else:
         model = workspace.new_model(config, derive_seed(config.seed, "warm-up model", index))
     freeze(model.train(), workspace.frozen(config, model))
@@ -197,7 +200,7 @@ def _warm_up(
         workspace.dataset,
         train_ids,
         wanted.epochs,
-        question.inputs,
+        inputs,
         seed=derive_seed(config.seed, "warm-up", index),
         device=workspace.device,
         cpu_threads=config.learners.cpu_threads,

@@ -1,6 +1,5 @@
 import gzip
 import hashlib
-import math
 import re
 import struct
 from dataclasses import replace
@@ -13,58 +12,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipt.common.errors import BudgetError, InvalidRequestError, SubsetError
-from lipt.common.subsets import (
-    Examples,
-    budget_from_fraction,
-    overlap,
-    pack,
-    packed_sizes,
-    resolve_budget,
-    subset_digest,
-    unpack,
-)
+from lipt.common.errors import InvalidRequestError, SubsetError
+from lipt.common.subsets import Examples, overlap, pack, packed_sizes, subset_digest, unpack
 from lipt.v1 import subset_pb2
 
 LABELS = np.array([0, 0, 0, 0, 1, 1])
-
-
-@pytest.mark.parametrize(
-    ("fraction", "num_examples", "expected"),
-    [
-        (0.1, 50_000, 5_000),
-        (1.0, 7, 7),
-        (0.5, 3, 2),  # 1.5 is rounded up
-        (0.5, 1, 1),
-        (0.25, 9, 2),  # 2.25 is rounded down
-        (0.145, 100, 15),  # written 14.5, though the nearest double is below
-        (0.29, 100, 29),
-        (1e-6, 1_000_000, 1),
-        (0.005, 100, 1),
-    ],
-)
-def test_a_fraction_rounds_to_a_budget(fraction: float, num_examples: int, expected: int) -> None:
-    assert budget_from_fraction(fraction, num_examples) == expected
-
-
-OUTSIDE = (0.0, -0.1, 1.0001, math.nan, math.inf, -math.inf)
-
-
-@pytest.mark.parametrize(
-    ("fraction", "budget", "words"),
-    [
-        *((it, None, rf"{it} is outside \(0, 1\].*such as 0\.1") for it in OUTSIDE),
-        (0.004, None, r"0\.004 of 50 examples keeps none.*at least 0\.01"),
-        *((None, budget, rf"budget {budget} is outside 1\.\.50.*Choose") for budget in (0, -3, 51)),
-        (None, None, r"exactly one .* Give a fraction in \(0, 1\] or a budget"),
-        (0.1, 5, r"exactly one .* Give a fraction in \(0, 1\] or a budget"),
-    ],
-)
-def test_a_budget_outside_its_range_and_other_than_one_form_are_refused(
-    fraction: float | None, budget: int | None, words: str
-) -> None:
-    with pytest.raises(BudgetError, match=words):
-        resolve_budget(fraction=fraction, budget=budget, num_examples=50)
 
 
 def test_digest_covers_indices_then_weights_then_soft_labels() -> None:

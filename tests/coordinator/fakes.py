@@ -9,12 +9,14 @@ from inspect import isawaitable
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.settings import load_settings
 from lipt.common.states import RunState
+from lipt.common.subsets import Examples
 from lipt.common.tensor_files import Weights, pack
 from lipt.coordinator.app import App, open_app
 from lipt.coordinator.compute.context import DataDescription
@@ -35,8 +37,7 @@ from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, SoupRecord
 from lipt.core.pretraining.results import Ingredient
-from lipt.core.selection.selection import Selection
-from lipt.core.stages.choice import Chosen
+from lipt.core.stages.choice import ChosenSubset
 from lipt.data.inputs.specs import ImageFormat, ImageSpec, InputSpec
 
 
@@ -148,8 +149,9 @@ def pretraining(state_dir: Path) -> FakeCompute:
         return SoupResult(theta_p, SOUP_RECORD.changed(num_kept=len(parts)), parts)
 
     def select(job: SelectSubset) -> StoredSubset:
-        selection = Selection(torch.arange(job.budget), torch.ones(job.budget))
-        return StoredSubset.stored(blobs, job, Chosen(selection, "cpu"))
+        budget = job.request.budget
+        examples = Examples(np.arange(budget), np.ones(budget, np.float32))
+        return StoredSubset.stored(blobs, ChosenSubset(examples, {}))
 
     return FakeCompute(
         {

@@ -18,6 +18,7 @@ from lipt.common.errors import (
     UnknownWorkerError,
 )
 from lipt.common.observability.metrics import Gauge
+from lipt.common.requests import Budget, Proxy, SubsetRequest
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.app import logging_progress, with_fitting_model
 from lipt.coordinator.compute.jobs.pretraining import DescribeData
@@ -39,7 +40,6 @@ from lipt.coordinator.metrics import machine_readings, state_readings
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.subsets import DiagnosisQuery
-from lipt.core.stages.question import SubsetQuery
 from lipt.data.inputs.specs import Column, ColumnsSpec, ColumnType, ImageSpec
 from lipt.v1 import config_pb2
 from tests.clock import Clock
@@ -67,7 +67,7 @@ async def test_run_goes_from_its_request_to_its_soup_and_subset(tmp_path: Path) 
         run = await app.requests.create("q", "mine", NOTHING)
         final = await complete(app, "mine")
         assert compute.options[1:] == [JobOptions(run.run_id, fingerprint=DATA.fingerprint)] * 3
-        await app.answers.subset(replace(QUERY, strategy="uniform"), lambda _: None, "caller")
+        await app.answers.subset(replace(REQUEST, strategy="uniform"), lambda _: None, "caller")
         options = compute.options[-1]
     assert [learner.state for learner in final.learners] == [LearnerState.DONE] * 2
     stages = ["DescribeData", "InitializeWeights", "CutShards", "MakeSoup"]
@@ -101,9 +101,7 @@ async def test_a_run_resumes_after_a_restart(tmp_path: Path) -> None:
     assert compute.kinds == ["DescribeData", "MakeSoup"]
 
 
-QUERY = SubsetQuery(
-    run="mine", strategy="grand", fraction=0.1, budget=None, balanced=None, options={}, weights=None
-)
+REQUEST = SubsetRequest(run="mine", strategy="grand", budget=Budget(0.1))
 
 
 async def test_subsets_of_a_replaced_backbone_are_computed_again(tmp_path: Path) -> None:
@@ -123,7 +121,7 @@ async def test_subsets_of_a_replaced_backbone_are_computed_again(tmp_path: Path)
             if not app.store.runs():
                 await complete(app, (await app.requests.create("q", "mine", NOTHING)).run_id)
             await app.answers.diagnosis(DiagnosisQuery(), lambda _: None, "caller")
-            await app.answers.subset(replace(QUERY, proxy="auto"), lambda _: None, "caller")
+            await app.answers.subset(replace(REQUEST, proxy=Proxy(None)), lambda _: None, "caller")
         kinds.append(compute.kinds[-2:])
     computed = ["DiagnoseData", "SelectSubset"]
     assert kinds == [computed, computed, ["DescribeData"]]

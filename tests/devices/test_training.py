@@ -198,7 +198,7 @@ def test_theta_star_is_near_the_cpu_s_and_reproducible(device: torch.device) -> 
 
 
 CASES = [
-    pytest.param(strategy, options, id="-".join([name, *options.values()]))
+    pytest.param(strategy, options, id="-".join([name, *map(str, options.values())]))
     for name, strategy in STRATEGIES.items()
     for options in variants(strategy)
 ]

@@ -22,11 +22,12 @@ def starve() -> None:
     run = SelectSubset.run
 
     def starved(job: SelectSubset, context: Context) -> StoredSubset:
+        strategy = job.request.strategy
         with Path(os.environ["ATTEMPTS"]).open("a") as file:
-            file.write(f"{job.strategy}\n")
-        if job.strategy == "facility_location":
+            file.write(f"{strategy}\n")
+        if strategy == "facility_location":
             os.kill(os.getpid(), signal.SIGKILL)
-        if job.strategy == "craig":
+        if strategy == "craig":
             np.ones(2**46)
         return run(job, context)
 

@@ -17,21 +17,18 @@ from numpy.typing import NDArray
 from torch import nn
 
 import lipt
-from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import LearnersConfig, RunConfig
 from lipt.common.errors import BudgetError, ConfigError
+from lipt.common.requests import SOUP, Proxy
 from lipt.common.tensor_files import copy_to_cpu
 from lipt.coordinator.compute.context import DataDescription
 from lipt.core.planning import PROCESS_BYTES
 from lipt.core.pretraining.sharding import draw_shards, split_validation
-from lipt.core.proxies.proxy import SOUP, Proxy
 from lipt.core.selection.select import find_strategy
-from lipt.core.stages.question import Question, SubsetQuery
 from lipt.data.inputs.specs import (
     Column,
     ColumnsSpec,
     ColumnType,
-    ImageFormat,
     ImageSpec,
     InputSpec,
 )
@@ -48,6 +45,7 @@ from tests import processes
 from tests.coordinator.fakes import described
 from tests.golden import datasets
 from tests.lipt.digits import QUICK, few_digits
+from tests.resolved import resolved
 from tests.session import Session
 
 STRATEGIES = ("auto", "el2n", "craig", "aum", "milo")
@@ -333,8 +331,8 @@ def planned(
     **given: Any,
 ) -> Estimate:
     opened = Pretrained(source, model, run=SMALL_RUN if run is None else run, progress=False)
-    query = SubsetQuery("", strategy, fraction, None, None, {}, None)
-    return estimate(opened, query, **{"timed": False, **given})
+    request = opened.resolve(strategy, fraction)
+    return estimate(opened, request, **{"timed": False, **given})
 
 
 def stages(found: Estimate) -> dict[str, Stage]:
@@ -381,18 +379,15 @@ def counted(
     options: dict[str, str] | None = None,
 ) -> tuple[Stage, int]:
     """Of a model that takes no memory, whose run has ten learners."""
-    strategy = find_strategy(name)
-    question = Question(
-        RunConfig(learners=LearnersConfig(num_learners=10)),
-        inputs=ImageFormat(3, 32, 32, mean=(0.5,) * 3, std=(0.5,) * 3),
-        weights=BlobName.of(b"theta_p"),
-        strategy=name,
-        budget=100,
-        balanced=strategy.resolve_balance(None),
-        options=tuple((options or {}).items()),
+    request = resolved(
+        name,
+        100,
+        balanced=find_strategy(name).resolve_balance(None),
+        given=options or {},
         proxy=SOUP if proxy is None else Proxy.parse(proxy),
     )
-    return count_subset(question, data, ModelFigures(0, 0, 0), num_features, batch_size=1)
+    config = RunConfig(learners=LearnersConfig(num_learners=10))
+    return count_subset(request, config, data, ModelFigures(0, 0, 0), num_features, batch_size=1)
 
 
 def images_of(number: int, size: int = 32, *, classes: int = 10) -> DataDescription:

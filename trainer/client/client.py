@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Unpack
 
 from lipt.common.access import Role
 from lipt.common.access.tls import TlsFiles
@@ -24,6 +24,7 @@ from lipt.common.errors import (
     RunFailedError,
     UnreachableError,
 )
+from lipt.common.requests import request_to_proto
 from lipt.common.rpc.messages import enum_to_proto
 from lipt.common.states import RunState
 from lipt.trainer import views
@@ -40,16 +41,17 @@ from lipt.trainer.client.connection import (
 )
 from lipt.trainer.client.sources import (
     Features,
+    SelectionArguments,
     Source,
     features_source,
-    option_text,
+    request_of,
     weights_source,
 )
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.files import rename_finished
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import RunView, ViewT, WeightsKind, view_of
-from lipt.v1 import access_pb2, blob_pb2, config_pb2, diagnosis_pb2, info_pb2, run_pb2, subset_pb2
+from lipt.v1 import access_pb2, config_pb2, diagnosis_pb2, info_pb2, run_pb2, subset_pb2
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 
@@ -235,18 +237,10 @@ class Client(AbstractContextManager["Client"]):
         strategy: str = views.DEFAULT_STRATEGY,
         *,
         fraction: float | None = None,
-        budget: int | None = None,
-        balanced: bool | None = None,
-        options: Mapping[str, object] | None = None,
-        preset: str | None = None,
         weights: Source | None = None,
-        features: Features | None = None,
-        proxy: str | None = None,
-        labels: Literal["given", "none"] = "given",
-        soft_labels: bool = False,
         previous: Subset | str | None = None,
-        pred_probs: object = None,
         on_progress: OnProgress | None = None,
+        **arguments: Unpack[SelectionArguments],
     ) -> Subset:
         """Select examples with a run's model; the coordinator caches the result.
 
@@ -257,7 +251,6 @@ class Client(AbstractContextManager["Client"]):
             weights: as in `upload_weights`, in place of theta_p.
             previous: the subset in use, or its digest; `crest` returns it, marked `kept`, while it
                 still suits the changed weights.
-            pred_probs: refused: a coordinator takes none.
             on_progress: called with the computation's progress.
 
         Raises:
@@ -269,24 +262,12 @@ class Client(AbstractContextManager["Client"]):
             SubsetError: the answer differs from its description.
             QueueFullError: the coordinator was too busy for `reconnect_seconds`.
         """
-        _refuse_probabilities(pred_probs, "select")
-        request = subset_pb2.GetSubsetRequest(
-            run_id=run,
-            strategy=strategy,
-            fraction=views.DEFAULT_FRACTION if fraction is None and budget is None else fraction,
-            budget=budget,
-            options={name: option_text(value) for name, value in (options or {}).items()},
-            preset=preset,
-            proxy=proxy,
-            labels=labels,
-            soft_labels=soft_labels,
-            previous=previous.digest if isinstance(previous, Subset) else previous,
-            weights=None if weights is None else self._stored(weights_source(weights)),
-            features=None if features is None else self._stored(features_source(features)),
-        )
-        if balanced is not None:
-            request.balanced = balanced
-        return fetch_subset(self._connection, request, on_progress, self._reconnect_seconds)
+        _refuse_probabilities(arguments.get("pred_probs"), "select")
+        digest = previous.digest if isinstance(previous, Subset) else previous
+        where: Any = {"run": run, "previous": digest or "", "weights": weights}
+        request = request_of(strategy, fraction, arguments, self._store, **where)
+        message = request_to_proto(request)
+        return fetch_subset(self._connection, message, on_progress, self._reconnect_seconds)
 
     @checked
     def diagnose(
@@ -317,7 +298,9 @@ class Client(AbstractContextManager["Client"]):
         request = diagnosis_pb2.DiagnoseRequest(
             run_id=run,
             proxy=proxy,
-            features=None if features is None else self._stored(features_source(features)),
+            features=None
+            if features is None
+            else blob_to_proto(self._store(features_source(features))),
         )
         return fetch_diagnosis(self._connection, request, on_progress, self._reconnect_seconds)
 
@@ -336,7 +319,7 @@ class Client(AbstractContextManager["Client"]):
         Raises:
             WeightsError, BlobTooLargeError: not such a file, or over the coordinator's limit.
         """
-        return view_of(views.BlobView, self._stored(weights_source(weights)))
+        return views.BlobView(**asdict(self._store(weights_source(weights))))
 
     @checked
     def weights(self, run: str = "latest", kind: str = WeightsKind.PRETRAINED) -> bytes:
@@ -433,11 +416,10 @@ class Client(AbstractContextManager["Client"]):
         )
         return blob_from_proto(answer.weights)
 
-    def _stored(self, source: Path | bytes) -> blob_pb2.BlobRef:
+    def _store(self, source: Path | bytes) -> BlobName:
         # A transfer retries for long; this call fails at once without a coordinator.
         self.info()
-        name = self._connection.transfer(lambda blobs: Transfers(blobs).upload(source))
-        return blob_to_proto(name)
+        return self._connection.transfer(lambda blobs: Transfers(blobs).upload(source))
 
 
 def _refuse_probabilities(given: object, call: str) -> None:

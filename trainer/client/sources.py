@@ -1,16 +1,19 @@
-"""Upload sources: a user's own weights or features, as safetensors.
+"""A call's arguments: the request that they make, and a user's own files as safetensors.
 
 Other formats are refused before upload; the coordinator checks shapes and values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict
 
+from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import FeaturesError, WeightsError
+from lipt.common.requests import Budget, Labels, Proxy, SubsetRequest, split_warm_up
 from lipt.common.tensor_header import require_safetensors
+from lipt.trainer.views import DEFAULT_FRACTION
 
 _HOW = (
     "Give {'features': N x d} with one row per example, for strategies on pairs also "
@@ -20,6 +23,74 @@ _HOW = (
 Source = str | Path | bytes
 # A file, its content, tensors by name, or a tensor or array of features.
 Features = Source | Mapping[str, Any] | Any
+
+
+class SelectionArguments(TypedDict, total=False):
+    """Arguments of all calls that select, besides the strategy and the fraction; None for none."""
+
+    budget: int | None
+    """Number of examples, in place of a fraction."""
+    balanced: bool | None
+    """Equal shares per class; None for the strategy's default."""
+    options: Mapping[str, object] | None
+    """The strategy's options, by name."""
+    preset: str | None
+    """Defaults for `options` and `balanced`, such as "paper"."""
+    proxy: str | None
+    """Proxy model: "soup" (theta_p), "auto", or "ridge:" with patches, columns, learners, soup,
+    initial (theta*), user, backbone, joined by "+"; None for the strategy's default."""
+    features: Features | None
+    """Replace the model's: a tensor or array (N x d), a safetensors file, its content, or
+    {"features": N x d}, for pairs with "paired_features" as well."""
+    labels: Literal["given", "none"]
+    """"none" selects by features alone."""
+    soft_labels: bool
+    """Return `Subset.soft_labels` as well, as training targets: probabilities by a ridge head
+    fitted without the example."""
+    pred_probs: Any
+    """Out-of-sample class probabilities of your own model, N x C, columns in the order of the class
+    names: an array, tensor or frame. They replace a head's: for `auto`, scores of errors, and soft
+    labels. A coordinator takes none."""
+
+
+def request_of(
+    strategy: str,
+    fraction: float | None,
+    arguments: SelectionArguments,
+    store: Callable[[Path | bytes], BlobName],
+    *,
+    run: str = "",
+    previous: str = "",
+    weights: Source | None = None,
+    probabilities: BlobName | None = None,
+) -> SubsetRequest:
+    """The request of a call's arguments; `store` keeps a file for the computation."""
+    budget, features = arguments.get("budget"), arguments.get("features")
+    if fraction is None and budget is None:
+        fraction = DEFAULT_FRACTION
+    # NumPy's numbers are no JSON.
+    size = Budget(
+        None if fraction is None else float(fraction), None if budget is None else int(budget)
+    )
+    texts = {name: option_text(value) for name, value in (arguments.get("options") or {}).items()}
+    options, warm_up = split_warm_up(texts)
+    proxy = arguments.get("proxy")
+    return SubsetRequest(
+        run=run,
+        strategy=strategy,
+        budget=size,
+        balanced=arguments.get("balanced"),
+        options=options,
+        preset=arguments.get("preset") or "",
+        warm_up=warm_up,
+        proxy=Proxy.parse(proxy) if proxy else None,
+        labels=Labels.parse(arguments.get("labels") or ""),
+        soft_labels=bool(arguments.get("soft_labels")),
+        weights=None if weights is None else store(weights_source(weights)),
+        features=None if features is None else store(features_source(features)),
+        probabilities=probabilities,
+        previous=previous,
+    )
 
 
 def weights_source(weights: Source) -> Path | bytes:

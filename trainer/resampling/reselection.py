@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from torch import distributed, nn
 
@@ -20,6 +20,7 @@ from lipt.common.errors import ConfigError, LiptError
 from lipt.common.tensor_files import pack
 from lipt.models.own import plain_state
 from lipt.trainer.arguments import checked
+from lipt.trainer.client.sources import SelectionArguments
 from lipt.trainer.resampling.samplers import Ranks, SubsetSampler, Uneven
 from lipt.trainer.subsets.subset import Subset
 
@@ -40,20 +41,16 @@ class Selected:
     waited_seconds: float
 
 
-class SubsetRequest(TypedDict, total=False):
-    """Keywords of `Client.subset` that are the same in every request."""
+class RequestArguments(SelectionArguments, total=False):
+    """Arguments of `Client.subset` that are the same in every request."""
 
     run: str
+    """Id, name, or "latest"."""
     fraction: float | None
-    budget: int | None
-    options: Mapping[str, object] | None
-    preset: str | None
-    balanced: bool | None
-    proxy: str | None
-    soft_labels: bool
+    """Share of the data."""
 
 
-class SelectionOptions(SubsetRequest, total=False):
+class SelectionOptions(RequestArguments, total=False):
     every: int
     num_epochs: int | None
     first: Subset | None
@@ -69,7 +66,8 @@ class Reselection:
         every: epochs between selections, R.
         num_epochs: length of training, where known; no subset is requested for later epochs.
         first: the subset of the first epochs; None selects it with theta_p.
-        request: keywords of `client.subset`; `pretraining` applies to the first subset only.
+
+    The option `pretraining` applies to the first subset only.
 
     Raises:
         ConfigError: an argument has another type, or the strategy selects by a run's learners.
@@ -86,7 +84,7 @@ class Reselection:
         every: int = 20,
         num_epochs: int | None = None,
         first: Subset | None = None,
-        **request: Unpack[SubsetRequest],
+        **request: Unpack[RequestArguments],
     ) -> None:
         self._model, self._every = model, every
         self.num_epochs = num_epochs

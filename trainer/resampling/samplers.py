@@ -22,7 +22,8 @@ from torch.utils.data import Sampler
 from lipt.common.computation import thread_defaults
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import ConfigError
-from lipt.common.subsets import require_budget, resolve_budget, subset_digest
+from lipt.common.requests import Budget, require_budget
+from lipt.common.subsets import subset_digest
 from lipt.data.loading import open_data
 from lipt.trainer.arguments import checked
 from lipt.trainer.subsets.data import normalized_weights
@@ -39,8 +40,11 @@ class Ranks(TypedDict, total=False):
     """The keywords of all samplers; see `SubsetSampler`."""
 
     rank: int
+    """This process's number, from 0."""
     num_ranks: int
+    """Number of processes."""
     uneven: Uneven
+    """Policy for examples that do not divide evenly among them."""
 
 
 class RankSampler(Sampler[int]):
@@ -285,7 +289,6 @@ class RepeatedRandomSampler(RankSampler):
         budget: examples per epoch.
         seed: seed of the draws; the same on every rank.
         labels: one integer per example; stratifies every epoch by class.
-        ranks: `rank`, `num_ranks` and `uneven`, as in `SubsetSampler`.
 
     Raises:
         BudgetError: none or both of `fraction` and `budget` are given, or one is out of range.
@@ -304,7 +307,7 @@ class RepeatedRandomSampler(RankSampler):
         labels: Tensor | None = None,
         **ranks: Unpack[Ranks],
     ) -> None:
-        size = resolve_budget(fraction=fraction, budget=budget, num_examples=num_examples)
+        size = Budget(fraction, budget).of(num_examples)
         try:
             labels_N = None if labels is None else torch.as_tensor(labels)
         except (TypeError, ValueError, RuntimeError):

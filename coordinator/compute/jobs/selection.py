@@ -15,19 +15,19 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.computation import computation
 from lipt.common.config.run_config import RunConfig
 from lipt.common.process.devices import device_name
+from lipt.common.requests import Proxy
 from lipt.common.subsets import pack
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.messages import MAX_LIGHT_BYTES
 from lipt.coordinator.compute.scan import scanned_signals
-from lipt.core.proxies.proxy import Proxy
 from lipt.core.selection.select import find_strategy
 from lipt.core.selection.strategy import Growth, Need
 from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.signals import Signals
-from lipt.core.stages.choice import Chosen, choose, manifest_of
+from lipt.core.stages.choice import ChosenSubset, choose
 from lipt.core.stages.diagnosis import diagnose
-from lipt.core.stages.question import Question, Sources
 from lipt.core.stages.recheck import Recheck, recheck
+from lipt.core.stages.request import ResolvedRequest, Sources
 from lipt.core.workspace import Workspace
 from lipt.data.images.formats import data_url
 from lipt.data.inputs.model_input import columns_in, images_in
@@ -48,43 +48,46 @@ class StoredSubset:
     spent_warm_up_seconds: float = 0.0
 
     @classmethod
-    def stored(
-        cls, blobs: BlobStore, question: Question, chosen: Chosen, *, seconds: float = 0.0
-    ) -> Self:
-        examples, warm_up = chosen.examples, chosen.warm_up
+    def stored(cls, blobs: BlobStore, chosen: ChosenSubset, *, seconds: float = 0.0) -> Self:
+        examples = chosen.examples
         return cls(
             blobs.put_bytes(pack(examples)),
             examples.digest,
             num_examples=len(examples),
             num_classes=examples.num_classes,
-            manifest=manifest_of(question, chosen),
+            manifest=chosen.manifest,
             seconds=seconds,
-            warm_up_seconds=None if warm_up is None else warm_up.seconds,
-            spent_warm_up_seconds=0.0 if warm_up is None else warm_up.spent_seconds,
+            warm_up_seconds=chosen.warm_up_seconds,
+            spent_warm_up_seconds=chosen.spent_warm_up_seconds,
         )
 
 
 @dataclass(frozen=True)
-class SelectSubset(Question):
-    """Answer a selection query."""
+class SelectSubset:
+    """Answer a request for a subset."""
+
+    request: ResolvedRequest
+    sources: Sources
 
     @property
     def is_light(self) -> bool:
         """Whether labels and one look at every example's stored signals are enough."""
-        large = self.features is not None and self.features.size_bytes > MAX_LIGHT_BYTES
+        request = self.request
+        large = request.features is not None and request.features.size_bytes > MAX_LIGHT_BYTES
         # Paired features are the data set's own where none are given.
-        reads_data = Need.PAIRED_FEATURES in self.needs and self.features is None
-        is_linear = find_strategy(self.strategy).cost.growth is Growth.LINEAR
-        return is_linear and not (large or self.warm_up or reads_data)
+        reads_data = Need.PAIRED_FEATURES in request.needs and request.features is None
+        is_linear = find_strategy(request.strategy).cost.growth is Growth.LINEAR
+        return is_linear and not (large or request.warm_up or reads_data)
 
     def run(self, context: Context) -> StoredSubset:
         started = monotonic()
 
         def scan(_: Workspace, config: RunConfig, inputs: InputFormat, model: nn.Module) -> Signals:
-            return scanned_signals(context, config, inputs, model, weights=self.weights)
+            weights = self.sources.model[1]
+            return scanned_signals(context, config, inputs, model, weights=weights)
 
-        chosen = choose(context, self, compute=scan)
-        return StoredSubset.stored(context.blobs, self, chosen, seconds=monotonic() - started)
+        chosen = choose(context, self.request, self.sources, compute=scan)
+        return StoredSubset.stored(context.blobs, chosen, seconds=monotonic() - started)
 
 
 @dataclass(frozen=True)

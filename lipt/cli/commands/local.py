@@ -54,22 +54,20 @@ def plan(
     and scoring on this machine. No coordinator is needed; only the data's index is kept.
     """
     from lipt.cli.output import PrintLine, print_result, run_with_progress
-    from lipt.core.stages.question import SubsetQuery
     from lipt.plan import Estimate, estimate, lines_of
     from lipt.pretraining import Pretrained
 
     flags = {"learners.num_learners": num_learners}
     run = shared.collect_overrides(flags, settings, config)
     options = shared.parse_options(option)
-    if fraction is None and budget is None:
-        fraction = 0.1
-    query = SubsetQuery("", strategy, fraction, budget, balanced, options, None, proxy=proxy or "")
+    asked: Any = {"budget": budget, "balanced": balanced, "options": options, "proxy": proxy}
     where: Any = {"device": device, "allow_modules": shared.modules_of(allow_module, data, model)}
 
     def work(report: PrintLine) -> Estimate:
         report(f"opening {data}")
         opened = Pretrained(data, model, run=run, image_size=image_size, progress=False, **where)
-        return estimate(opened, query, num_workers=workers, timed=measure, report=report)
+        request = opened.resolve(strategy, fraction, **asked)
+        return estimate(opened, request, num_workers=workers, timed=measure, report=report)
 
     found = run_with_progress(work)
     print_result(found, lines_of(found), as_json=json)

@@ -83,13 +83,13 @@ class ExamplesFlags:
         return asked if self.every is None else {**asked, "every": self.every}
 
     def source(self, train: Dataset, seed: int) -> RepeatedRandom | None:
-        from lipt.common.subsets import resolve_budget
+        from lipt.common.requests import Budget
         from lipt.trainer.resampling.samplers import RepeatedRandom
 
         if not self.resample:
             return None
         size = len(train)
-        budget = resolve_budget(fraction=self.fraction, budget=self.budget, num_examples=size)
+        budget = Budget(self.fraction, self.budget).of(size)
         return RepeatedRandom(train, budget, seed)
 
 

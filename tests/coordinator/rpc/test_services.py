@@ -29,7 +29,7 @@ from lipt.coordinator.rpc.trainers import Answering, DiagnosisService, RunServic
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.subsets import Answer, DiagnosisQuery
+from lipt.coordinator.subsets import DiagnosisQuery
 from lipt.core.selection.select import STRATEGIES
 from lipt.data.inputs.specs import ImageSpec
 from lipt.trainer.views import RunView, view_of
@@ -341,7 +341,7 @@ class Fake:
 
 @pytest.fixture
 def subsets() -> Fake:
-    return Fake(Answer(RECORD, kept=True))
+    return Fake((RECORD, True))
 
 
 @pytest.fixture
@@ -382,7 +382,7 @@ async def test_a_request_s_features_and_previous_subset_are_used(
     responses = [first, *[response async for response in answering]]
     (query,) = subsets.queries
     assert (query.features, query.previous, query.weights) == (features, "d", None)
-    assert (query.proxy, query.preset, query.labels) == ("ridge:user", "paper", "none")
+    assert (str(query.proxy), query.preset, query.labels) == ("ridge:user", "paper", "none")
     assert query.soft_labels
     kinds = [response.WhichOneof("part") for response in responses]
     assert kinds == ["progress", "subset"]

@@ -22,6 +22,7 @@ from lipt.common.errors import (
     WrongOffsetError,
     from_rpc_error,
 )
+from lipt.common.requests import Budget, SubsetRequest
 from lipt.common.states import RunState
 from lipt.common.tensor_files import pack
 from lipt.coordinator.access.caller import ANYBODY, CallCredentials, Caller
@@ -40,7 +41,6 @@ from lipt.coordinator.storage import (
     resolve_quota,
 )
 from lipt.coordinator.subsets import DiagnosisQuery
-from lipt.core.stages.question import SubsetQuery
 from lipt.v1 import blob_pb2, blob_pb2_grpc, config_pb2
 from tests.clock import Clock
 from tests.coordinator.dispatch.conftest import Bench
@@ -472,7 +472,7 @@ async def test_blobs_of_an_open_request_are_not_removed(
         given = config_pb2.RunConfig(initialization={"weights_sha256": name.sha256})
         await app.requests.create("q", "mine", given)
         await complete(app, "mine")
-        asked = SubsetQuery("mine", "uniform", 0.1, None, None, {}, weights=name)
+        asked = SubsetRequest(run="mine", strategy="uniform", budget=Budget(0.1), weights=name)
         await app.answers.subset(asked, lambda _: None, "me")
         await app.answers.diagnosis(DiagnosisQuery(features=name), lambda _: None, "me")
         assert removed == [False] * 3

@@ -7,13 +7,15 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-import torch
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import RunConfig
+from lipt.common.requests import Budget, Labels, Proxy, SubsetRequest
 from lipt.common.states import LearnerState, RunState
+from lipt.common.subsets import Examples
 from lipt.coordinator.compute.jobs.pretraining import InitializeWeights, MakeSoup, SoupResult
 from lipt.coordinator.compute.jobs.selection import (
     Diagnosed,
@@ -24,11 +26,9 @@ from lipt.coordinator.compute.jobs.selection import (
 )
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import DiagnosisRecord
-from lipt.coordinator.subsets import Answer, Answers, DiagnosisQuery
-from lipt.core.selection.selection import Selection
-from lipt.core.stages.choice import Chosen
-from lipt.core.stages.question import SubsetQuery
+from lipt.coordinator.state.records import DiagnosisRecord, SubsetRecord
+from lipt.coordinator.subsets import Answers, DiagnosisQuery
+from lipt.core.stages.choice import ChosenSubset, request_facts
 from lipt.core.stages.recheck import Recheck
 from tests.coordinator.fakes import DATA, SOUP_RECORD, FakeCompute
 from tests.coordinator.made_up_runs import made_up_run
@@ -71,17 +71,28 @@ class World:
         )
 
     def select(self, job: SelectSubset) -> StoredSubset:
-        first = job.weights.size_bytes
-        number = job.budget - bool(self.stopped_early)
-        indices_K = torch.arange(first, first + number)
-        selection = Selection(indices_K, torch.ones(number), self.stopped_early)
-        scored_by = {"credentials": [{"credential": credential} for credential in self.credentials]}
-        chosen = Chosen(selection, "cpu", proxy=self.facts, scored_by=scored_by)
-        return StoredSubset.stored(self.blobs, job, chosen)
+        first = job.sources.model[1].size_bytes
+        number = job.request.budget - bool(self.stopped_early)
+        manifest = {
+            **request_facts(job.request, job.sources, self.facts),
+            "stopped_early": self.stopped_early,
+            "scored_by": {"credentials": [{"credential": name} for name in self.credentials]},
+        }
+        examples = Examples(np.arange(first, first + number), np.ones(number, np.float32))
+        return StoredSubset.stored(self.blobs, ChosenSubset(examples, manifest))
 
-    async def ask(self, **query: Any) -> Answer:
-        wanted = SubsetQuery("r", "crest", None, 10, None, {}, None)
-        return await self.answers.subset(replace(wanted, **query), lambda _: None, "caller")
+    async def ask(self, **request: Any) -> SubsetRecord:
+        return (await self.ask_again(**request))[0]
+
+    async def ask_again(self, **request: Any) -> tuple[SubsetRecord, bool]:
+        """A subset, and whether it is the previous one."""
+        wanted = SubsetRequest(run="r", strategy="crest", budget=Budget(number=10))
+        if budget := request.pop("budget", None):
+            request["budget"] = Budget(number=budget)
+        if proxy := request.pop("proxy", ""):
+            request["proxy"] = Proxy.parse(proxy)
+        request["labels"] = Labels.parse(request.get("labels", ""))
+        return await self.answers.subset(replace(wanted, **request), lambda _: None, "caller")
 
     async def diagnose(self, **query: Any) -> DiagnosisRecord:
         return await self.answers.diagnosis(DiagnosisQuery(**query), lambda _: None, "caller")

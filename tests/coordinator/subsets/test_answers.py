@@ -25,7 +25,6 @@ from lipt.coordinator.compute.jobs.selection import RecheckSubset, SelectSubset
 from lipt.coordinator.runs.availability import find_ready
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.subsets import Answer
 from lipt.core.selection.select import STRATEGIES
 from lipt.core.stages.recheck import Recheck
 from tests.coordinator.fakes import DATA
@@ -36,12 +35,13 @@ FAILS = Recheck(1.0, 2.0)
 
 
 async def test_a_subset_is_computed_once(world: World) -> None:
-    first, again = await world.ask(), await world.ask()
+    first, again = await world.ask_again(), await world.ask_again()
     assert first == again
-    assert not first.kept
+    assert not first[1]
+    first = first[0]
     assert world.compute.kinds == ["SelectSubset"]
-    assert first.subset.manifest["stopped_early"] == ""
-    assert first.subset.manifest["features_sha256"] is None
+    assert first.manifest["stopped_early"] == ""
+    assert first.manifest["features_sha256"] is None
 
 
 async def test_a_subset_with_a_distrusted_credential_s_scores_is_selected_again(
@@ -49,7 +49,7 @@ async def test_a_subset_with_a_distrusted_credential_s_scores_is_selected_again(
 ) -> None:
     await world.ask(strategy="craig")
     world.credentials = ["honest", "liar"]
-    first = (await world.ask()).subset
+    first = await world.ask()
     assert first.manifest["scored_by"] == {
         "credentials": [{"credential": "honest"}, {"credential": "liar"}]
     }
@@ -58,7 +58,7 @@ async def test_a_subset_with_a_distrusted_credential_s_scores_is_selected_again(
     world.compute.answers[SelectSubset] = lambda job: (
         setattr(world, "credentials", next(begun)) or world.select(job)
     )
-    again = (await world.ask()).subset
+    again = await world.ask()
     # On kept signals of that credential it was computed once more.
     assert again.manifest["scored_by"] == {"credentials": [{"credential": "honest"}]}
     assert world.compute.kinds == ["SelectSubset"] * 4
@@ -68,7 +68,7 @@ async def test_a_subset_with_a_distrusted_credential_s_scores_is_selected_again(
 
 async def test_a_subset_that_stopped_early_has_its_count_and_reason(world: World) -> None:
     world.stopped_early = "nothing is left to gain."
-    subset = (await world.ask()).subset
+    subset = await world.ask()
     assert subset.num_examples == 9
     assert subset.manifest["budget"] == 10
     assert subset.manifest["stopped_early"] == "nothing is left to gain."
@@ -82,7 +82,7 @@ async def test_warm_up_seconds_are_separate_from_selection_seconds(
     monkeypatch.setattr(Meters, "observe", lambda _self, _of, value, *_: told.append(value))
     hour = {"seconds": 3610.0, "warm_up_seconds": 4000.0, "spent_warm_up_seconds": 3600.0}
     world.compute.answers[SelectSubset] = lambda job: replace(world.select(job), **hour)
-    costs: Any = (await world.ask()).subset.manifest["costs"]
+    costs: Any = (await world.ask()).manifest["costs"]
     assert costs["selection_seconds"] == 10.0
     assert costs["warm_up_seconds"] == 4000.0
     # Of an hour that did not really go by: all but the little that did.
@@ -108,22 +108,20 @@ async def test_a_lost_theta_p_is_recomputed_once_for_all_callers(world: World) -
 async def test_features_are_part_of_the_subset_s_key(world: World) -> None:
     features = world.upload(b"features")
     plain, with_features = await world.ask(), await world.ask(features=features)
-    assert plain.subset.key != with_features.subset.key
-    assert world.compute.jobs[-1].features == features
-    assert with_features.subset.manifest["features_sha256"] == features.sha256
-    assert (await world.ask(features=features)).subset.key == with_features.subset.key
+    assert plain.key != with_features.key
+    assert world.compute.jobs[-1].request.features == features
+    assert with_features.manifest["features_sha256"] == features.sha256
+    assert (await world.ask(features=features)).key == with_features.key
 
 
 async def test_a_preset_is_resolved_and_stands_in_the_manifest(world: World) -> None:
     # Beta is that of a tenth of the data; the score that is given wins.
-    subset = (
-        await world.ask(
-            strategy="ccs",
-            preset="paper",
-            budget=DATA.num_examples // 10,
-            options={"score": "el2n"},
-        )
-    ).subset
+    subset = await world.ask(
+        strategy="ccs",
+        preset="paper",
+        budget=DATA.num_examples // 10,
+        options={"score": "el2n"},
+    )
     assert subset.manifest["preset"] == "paper"
     assert subset.manifest["options"] == {"score": "el2n", "beta": "0.3", "num_strata": "50"}
     assert not subset.balanced
@@ -134,9 +132,9 @@ async def test_a_preset_is_resolved_and_stands_in_the_manifest(world: World) -> 
 async def test_subsets_of_an_older_definition_are_not_reused(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = (await world.ask(strategy="kcenter")).subset
+    first = await world.ask(strategy="kcenter")
     monkeypatch.setitem(STRATEGIES, "kcenter", replace(STRATEGIES["kcenter"], revision=1))
-    second = (await world.ask(strategy="kcenter")).subset
+    second = await world.ask(strategy="kcenter")
     assert second.key != first.key
     assert world.compute.kinds == ["SelectSubset"] * 2
 
@@ -144,8 +142,7 @@ async def test_subsets_of_an_older_definition_are_not_reused(
 async def test_the_previous_subset_is_kept_while_it_is_valid(world: World) -> None:
     first = await world.ask()
     weights = world.upload(b"later weights")
-    kept = await world.ask(weights=weights, previous=first.subset.digest)
-    assert kept == Answer(first.subset, kept=True)
+    assert await world.ask_again(weights=weights, previous=first.digest) == (first, True)
     recheck = world.compute.jobs[-1]
     assert isinstance(recheck, RecheckSubset)
     assert (recheck.anchor, recheck.weights) == (BlobName.of(THETA_P), weights)
@@ -156,16 +153,15 @@ async def test_a_new_subset_is_selected_once_it_is_not(world: World) -> None:
     first = await world.ask()
     weights = world.upload(b"later weights")
     world.compute.answers[RecheckSubset] = FAILS
-    second = await world.ask(weights=weights, previous=first.subset.digest)
-    assert not second.kept
-    assert second.subset.digest != first.subset.digest
-    assert second.subset.weights_sha256 == weights.sha256
+    second, kept = await world.ask_again(weights=weights, previous=first.digest)
+    assert not kept
+    assert second.digest != first.digest
+    assert second.weights_sha256 == weights.sha256
     assert world.compute.kinds == ["SelectSubset", "RecheckSubset", "SelectSubset"]
     # The next one is anchored where the second was selected.
     world.compute.answers[RecheckSubset] = HOLDS
     latest = world.upload(b"the latest of all weights")
-    third = await world.ask(weights=latest, previous=second.subset.digest)
-    assert third == Answer(second.subset, kept=True)
+    assert await world.ask_again(weights=latest, previous=second.digest) == (second, True)
     assert world.compute.jobs[-1].anchor == weights
 
 
@@ -183,8 +179,8 @@ async def test_a_new_subset_is_selected_once_it_is_not(world: World) -> None:
 )
 async def test_another_request_s_subset_is_not_kept(world: World, other: dict[str, Any]) -> None:
     first = await world.ask()
-    query = {"weights": world.upload(b"later weights"), "previous": first.subset.digest}
-    assert not (await world.ask(**(query | other))).kept
+    query = {"weights": world.upload(b"later weights"), "previous": first.digest}
+    assert not (await world.ask_again(**(query | other)))[1]
     assert "RecheckSubset" not in world.compute.kinds
 
 
@@ -193,15 +189,15 @@ async def test_a_previous_subset_without_its_weights_is_ignored(world: World) ->
     first = await world.ask(weights=old)
     world.blobs.path(old).unlink()
     weights = world.upload(b"later weights")
-    assert not (await world.ask(weights=weights, previous=first.subset.digest)).kept
+    assert not (await world.ask_again(weights=weights, previous=first.digest))[1]
     assert "RecheckSubset" not in world.compute.kinds
 
 
 async def test_the_newest_of_equal_previous_subsets_is_used(world: World) -> None:
     # The same examples came out for two weights; the trainer last asked with the newer ones.
-    first = (await world.ask()).subset
+    first = await world.ask()
     newer = world.upload(b"theta_q")
-    assert (await world.ask(weights=newer)).subset.digest == first.digest
+    assert (await world.ask(weights=newer)).digest == first.digest
     await world.ask(weights=world.upload(b"later weights"), previous=first.digest)
     assert world.compute.jobs[-1].anchor == newer
 
@@ -214,9 +210,9 @@ async def test_dynamics_of_other_weights_are_refused(world: World) -> None:
 async def test_the_proxy_is_part_of_the_subset_s_key(world: World) -> None:
     plain, first = await world.ask(), await world.ask(proxy="ridge:soup+patches")
     second = await world.ask(proxy="ridge:patches+soup")
-    assert plain.subset.key != first.subset.key == second.subset.key
-    assert str(world.compute.jobs[-1].proxy) == "ridge:patches+soup"
-    assert world.compute.jobs[-1].trajectories is None
+    assert plain.key != first.key == second.key
+    assert str(world.compute.jobs[-1].request.proxy) == "ridge:patches+soup"
+    assert world.compute.jobs[-1].sources.trajectories is None
 
 
 @pytest.mark.parametrize("diagnoses", [False, True], ids=["subset", "diagnosis"])
@@ -233,7 +229,7 @@ async def test_another_backbone_gives_another_subset(
             record: Any = await world.diagnose(proxy=proxy)
             looked_at.append(record.manifest["backbone"])
         else:
-            record = (await world.ask(proxy=proxy)).subset
+            record = await world.ask(proxy=proxy)
             looked_at.append(record.manifest["proxy"].get("backbone"))
         seen.append(record)
     assert len(world.compute.jobs) == len({record.key for record in seen}) == computed
@@ -247,28 +243,28 @@ async def test_a_previous_subset_keeps_its_backbone(
     world: World, backbone: str, kept: bool
 ) -> None:
     world.restart("resnet18@aa")
-    first = (await world.ask(proxy="auto")).subset
+    first = await world.ask(proxy="auto")
     world.restart(backbone)
     query = {"weights": world.upload(b"later weights"), "previous": first.digest}
-    assert (await world.ask(proxy="auto", **query)).kept == kept
+    assert (await world.ask_again(proxy="auto", **query))[1] == kept
 
 
 async def test_learners_are_used_only_with_their_own_soup(world: World) -> None:
     await world.ask(proxy="ridge:learners")
-    trajectories = world.compute.jobs[-1].trajectories
+    trajectories = world.compute.jobs[-1].sources.trajectories
     assert trajectories.initial_weights == BlobName.of(b"theta*")
     await world.ask(proxy="ridge:learners", weights=world.upload(b"later weights"))
-    assert world.compute.jobs[-1].trajectories is None
+    assert world.compute.jobs[-1].sources.trajectories is None
     # `auto` never tries them.
     await world.ask(proxy="auto")
-    assert world.compute.jobs[-1].trajectories is None
+    assert world.compute.jobs[-1].sources.trajectories is None
 
 
 async def test_the_use_of_labels_is_part_of_the_subset_s_key(world: World) -> None:
     unlabelled = {"strategy": "kcenter", "labels": "none"}
-    given = (await world.ask(strategy="kcenter", balanced=False, proxy="ridge:patches")).subset
-    none = (await world.ask(**unlabelled)).subset
-    assert world.compute.jobs[-1].unlabelled
+    given = await world.ask(strategy="kcenter", balanced=False, proxy="ridge:patches")
+    none = await world.ask(**unlabelled)
+    assert world.compute.jobs[-1].request.unlabelled
     assert none.key != given.key
     assert (given.manifest["labels"], none.manifest["labels"]) == ("given", "none")
     # Everything else is the same.
@@ -277,14 +273,14 @@ async def test_the_use_of_labels_is_part_of_the_subset_s_key(world: World) -> No
     assert none.manifest["options"] == {"space": "features"}
     # What is resolved and what is given are one question.
     again = await world.ask(**unlabelled, options={"space": "features"}, proxy="ridge:patches")
-    assert again.subset == none
+    assert again == none
     assert world.compute.kinds == ["SelectSubset"] * 2
 
 
 async def test_a_damaged_subset_is_selected_again(world: World) -> None:
-    first = (await world.ask()).subset
+    first = await world.ask()
     world.blobs.path(first.blob).write_bytes(b"x" * first.blob.size_bytes)
-    assert (await world.ask()).subset.digest == first.digest
+    assert (await world.ask()).digest == first.digest
     assert world.compute.kinds == ["SelectSubset"] * 2
     assert len(await world.answers.examples(first)) == 10
 
@@ -303,14 +299,14 @@ async def test_theta_star_is_available_before_the_learners(world: World) -> None
     for proxy in ("ridge:initial+learners", "auto", ""):
         with pytest.raises(RunNotReadyError, match="0 of 3 learners are in"):
             await world.ask(run="young", proxy=proxy)
-    early = (await world.ask(**asked)).subset
-    job = world.compute.jobs[-1]
+    early = await world.ask(**asked)
+    job = world.compute.jobs[-1].sources
     assert (job.weights, job.initial, job.trajectories) == (theta, theta, None)
     assert early.weights_sha256 == theta.sha256
     # theta_p changes nothing in it.
     ready = {"state": RunState.READY, "pretrained_weights": world.upload(THETA_P)}
     await world.store.update("young", lambda run: run.changed(**ready))
-    assert (await world.ask(**asked)).subset == early
+    assert await world.ask(**asked) == early
     assert world.compute.kinds == ["SelectSubset"]
 
 
@@ -332,12 +328,12 @@ async def test_subsets_without_learners_are_computed_before_training(
     for content in (b"mine", b"own weights"):
         world.upload(content)
     await world.store.remove("r")
-    early = (await world.ask(run=name, strategy=strategy, **asked)).subset
+    early = await world.ask(run=name, strategy=strategy, **asked)
     assert early.run_id == "young"
     # The ready run has the same answer.
     ready = {"state": RunState.READY, "pretrained_weights": world.upload(THETA_P)}
     await world.store.update("young", lambda run: run.changed(**ready))
-    assert (await world.ask(run=name, strategy=strategy, **asked)).subset == early
+    assert await world.ask(run=name, strategy=strategy, **asked) == early
     assert world.compute.kinds == ["SelectSubset"]
 
 
@@ -357,8 +353,8 @@ async def test_auto_proxies_include_a_given_theta_star(world: World) -> None:
     await world.store.add(run.changed(pretrained_weights=weights, config=config))
     for name, initial in (("r", None), ("given", theta)):
         await world.ask(run=name, proxy="auto")
-        assert world.compute.jobs[-1].initial == initial
-        assert world.compute.jobs[-1].weights == weights
+        assert world.compute.jobs[-1].sources.initial == initial
+        assert world.compute.jobs[-1].sources.weights == weights
 
 
 async def test_a_diagnosis_without_a_run_uses_only_the_data(world: World) -> None:

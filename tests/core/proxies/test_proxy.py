@@ -1,28 +1,7 @@
 import pytest
 
-from lipt.common.errors import ProxyError
-from lipt.core.proxies.proxy import FeatureKind, Proxy, ProxyScore, can_win, candidates, choose
-
-
-@pytest.mark.parametrize(
-    "text", ["soup", "auto", "ridge:patches", "ridge:soup", "ridge:user+patches+learners+backbone"]
-)
-def test_a_proxy_s_text_is_canonical(text: str) -> None:
-    assert str(Proxy.parse(text)) == text
-    assert Proxy.parse("ridge:learners+patches") == Proxy.parse("ridge:patches+learners")
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "ridge", "ridge:", "ridge:soup+", "ridge:cats", "patches", "ridge:soup+soup", "Soup"],
-)
-def test_an_unknown_proxy_is_refused_with_all_proxies(text: str) -> None:
-    with pytest.raises(
-        ProxyError, match=r"user, patches, columns, soup, initial, learners, backbone"
-    ) as refusal:
-        Proxy.parse(text)
-    assert repr(text) in str(refusal.value)
-
+from lipt.common.requests import FeatureKind, Proxy
+from lipt.core.proxies.proxy import ProxyScore, can_win, candidates, choose
 
 PATCHES, OF_SOUP, LEARNERS = (FeatureKind.PATCHES,), (FeatureKind.SOUP,), (FeatureKind.LEARNERS,)
 BOTH = (FeatureKind.PATCHES, FeatureKind.LEARNERS)

@@ -24,12 +24,12 @@ from lipt.data.targets.kinds import TargetKind
 from tests.core.selection.builders import full_signals, half
 from tests.properties import at_most
 
-Options = Mapping[str, str]
+Options = Mapping[str, Any]
 
 
 # Values of ranges by which a strategy goes another way.
 OTHER_WAYS: Mapping[str, list[Options]] = {
-    "glister": [{"rounds": "0"}],
+    "glister": [{"rounds": 0}],
 }
 
 
@@ -39,7 +39,7 @@ def variants(strategy: Strategy) -> Iterator[Options]:
     for option in strategy.own_options:
         others = [text for text in option.allowed if text != option.default and " " not in text]
         if option.default in option.allowed and others:
-            yield {option.name: others[0]}
+            yield {option.name: strategy.parse_options({option.name: others[0]})[option.name]}
     yield from OTHER_WAYS.get(strategy.name, ())
 
 
@@ -48,7 +48,7 @@ CASES = [
         strategy,
         options,
         balanced,
-        id="-".join([name, *options.values(), "balanced" if balanced else "all"]),
+        id="-".join([name, *map(str, options.values()), "balanced" if balanced else "all"]),
     )
     for name, strategy in STRATEGIES.items()
     for options in variants(strategy)
@@ -64,7 +64,7 @@ default_cases = pytest.mark.parametrize(
 every_variant = pytest.mark.parametrize(
     ("strategy", "options"),
     [
-        pytest.param(strategy, options, id="-".join([name, *options.values()]))
+        pytest.param(strategy, options, id="-".join([name, *map(str, options.values())]))
         for name, strategy in STRATEGIES.items()
         for options in variants(strategy)
     ],
@@ -216,7 +216,14 @@ def test_the_seed_decides_the_subset(strategy: Strategy, options: Options, balan
     copies = {path: tensor.clone() for path, tensor in tensors_of(signals)}
     before = global_state()
     first, again, other = (
-        choose(strategy, signals, 21, balanced=balanced, options=options, seed=seed)
+        choose(
+            strategy,
+            signals,
+            21,
+            balanced=balanced,
+            options=options,
+            seed=seed,
+        )
         for seed in (3, 3, 4)
     )
     assert torch.equal(first.indices_K, again.indices_K)
@@ -268,7 +275,13 @@ def test_row_order_does_not_matter(strategy: Strategy, options: Options, balance
     moved_N = torch.randperm(len(signals) - num_fixed, generator=generator) + num_fixed
     order_N = torch.cat([torch.arange(num_fixed), moved_N])
     straight = choose(strategy, signals, 22, balanced=balanced, options=options)
-    shuffled = choose(strategy, signals.take(order_N), 22, balanced=balanced, options=options)
+    shuffled = choose(
+        strategy,
+        signals.take(order_N),
+        22,
+        balanced=balanced,
+        options=options,
+    )
     ids_K, places_K = order_N[shuffled.indices_K].sort()
     assert ids_K.tolist() == straight.indices_K.tolist()
     torch.testing.assert_close(

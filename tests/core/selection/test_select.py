@@ -13,6 +13,7 @@ from pydantic import Field
 
 import lipt
 from lipt.common.errors import ConfigError, StrategyOptionError, UnknownNameError
+from lipt.common.requests import WarmUp
 from lipt.core.selection import select as registry
 from lipt.core.selection.select import STRATEGIES, find_strategy, select
 from lipt.core.selection.selection import (
@@ -24,14 +25,7 @@ from lipt.core.selection.selection import (
     keep_largest,
     proportional_quotas,
 )
-from lipt.core.selection.strategy import (
-    Cost,
-    Growth,
-    Preset,
-    Strategy,
-    WarmUp,
-    options_of,
-)
+from lipt.core.selection.strategy import Cost, Growth, Preset, Strategy, options_of
 from lipt.core.signals.signals import Signals
 from tests.core.selection.builders import full_signals, signals_of
 
@@ -133,7 +127,7 @@ def test_a_decorated_function_is_a_strategy_by_its_name() -> None:
     assert isinstance(newest, lipt.Strategy)
     assert registry.find_strategy("newest") is newest
     signals = signals_of(errors_NC=torch.ones(6, 2))
-    chosen = choose(newest, signals, 2, balanced=False, options={"skipped": "1"})
+    chosen = choose(newest, signals, 2, balanced=False, options={"skipped": 1})
     assert chosen.indices_K.tolist() == [3, 4]
     assert newest.cost == Cost()
     with pytest.raises(ConfigError, match="there is a strategy 'el2n' already"):
@@ -245,29 +239,6 @@ def test_every_preset_is_valid(strategy: Strategy, name: str, fraction: float) -
     strategy.resolve_balance(preset.balanced)
 
 
-@pytest.mark.parametrize(
-    ("text", "warm_up", "one_text"),
-    [
-        ("epochs:15", WarmUp(15.0), "epochs:15"),
-        ("epochs:15.0x1", WarmUp(15.0), "epochs:15"),
-        ("epochs:0.5", WarmUp(0.5), "epochs:0.5"),
-        ("epochs:0", WarmUp(0.0), "epochs:0"),
-        ("epochs:1x10", WarmUp(1.0, 10), "epochs:1x10"),
-    ],
-)
-def test_equal_warm_ups_are_one_text(text: str, warm_up: WarmUp, one_text: str) -> None:
-    assert WarmUp.parse(text) == warm_up
-    assert str(warm_up) == one_text
-
-
-@pytest.mark.parametrize(
-    "text", ["", "15", "epochs", "epochs:", "epochs:-1", "epochs:1x0", "epochs:nan", "epochs:1e3"]
-)
-def test_invalid_warm_ups_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no pre-training"):
-        WarmUp.parse(text)
-
-
 def test_strategies_with_a_model_have_the_warm_up_option() -> None:
     having = {
         name
@@ -277,8 +248,8 @@ def test_strategies_with_a_model_have_the_warm_up_option() -> None:
     assert having.isdisjoint({"auto", "uniform", "uniform_per_class", "clipcov"})
     assert having.isdisjoint({"forgetting", "aum", "dual", "disagreement"})
     assert having >= {"grand", "el2n", "craig", "glister", "kcenter", "facility_location", "ccs"}
-    assert find_strategy("craig").parse_warm_up("lipt") is None
-    assert find_strategy("craig").parse_warm_up("epochs:2x3") == WarmUp(2.0, 3)
+    assert WarmUp.parse("lipt") is None
+    assert WarmUp.parse("epochs:2x3") == WarmUp(2.0, 3)
 
 
 def test_the_largest_scores_come_first_and_ties_keep_data_set_order() -> None:

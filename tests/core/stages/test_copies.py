@@ -1,24 +1,26 @@
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
+from lipt.common.requests import Proxy
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.jobs.selection import DiagnoseData, SelectSubset
+from lipt.coordinator.compute.jobs.selection import DiagnoseData
 from lipt.coordinator.compute.messages import Progressed
 from lipt.core.diagnosis.diagnosis import DiagnosisFile
-from lipt.core.proxies.proxy import Proxy
 from lipt.core.stages.diagnosis import matches_of
-from lipt.core.stages.question import Sources
+from lipt.core.stages.request import Sources
 from lipt.data.dataset import Dataset
 from lipt.data.inputs.specs import Column, ColumnType, ImageFormat
 from lipt.data.loading import load
 from lipt.data.sources.rows import ColumnRows
 from tests.digits import digits_settings
 from tests.in_memory import in_memory
+from tests.resolved import selection_job
 
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)
 NOWHERE = BlobName.of(b"weights that nobody has")
@@ -70,17 +72,9 @@ def diagnose(context: Context) -> object:
 def select(context: Context) -> object:
     """The bytes of a subset by `auto`, of the same signals as the diagnosis's."""
     image = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
-    job = SelectSubset(
-        CONFIG,
-        inputs=image,
-        weights=NOWHERE,
-        strategy="auto",
-        budget=60,
-        balanced=True,
-        options=(),
-        proxy=Proxy.parse("ridge:patches"),
-    )
-    return job.run(context).blob
+    proxy = Proxy.parse("ridge:patches")
+    where: Any = {"config": CONFIG, "inputs": image, "weights": NOWHERE}
+    return selection_job("auto", 60, balanced=True, proxy=proxy, **where).run(context).blob
 
 
 def test_near_duplicates_share_a_group_across_labels(make_context: MakeContext) -> None:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from lipt.common.config.run_config import InitializationConfig, LearnersConfig, RunConfig
-from lipt.core.proxies.proxy import FeatureKind, training_can_pay
+from lipt.common.requests import FeatureKind
+from lipt.core.proxies.proxy import training_can_pay
 from lipt.core.selection.strategies.auto import Evidence as PlanEvidence
 from lipt.core.selection.strategies.auto import learners_can_matter
 from lipt.core.stages import evidence, proxy_features

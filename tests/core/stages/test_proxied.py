@@ -18,18 +18,18 @@ from lipt.common.config.run_config import (
 )
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import ProxyError
+from lipt.common.requests import Proxy
 from lipt.common.tensor_files import pack
 from lipt.coordinator.compute.context import Context
 from lipt.core.diagnosis.label_errors import find_label_errors, label_confidence
 from lipt.core.pretraining.results import CommittedLearner, Trajectories
-from lipt.core.proxies.proxy import Proxy
 from lipt.core.proxies.ridge import LeaveOneOut, leave_one_out
 from lipt.core.proxies.untrained import draw_filters, patch_features
 from lipt.core.signals.signals import Signals, required
 from lipt.core.stages import proxy as proxying
 from lipt.core.stages import proxy_features
 from lipt.core.stages.proxy import proxied_features, proxied_signals
-from lipt.core.stages.question import Sources
+from lipt.core.stages.request import Sources
 from lipt.core.stages.warm_up import own_learners
 from lipt.data.inputs.specs import ImageFormat, ImageSpec
 from lipt.data.loading import open_dataset

@@ -1,4 +1,3 @@
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.files import cache_file
 from lipt.common.config.run_config import LearnersConfig, RunConfig
 from lipt.common.determinism import derive_seed
+from lipt.common.requests import WarmUp
 from lipt.common.subsets import unpack
 from lipt.common.tensor_files import pack
 from lipt.coordinator.compute.context import Context
@@ -18,7 +18,6 @@ from lipt.coordinator.compute.messages import News, Progressed
 from lipt.coordinator.state.records import LearnerRecord
 from lipt.core.pretraining.initialization import warm_up
 from lipt.core.pretraining.results import CommittedLearner, Trajectories
-from lipt.core.selection.strategy import WarmUp
 from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.signals import Signals
 from lipt.core.stages.warm_up import WarmUpSignals, dynamics_of, own_learners, warm_up_signals
@@ -28,6 +27,7 @@ from lipt.data.targets.values import SingleLabel
 from lipt.models.encodings import encode_sparse
 from lipt.models.registry import build_model, lay_out
 from tests.digits import digits_settings
+from tests.resolved import selection_job
 
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)
 IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
@@ -51,21 +51,16 @@ def context(tmp_path: Path, reports: list[str]) -> Context:
     return Context(digits_settings(tmp_path), send=send)
 
 
-def question(context: Context, **options: str) -> SelectSubset:
+def job(context: Context, warm_up: WarmUp, **options: str) -> SelectSubset:
     initial = context.blobs.put_bytes(pack(context.new_model(CONFIG).state_dict()))
-    return SelectSubset(
-        CONFIG,
-        inputs=IMAGE,
-        weights=initial,
-        strategy="grand",
-        budget=10,
-        balanced=False,
-        options=tuple(options.items()),
+    return selection_job(
+        "grand", 10, config=CONFIG, inputs=IMAGE, weights=initial, given=options, warm_up=warm_up
     )
 
 
 def ask(context: Context, warm_up: WarmUp, **options: str) -> WarmUpSignals:
-    return warm_up_signals(context, question(context, **options), warm_up)
+    asked = job(context, warm_up, **options)
+    return warm_up_signals(context, asked.sources, warm_up, asked.request.needs)
 
 
 def by_hand(context: Context, index: int, epochs: float) -> Signals:
@@ -89,7 +84,8 @@ def by_hand(context: Context, index: int, epochs: float) -> Signals:
 
 def select(context: Context, pretraining: str, **options: str) -> StoredSubset:
     warm_up = WarmUp.parse(pretraining)
-    return replace(question(context, **options), warm_up=warm_up).run(context)
+    assert warm_up is not None
+    return job(context, warm_up, **options).run(context)
 
 
 def test_grand_of_two_models_is_the_mean_of_both_norms(context: Context) -> None:
@@ -113,7 +109,7 @@ def test_a_warm_up_is_trained_once_and_timed(context: Context, reports: list[str
     assert (again.seconds, again.spent_seconds) == (first.seconds, 0.0)
     assert torch.equal(again.signals.errors_NC, first.signals.errors_NC)
     assert reports == []
-    # Its first model is that of the shorter question, and gradients need no training.
+    # Its first model is that of the shorter request, and gradients need no training.
     norms = ask(context, WarmUp(1.0), parameters="all")
     assert norms.spent_seconds == 0.0
     assert norms.signals.gradient_norms_N is not None

@@ -15,6 +15,7 @@ from torch import Tensor
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import ProxyError, SignalsError, UnknownBlobError, WeightsError
+from lipt.common.requests import SOUP, Budget, Proxy, SubsetRequest
 from lipt.common.subsets import subset_digest
 from lipt.common.tensor_files import pack
 from lipt.coordinator.compute.context import Context
@@ -28,23 +29,17 @@ from lipt.coordinator.compute.jobs.selection import (
     scaled_to_box,
 )
 from lipt.core.diagnosis.diagnosis import DiagnosisFile
-from lipt.core.proxies.proxy import SOUP, Proxy
 from lipt.core.selection.select import STRATEGIES
 from lipt.core.selection.selection import Selection, unweighted
 from lipt.core.selection.strategy import FEATURES, SIGNALS, Cost, Growth, Need, Strategy
 from lipt.core.signals.signals import Signals
-from lipt.core.stages import choice, question
-from lipt.core.stages.question import (
-    Sources,
-    SubsetQuery,
-    without_labels,
-    works_without_labels,
-)
+from lipt.core.stages.request import Sources, without_labels, works_without_labels
 from lipt.data.dataset import Dataset
 from lipt.data.inputs.specs import Column, ColumnsSpec, ColumnType, ImageFormat
 from lipt.data.sources.rows import ColumnRows
 from tests.digits import digits_context, digits_settings
 from tests.in_memory import in_memory
+from tests.resolved import selection_job
 
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)
 IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
@@ -89,8 +84,7 @@ def select(
     context: Context, weights: BlobName, monkeypatch: pytest.MonkeyPatch
 ) -> Any:  # (probe, features=...) -> Selected
     def run(probe: Probe, **job: Any) -> StoredSubset:
-        for module in (choice, question):
-            monkeypatch.setattr(module, "find_strategy", lambda _: probe.strategy())
+        monkeypatch.setitem(STRATEGIES, "probe", probe.strategy())
         return job_of("probe", **{"weights": weights, "budget": 10, **job}).run(context)
 
     return run
@@ -241,22 +235,16 @@ def permuted(small: Context) -> Context:
 
 
 def job_of(name: str, **others: Any) -> SelectSubset:
-    plain = SelectSubset(
-        config=CONFIG,
-        inputs=IMAGE,
-        weights=NOWHERE,
-        strategy=name,
-        budget=40,
-        balanced=False,
-        options=(),
-    )
-    return replace(plain, **others)
+    where = {"config": CONFIG, "inputs": IMAGE, "weights": NOWHERE}
+    return selection_job(name, **{**where, **others})
 
 
 def unlabelled(name: str, **others: Any) -> SelectSubset:
-    query = SubsetQuery("", name, None, 40, None, {}, None, features=others.get("features"))
-    options, proxy = without_labels(STRATEGIES[name], {}, query)
-    return job_of(name, options=tuple(options.items()), proxy=proxy, unlabelled=True, **others)
+    request = SubsetRequest(
+        strategy=name, budget=Budget(number=40), features=others.get("features")
+    )
+    options, proxy = without_labels(STRATEGIES[name], {}, request)
+    return job_of(name, given=options, proxy=proxy, unlabelled=True, **others)
 
 
 @pytest.mark.parametrize(
@@ -283,13 +271,14 @@ def test_own_features_are_not_scaled(small: Context, permuted: Context) -> None:
     own = pack({"features": drawn_N2 * torch.tensor([1000.0, 1.0])})
     features = small.blobs.put_bytes(own)
     job = unlabelled("kcenter", features=features)
-    assert job.proxy == SOUP
+    assert job.request.proxy == SOUP
     first = job.run(small)
     assert first.manifest["proxy"] == {"proxy": None}
     assert job.run(permuted).blob == first.blob
     # The same as with labels that are not read.
     assert job_of("kcenter", features=features).run(small).blob == first.blob
-    assert replace(job, proxy=Proxy.parse("ridge:user")).run(small).blob != first.blob
+    by_head = replace(job, request=replace(job.request, proxy=Proxy.parse("ridge:user")))
+    assert by_head.run(small).blob != first.blob
 
 
 SOURCES = Sources(CONFIG, None, None)

@@ -12,22 +12,21 @@ from lipt.common.errors import (
     ProxyError,
     StrategyOptionError,
 )
+from lipt.common.requests import SOUP, Budget, Labels, Proxy, SubsetRequest, WarmUp, split_warm_up
 from lipt.coordinator.compute.jobs.selection import SelectSubset
 from lipt.core.pretraining.results import CommittedLearner, PretrainingState
-from lipt.core.proxies.proxy import SOUP, Proxy
 from lipt.core.selection.select import STRATEGIES, find_strategy
-from lipt.core.selection.strategy import WarmUp
-from lipt.core.stages.question import (
+from lipt.core.stages.request import (
     NeededTraining,
-    Question,
-    SubsetQuery,
-    question_of,
+    ResolvedRequest,
+    Sources,
     require_kind,
-    training_for,
+    resolve,
+    sources_of,
     without_labels,
     works_without_labels,
 )
-from lipt.data.inputs.specs import ImageFormat
+from lipt.data.inputs.specs import ImageFormat, ImageSpec
 from lipt.data.targets.kinds import TargetKind
 
 FILE = BlobName.of(b"the user's")
@@ -38,25 +37,26 @@ ABLE = {
 WITH_A_SPACE = ["facility_location", "graph_cut", "kcenter", "log_det"]
 
 
-def query(strategy: str, pretraining: str = "", **asked: Any) -> SubsetQuery:
+def request(strategy: str, pretraining: str = "", **asked: Any) -> SubsetRequest:
     options = {"pretraining": pretraining} if pretraining else {}
-    options |= asked.pop("options", {})
-    wanted = {"run": "r", "fraction": None, "budget": 10, "balanced": None, "weights": None}
-    return SubsetQuery(strategy=strategy, options=options, **wanted | asked)
+    options, warm_up = split_warm_up({**options, **asked.pop("options", {})})
+    if proxy := asked.pop("proxy", ""):
+        asked["proxy"] = Proxy.parse(proxy)
+    asked["labels"] = Labels.parse(asked.get("labels", ""))
+    size = Budget(number=10)
+    return SubsetRequest(strategy=strategy, budget=size, options=options, warm_up=warm_up, **asked)
 
 
 def ask(
     strategy: str, options: Mapping[str, str] | None = None, *, images: bool = True, **asked: Any
 ) -> tuple[Mapping[str, str], Proxy]:
-    asking = query(strategy, **asked)
+    asking = request(strategy, **asked)
     return without_labels(find_strategy(strategy), options or {}, asking, images=images)
 
 
 def test_labels_are_used_by_default() -> None:
-    meant = [query("uniform", labels=text).unlabelled for text in ("", "given", "none")]
+    meant = [asked_for("uniform", labels=text).unlabelled for text in ("", "given", "none")]
     assert meant == [False, False, True]
-    with pytest.raises(InvalidRequestError, match=r"labels = 'some': choose one of given, none\."):
-        asked_for("uniform", labels="some")
 
 
 def test_strategies_of_features_or_nothing_work_without_labels() -> None:
@@ -159,28 +159,38 @@ def asked_for(
     given_weights: str | None = None,
     kind: TargetKind = TargetKind.CLASS,
     **asked: Any,
-) -> Question:
-    """What a query to a run comes to, which needs no theta_p where it asks for a warm-up."""
-    theta_p = None if pretraining.startswith("epochs") else BlobName.of(b"theta_p")
+) -> ResolvedRequest:
     begins = InitializationConfig(weights_sha256=given_weights)
-    config = RunConfig(model="resnet8", initialization=begins)
+    return resolve(
+        request(strategy, pretraining, **asked),
+        RunConfig(model="resnet8", initialization=begins),
+        num_examples=1000,
+        inputs=ImageSpec(1, 8, 8),
+        kind=kind,
+        max_warm_up_epochs=200,
+    )
+
+
+def found_for(asked: ResolvedRequest) -> Sources:
+    """Sources of a run without theta_p where a warm-up is asked for."""
+    theta_p = None if asked.warm_up else BlobName.of(b"theta_p")
     learners = (CommittedLearner(0, (), BlobName.of(b"learner")),)
+    config = RunConfig(model="resnet8")
     run = PretrainingState("r", config, IMAGE, BlobName.of(b"theta*"), theta_p, learners)
-    asking = query(strategy, pretraining, **asked)
-    return question_of(run, asking, 1000, backbone=None, kind=kind, max_warm_up_epochs=200)
+    return sources_of(run, asked)
 
 
 def test_a_warm_up_needs_no_theta_p() -> None:
     asked = asked_for("craig", "epochs:15.0")
-    assert (asked.warm_up, asked.options) == (WarmUp(15.0), ())
-    assert asked.weights == asked.initial == BlobName.of(b"theta*")
-    assert asked.proxy == SOUP
-    assert not SelectSubset(**vars(asked)).is_light
-    assert training_for(query("craig", "epochs:15"), 1000) is NeededTraining.INITIAL_WEIGHTS
+    assert (asked.warm_up, asked.given, asked.proxy) == (WarmUp(15.0), {}, SOUP)
+    assert asked.training is NeededTraining.INITIAL_WEIGHTS
+    sources = found_for(asked)
+    assert sources.weights == sources.initial == BlobName.of(b"theta*")
+    assert not SelectSubset(asked, sources).is_light
     # So that the subsets of before keep their keys.
     assert asked_for("craig", "lipt") == asked_for("craig")
     assert asked_for("uniform", "lipt") == asked_for("uniform")
-    assert training_for(query("craig", "lipt"), 1000) is NeededTraining.LEARNERS
+    assert asked_for("craig", "lipt").training is NeededTraining.LEARNERS
 
 
 def test_soft_labels_need_a_proxy_with_classes() -> None:
@@ -188,10 +198,10 @@ def test_soft_labels_need_a_proxy_with_classes() -> None:
     soft = asked_for("craig", soft_labels=True)
     assert (soft.proxy, soft.teacher) == (SOUP, Proxy(None))
     # The head looks at what its proxy names, whatever the strategy looks at.
-    assert soft.trajectories is None
+    assert found_for(soft).trajectories is None
     by_learners = asked_for("craig", soft_labels=True, proxy="ridge:learners")
-    assert by_learners.trajectories is not None
-    assert asked_for("auto").trajectories is None
+    assert found_for(by_learners).trajectories is not None
+    assert found_for(asked_for("auto")).trajectories is None
     own = asked_for("uniform", soft_labels=True, proxy="ridge:patches")
     assert (own.proxy, str(own.teacher)) == (SOUP, "ridge:patches")
     assert str(asked_for("auto", soft_labels=True).teacher) == "auto"
@@ -237,7 +247,7 @@ ALL = {"options": {"parameters": "all"}}
 def test_a_request_needs_learners_only_if_it_uses_them(
     strategy: str, asked: dict[str, Any], expected: NeededTraining
 ) -> None:
-    assert training_for(query(strategy, **asked), 1000) is expected
+    assert asked_for(strategy, **asked).training is expected
 
 
 @pytest.mark.parametrize(
