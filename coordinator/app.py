@@ -22,9 +22,9 @@ from lipt.coordinator.compute.scan import CredentialDistrusted, scans_dir
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.intake import Intake
 from lipt.coordinator.dispatch.leases import forward_clock, steady_clock
+from lipt.coordinator.runs.admission import RunAdmission, log_all
 from lipt.coordinator.runs.availability import hold_runs_of_other_data, restore_inputs
 from lipt.coordinator.runs.driver import RunDriver
-from lipt.coordinator.runs.plan import RunAdmission, log_all
 from lipt.coordinator.runs.requests import RunRequests
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import CoordinatorSettings

@@ -1,17 +1,26 @@
-"""Costs of a computation before it runs, as sums of parts, and their limits.
+"""Costs of a run before it runs: threads, memory, images and files, and their limits.
 
-Each part grows with one setting, so a violation names the setting and its largest valid value.
+Each cost is a sum of parts. A part grows with one setting, so a cost over its limit names the
+setting and its largest valid value. A run's costs are listed by stage; later selections are not
+included.
 
-A learner's memory is planned for float32 on a CPU. For five kinds of networks, training takes 0.85
-to 1.0 times the plan (MobileNet 1.8 times). Evaluation takes 1.0 to 1.4 times the plan.
+Memory is planned for float32 on a CPU. For five kinds of networks, training takes 0.85 to 1.0 times
+the plan (MobileNet 1.8 times). Evaluation takes 1.0 to 1.4 times the plan.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from lipt.common.config.run_config import LearnersConfig
+from lipt.common.config.run_config import AugmentationMethod, LearnersConfig, RunConfig, SoupMethod
+from lipt.common.errors import ConfigError
 from lipt.common.text import format_bytes
+from lipt.core.pretraining.evaluation import num_evaluated_together
+from lipt.core.pretraining.initialization import num_initialization_steps
+from lipt.core.pretraining.sharding import num_validation_examples
+from lipt.data.inputs.specs import ImageSpec, InputSpec
+from lipt.data.loading import MEMORY_BUDGET_BYTES
 from lipt.models.footprint import ModelFigures
 
 # An interpreter with torch.
@@ -28,8 +37,12 @@ INPUT_BYTES = 6
 _AHEAD_BYTES = 3
 # A step on fewer images takes as long.
 STEP_IMAGES = 64
-# A shard's file and its examples.
-_SHARD_COPIES = 2
+# Copies of a shard in memory: its file, its examples, and on the coordinator the file's parts.
+_WORKER_SHARDS, _COMPUTE_SHARDS = 2, 3
+# Channels of an image while it is read.
+_RGB = 3
+# A mask bit per float32 value.
+_MASK_SHARE = 32
 
 
 @dataclass(frozen=True)
@@ -52,13 +65,20 @@ class Part:
         return self.value * self.each
 
 
+Parts = tuple[Part, ...]
+
+
 @dataclass(frozen=True)
 class PlannedCost:
-    """A total cost in "bytes", "threads" or "images"; `where` is a noun: "memory of a worker"."""
+    """A total cost in "bytes", "threads" or "images"; `where` is a noun: "memory of a worker".
 
-    where: str
+    `limited` is the setting in [limits] that it is held against.
+    """
+
+    limited: str
     unit: str
-    parts: tuple[Part, ...]
+    where: str
+    parts: Parts
 
     @property
     def total(self) -> int:
@@ -77,82 +97,209 @@ class Limit:
     remedy: str = ""
 
 
-@dataclass(frozen=True)
-class Violation:
-    """A cost's ratio to its exceeded limit, and the setting with its largest part."""
+def excesses(costs: Iterable[PlannedCost], limits: Mapping[str, Limit]) -> tuple[str, ...]:
+    """A sentence for each setting whose part is the largest of a cost over its limit.
 
-    knob: str
-    limit: Limit
-    times: float
-    sentence: str
+    Of several such costs the one that is the most times its limit is named.
+    """
+    worst: dict[str, tuple[float, str]] = {}
+    for cost in costs:
+        limit = limits.get(cost.limited)
+        if limit is not None and cost.total > limit.at_most:
+            blamable = [part for part in cost.parts if part.knob and part.cost] or cost.parts
+            part = max(blamable, key=lambda part: part.cost)
+            excess = cost.total / max(limit.at_most, 1), _sentence(cost, part, limit)
+            # Of equal ones the first stays.
+            worst[part.knob] = max(worst.get(part.knob, excess), excess, key=lambda one: one[0])
+    return tuple(sentence for _, sentence in worst.values())
 
 
-def violation(cost: PlannedCost, limit: Limit) -> Violation | None:
-    if cost.total <= limit.at_most:
-        return None
-    blamable = [part for part in cost.parts if part.knob and part.cost] or cost.parts
-    part = max(blamable, key=lambda part: part.cost)
-    written = cost.written
-    value = part.name or str(part.value)
-    blamed = f"{part.knob} = {value}: " if part.knob else ""
+def _sentence(cost: PlannedCost, part: Part, limit: Limit) -> str:
+    written, raising = cost.written, limit.remedy or f"raise {limit.name}"
+    blamed = f"{part.knob} = {part.name or part.value}: " if part.knob else ""
     most = f", {written(part.cost)} of it for {part.what}" if len(cost.parts) > 1 else ""
-    return Violation(
-        knob=part.knob,
-        limit=limit,
-        times=cost.total / max(limit.at_most, 1),
-        sentence=(
-            f"{blamed}{cost.where} comes to {written(cost.total)}{most}, over {limit.name} = "
-            f"{written(limit.at_most)}. {_remedy(cost, part, limit)}"
-        ),
+    left = limit.at_most - (cost.total - part.cost)
+    fitting = left // part.each if part.each else 0
+    knobs = dict.fromkeys(item.knob for item in (part, *cost.parts) if item.knob and item.cost)
+    if part.knob and part.lowest is not None and fitting >= part.lowest:
+        remedy = f"Lower {part.knob} to at most {fitting}, or {raising}."
+    elif knobs:
+        changes = [f"a smaller {knob}" if knob == "model" else f"a lower {knob}" for knob in knobs]
+        remedy = f"Choose {', '.join(changes)}, or {raising}."
+    else:
+        remedy = f"{raising.capitalize()}."
+    return (
+        f"{blamed}{cost.where} comes to {written(cost.total)}{most}, over {limit.name} = "
+        f"{written(limit.at_most)}. {remedy}"
     )
 
 
-def _remedy(cost: PlannedCost, part: Part, limit: Limit) -> str:
-    raising = limit.remedy or f"raise {limit.name}"
-    left = limit.at_most - (cost.total - part.cost)
-    fitting = left // part.each if part.each else 0
-    if part.knob and part.lowest is not None and fitting >= part.lowest:
-        return f"Lower {part.knob} to at most {fitting}, or {raising}."
-    knobs = dict.fromkeys(item.knob for item in (part, *cost.parts) if item.knob and item.cost)
-    changes = [f"a smaller {knob}" if knob == "model" else f"a lower {knob}" for knob in knobs]
-    return f"Choose {', '.join(changes)}, or {raising}." if changes else f"{raising.capitalize()}."
+@dataclass(frozen=True)
+class StageCosts:
+    """The memory, threads and images of one task of a stage."""
+
+    memory: PlannedCost
+    threads: PlannedCost
+    images: PlannedCost
 
 
-def training_bytes_per_example(figures: ModelFigures, example_bytes: int) -> int:
+@dataclass(frozen=True)
+class RunPlan:
+    """The costs of a run by stage and file; a learner's result takes `result_bytes` at most."""
+
+    initialization: StageCosts
+    shards: StageCosts
+    learner: StageCosts
+    soup: StageCosts
+    files: tuple[PlannedCost, ...]
+    result_bytes: int
+
+    @property
+    def costs(self) -> Iterator[PlannedCost]:
+        for stage in (self.initialization, self.shards, self.learner, self.soup):
+            yield from (stage.memory, stage.threads, stage.images)
+        yield from self.files
+
+
+def resident_bytes(inputs: InputSpec, num_examples: int) -> int:
+    """Bytes of the data in memory; 0 for a large image set."""
+    if not isinstance(inputs, ImageSpec):
+        return num_examples * inputs.num_bytes
+    decoded = num_examples * _RGB * inputs.height * inputs.width
+    return decoded if decoded <= MEMORY_BUDGET_BYTES else 0
+
+
+def require_augmentation(config: RunConfig, inputs: InputSpec) -> None:
+    method = config.augmentation.method
+    if method is AugmentationMethod.CROP_FLIP and not isinstance(inputs, ImageSpec):
+        raise ConfigError(
+            f"augmentation.method is {method}, which is of images; the data has {inputs}. Leave "
+            "it out: such examples are not augmented."
+        )
+
+
+def plan_run(
+    config: RunConfig,
+    figures: ModelFigures,
+    inputs: InputSpec,
+    class_counts: Sequence[int],
+    *,
+    evaluation_batch_size: int,
+) -> RunPlan:
+    """Plan a run; `evaluation_batch_size` is in images per forward pass on the coordinator."""
+    initial, learners, soup = config.initialization, config.learners, config.soup
+    size, num_examples, name = inputs.num_bytes, sum(class_counts), config.model
+    held_out = num_validation_examples(class_counts, config.validation)
+    num_train = num_examples - held_out
+    weights, minibatch = figures.weights_bytes, size * learners.batch_size
+    sent = figures.sent_bytes + figures.sent_bytes // _MASK_SHARE
+    num_steps, num_learners = num_initialization_steps(initial, num_train), learners.num_learners
+    cores = max(config.evaluation_threads, learners.cpu_threads)
+    always = (
+        Part("", 1, PROCESS_BYTES, "the process"),
+        Part("", 1, resident_bytes(inputs, num_examples), "the data"),
+        Part("evaluation_threads", cores, THREAD_BYTES, "threads"),
+        Part("model", MODEL_COPIES, weights, "copies of the weights", None, name),
+    )
+
+    # A batch never exceeds the training split.
+    batch = min(initial.batch_size, num_train)
+    trained, written = batch * bool(num_steps), str(initial.batch_size)
+    each, step = _trained_bytes(figures, size), max(batch, STEP_IMAGES)
+    activations = Part(
+        "initialization.batch_size", trained, each, "a step's activations", 1, written
+    )
+    steps = Part("initialization.steps", num_steps, step, "its steps", 0)
+    if initial.steps is None:
+        epochs = f"{initial.epochs:g}"
+        steps = Part("initialization.epochs", num_steps, step, "its epochs", None, epochs)
+    threads = Part("learners.cpu_threads", learners.cpu_threads, bool(num_steps), "training")
+
+    number, each = learners.num_minibatches, minibatch * _COMPUTE_SHARDS
+    shard = Part("learners.num_minibatches", number, each, "a shard")
+
+    split, norm = f"{config.validation.fraction:g}", str(soup.batch_norm_examples)
+    num_batch_norm = min(soup.batch_norm_examples, num_train) * soup.reestimate_batch_norm
+    each = evaluation_batch_size * (figures.evaluation_bytes + INPUT_BYTES * size) + weights
+    together = num_evaluated_together(config)
+    scored = (
+        Part("validation.fraction", held_out, size, "the validation split", None, split),
+        Part("soup.batch_norm_examples", num_batch_norm, size, "examples for batch norms", 1, norm),
+        # A GPU scores one model at a time; its memory is not counted.
+        Part("evaluation_threads", together, each, "batches and models that are scored at a time"),
+    )
+    each = held_out + num_batch_norm
+    alone = Part("learners.num_learners", num_learners, each, "learners on their own")
+    knob, ratios = "", int(soup.method is SoupMethod.GREEDY)
+    if soup.method is SoupMethod.INTERPOLATION:
+        knob, ratios = "soup.num_alphas", soup.num_alphas
+    mixed = Part(knob, ratios, each * (num_learners - 1), "mixtures of learners")
+    scorers = Part("evaluation_threads", config.evaluation_threads, 1, "evaluation")
+
+    files = learners.num_minibatches * minibatch + sent
+    snapshots, all_sent = learners.num_snapshots, num_learners * sent
+    disk = (
+        Part("model", 2, weights, "theta* and theta_p", None, name),
+        Part("learners.num_learners", num_learners, files, "shards and results"),
+        Part("learners.num_snapshots", snapshots, all_sent, "snapshots", 0),
+    )
+    theta_file = Part("model", 1, weights, "its weights", None, name)
+    shard_file = Part("learners.num_minibatches", number, minibatch, "its examples")
+    return RunPlan(
+        _stage("theta*", "training of theta*", (*always, activations), (threads,), (steps,)),
+        _stage("the shards", "cutting of shards", (*always, shard)),
+        plan_learner(learners, name, figures, example_bytes=size),
+        _stage(
+            "the soup", "evaluation for the soup", (*always, *scored), (scorers,), (alone, mixed)
+        ),
+        (
+            PlannedCost("run_disk", "bytes", "the run's files", disk),
+            PlannedCost("max_blob_bytes", "bytes", "a file of weights", (theta_file,)),
+            PlannedCost("max_blob_bytes", "bytes", "a shard's file", (shard_file,)),
+        ),
+        sent,
+    )
+
+
+def _stage(
+    name: str, activity: str, memory: Parts, threads: Parts = (), images: Parts = ()
+) -> StageCosts:
+    where = f"memory of the compute process for {name}"
+    return StageCosts(
+        PlannedCost("compute_memory", "bytes", where, memory),
+        PlannedCost("compute_threads", "threads", activity, threads),
+        PlannedCost("compute_images", "images", activity, images),
+    )
+
+
+def _trained_bytes(figures: ModelFigures, example_bytes: int) -> int:
     return figures.training_bytes + INPUT_BYTES * example_bytes
 
 
-def learner_threads(learners: LearnersConfig) -> PlannedCost:
-    part = Part("learners.cpu_threads", learners.cpu_threads, 1, "training")
-    return PlannedCost("training of a learner", "threads", (part,))
-
-
-def learner_images(learners: LearnersConfig) -> PlannedCost:
-    each = learners.num_minibatches * max(learners.batch_size, STEP_IMAGES) * learners.max_attempts
-    part = Part("learners.num_steps", learners.num_steps, each, "its steps, in every attempt")
-    return PlannedCost("training of a learner", "images", (part,))
-
-
-def learner_memory(
+def plan_learner(
     learners: LearnersConfig, model: str, figures: ModelFigures, *, example_bytes: int
-) -> PlannedCost:
-    sent = figures.sent_bytes
+) -> StageCosts:
+    """The costs of a learner on a worker; its images are those of every attempt."""
     copy = figures.weights_bytes - figures.frozen_bytes * _TRAINED_COPIES // MODEL_COPIES
-    shard = learners.num_minibatches, learners.batch_size * example_bytes * _SHARD_COPIES
-    return PlannedCost(
-        "memory of a worker",
-        "bytes",
-        (
-            Part("", 1, PROCESS_BYTES, "its process"),
-            Part("model", MODEL_COPIES, copy, "copies of the weights", None, model),
-            Part(
-                "learners.batch_size",
-                learners.batch_size,
-                training_bytes_per_example(figures, example_bytes) + _AHEAD_BYTES * example_bytes,
-                "the activations of a minibatch",
-            ),
-            Part("learners.num_minibatches", *shard, "the shard"),
-            Part("learners.num_snapshots", learners.num_snapshots, sent, "snapshots", 0),
-            Part("learners.cpu_threads", learners.cpu_threads, THREAD_BYTES, "threads"),
-        ),
+    number, batch, threads = learners.num_minibatches, learners.batch_size, learners.cpu_threads
+    each = _trained_bytes(figures, example_bytes) + _AHEAD_BYTES * example_bytes
+    shard, sent = batch * example_bytes * _WORKER_SHARDS, figures.sent_bytes
+    memory = (
+        Part("", 1, PROCESS_BYTES, "its process"),
+        Part("model", MODEL_COPIES, copy, "copies of the weights", None, model),
+        Part("learners.batch_size", batch, each, "the activations of a minibatch"),
+        Part("learners.num_minibatches", number, shard, "the shard"),
+        Part("learners.num_snapshots", learners.num_snapshots, sent, "snapshots", 0),
+        Part("learners.cpu_threads", threads, THREAD_BYTES, "threads"),
+    )
+    each = number * max(batch, STEP_IMAGES) * learners.max_attempts
+    steps = Part("learners.num_steps", learners.num_steps, each, "its steps, in every attempt")
+    training, activity = (
+        Part("learners.cpu_threads", threads, 1, "training"),
+        "training of a learner",
+    )
+    return StageCosts(
+        PlannedCost("worker_memory", "bytes", "memory of a worker", memory),
+        PlannedCost("worker_threads", "threads", activity, (training,)),
+        PlannedCost("worker_images", "images", activity, (steps,)),
     )

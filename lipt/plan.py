@@ -6,25 +6,28 @@ one batch each of training, evaluation and scoring. Shapes: N examples, C classe
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from time import perf_counter
 
 import torch
 from torch import Tensor
 
 from lipt.common.computation import computation
-from lipt.common.config.run_config import RunConfig
 from lipt.common.process import this_machine
 from lipt.common.requests import FeatureKind
 from lipt.common.tensor_files import copy_to_cpu
 from lipt.common.text import format_bytes
 from lipt.coordinator.compute.context import DataDescription
-from lipt.coordinator.runs.plan import RunPlan, plan_here, resident_bytes, result_bytes
+from lipt.coordinator.runs.admission import Examined, ceilings
+from lipt.coordinator.settings import LimitSettings
 from lipt.core.diagnosis.duplicates import are_pictures
 from lipt.core.pipeline import model_inputs, one_learner
-from lipt.core.planning import INPUT_BYTES, PROCESS_BYTES, STEP_IMAGES
+from lipt.core.planning import INPUT_BYTES, PROCESS_BYTES, STEP_IMAGES, excesses, resident_bytes
 from lipt.core.pretraining.evaluation import Evaluator, num_evaluated_together
+from lipt.core.pretraining.sharding import num_validation_examples, require_shards_fit
 from lipt.core.proxies.features import MAX_WIDTH
 from lipt.core.proxies.proxy import passes_of
 from lipt.core.proxies.untrained import NUM_FILTERS
@@ -88,13 +91,33 @@ def estimate(
     each kind of work, but never for a refused run. `report` receives lines of progress.
     """
     config, dataset, workspace = opened.config, opened.data, opened.workspace
-    data = DataDescription.of(dataset)
-    network, size = workspace.new_model(config).cpu(), workspace.batch_size
-    figures, plan, refused = plan_here(config, network, data, evaluation_batch_size=size)
+    data, learners = DataDescription.of(dataset), config.learners
+    network, size, machine = workspace.new_model(config).cpu(), workspace.batch_size, this_machine()
+    held_out = num_validation_examples(data.class_counts, config.validation)
+    require_shards_fit(data.num_examples - held_out, learners)
+    examined = Examined.of(network, config.model, data.inputs)
+    plan = examined.plan(config, data, evaluation_batch_size=size)
+    free = shutil.disk_usage(Path.cwd()).free
+    refused = excesses(plan.costs, ceilings(LimitSettings(), machine, free_disk_bytes=free))
     inputs = model_inputs(workspace, config)
-    width = find_head(network)[1].in_features
+    width, figures = find_head(network)[1].in_features, examined.figures
     subset, signals_bytes = count_subset(request, config, data, figures, width, size)
-    stages = (*run_stages(config, plan, num_workers, this_machine().num_cores), subset)
+    number, theta, soup = (
+        learners.num_learners * learners.redundancy,
+        plan.initialization,
+        plan.soup,
+    )
+    # The plan counts all attempts.
+    learned = number * plan.learner.images.total // learners.max_attempts
+    at_once, worker = number / -(-number // num_workers), plan.learner.memory.total
+    together = min(num_evaluated_together(config), machine.num_cores)
+    stages = (
+        Stage("theta*", "compute", theta.images.total, "trained", theta.memory.total),
+        Stage("shards", "compute", 0, "", plan.shards.memory.total),
+        Stage("learners", "worker", learned, "trained", worker, at_once),
+        Stage("soup", "compute", soup.images.total, "evaluated", soup.memory.total, together),
+        subset,
+    )
     rates = time_images(opened, inputs, report) if timed and not refused else {}
     seconds = {
         stage.name: stage.images * rates[stage.work] / stage.at_once
@@ -102,43 +125,22 @@ def estimate(
         if stage.images and rates
     }
     # The size of image files is unknown, so a sample is packed.
-    some, learners = _spread(dataset, _SAMPLE), config.learners
+    some = _spread(dataset, _SAMPLE)
     packed = len(pack_shard(dataset, some)) / len(some)
     shard = round(learners.num_minibatches * learners.batch_size * packed)
-    number, weights = learners.num_learners * learners.redundancy, plan.max_blob_bytes[0].total
     return Estimate(
         f"{dataset.source}: {data.num_examples:,} examples of {data.inputs}, {config.model}, "
         f"{request.budget:,} by {request.strategy}",
         opened.lowered_defaults,
-        tuple(map(str, refused)),
+        refused,
         stages,
         # A worker downloads theta* once, and a shard per learner.
-        bytes_to_workers=min(num_workers, number) * weights + number * shard,
-        bytes_from_workers=number * (1 + learners.num_snapshots) * result_bytes(figures),
-        run_disk_bytes=plan.run_disk[0].total,
+        bytes_to_workers=min(num_workers, number) * figures.weights_bytes + number * shard,
+        bytes_from_workers=number * (1 + learners.num_snapshots) * plan.result_bytes,
+        run_disk_bytes=plan.files[0].total,
         signals_bytes=signals_bytes,
         seconds=seconds,
         strategy_cost=str(find_strategy(request.strategy).cost),
-    )
-
-
-def run_stages(
-    config: RunConfig, plan: RunPlan, num_workers: int, num_cores: int
-) -> tuple[Stage, ...]:
-    """Return the stages up to theta_p, from the plan of admission."""
-    images, soup_images = (cost.total for cost in plan.compute_images)
-    theta, shards, soup = (cost.total for cost in plan.compute_memory)
-    learners, worker = config.learners, plan.worker_memory[0].total
-    number = learners.num_learners * learners.redundancy
-    # The plan counts all attempts.
-    each = plan.worker_images[0].total // learners.max_attempts
-    at_once = number / -(-number // num_workers)
-    together = min(num_evaluated_together(config), num_cores)
-    return (
-        Stage("theta*", "compute", images, "trained", theta),
-        Stage("shards", "compute", 0, "", shards),
-        Stage("learners", "worker", number * each, "trained", worker, at_once),
-        Stage("soup", "compute", soup_images, "evaluated", soup, together),
     )
 
 
@@ -178,7 +180,7 @@ def count_subset(
     # Larger matrices of all pairs are computed in rounds.
     pairs = min(MATRIX_BYTES, 4 * largest**2) if strategy.cost.growth is Growth.PAIRS else 0
     batch = batch_size * (figures.evaluation_bytes + INPUT_BYTES * data.inputs.num_bytes)
-    always = PROCESS_BYTES + resident_bytes(data) + figures.weights_bytes
+    always = PROCESS_BYTES + resident_bytes(data.inputs, number) + figures.weights_bytes
     memory, images = always + batch + in_memory + solved + pairs, round((passes + states) * number)
     return Stage("subset", "compute", images, "scored", memory), sum(values) + others
 

@@ -37,14 +37,7 @@ from lipt.common.observability.tracing import span
 from lipt.common.process import Machine
 from lipt.common.tensor_files import Weights, read_weights, specs_of
 from lipt.core.passes import data_proof, encode_range, score_range
-from lipt.core.planning import (
-    Limit,
-    Part,
-    PlannedCost,
-    learner_memory,
-    learner_threads,
-    violation,
-)
+from lipt.core.planning import Limit, Part, PlannedCost, excesses, plan_learner
 from lipt.core.pretraining.learner import train_learner
 from lipt.core.tasks import LearnerTask, ScoringTask
 from lipt.data.dataset import Dataset, without_quarantined
@@ -66,6 +59,8 @@ ResultT = TypeVar("ResultT")
 
 _RETRY_SECONDS = 1.0
 _AWAY = (UnreachableError, TooManyCallsError)
+# Of a model on a worker without a limit on memory.
+_UNMEASURED = ModelFigures(0, 0, 0)
 
 
 @dataclass
@@ -343,14 +338,15 @@ class Exchange:
 
 
 class WorkerLimits:
-    """Limits on a learner's threads and memory; `memory` is None on CUDA without a setting."""
+    """Limits on a learner's threads and memory; none on memory on CUDA without a setting."""
 
     def __init__(self, settings: WorkerSettings, machine: Machine, device: torch.device) -> None:
         threads = settings.max_threads or machine.max_threads
-        self.threads = Limit("this worker's --max-threads", threads)
         on_cpu = machine.max_memory_bytes if device.type == "cpu" else None
         memory = on_cpu if settings.max_memory is None else int(settings.max_memory)
-        self.memory = None if memory is None else Limit("this worker's --max-memory", memory)
+        self.at_most = {"worker_threads": Limit("this worker's --max-threads", threads)}
+        if memory is not None:
+            self.at_most["worker_memory"] = Limit("this worker's --max-memory", memory)
         self._allowed_modules = settings.allow_modules
         # Measuring a model takes seconds.
         self._figures: dict[tuple[object, ...], ModelFigures] = {}
@@ -358,13 +354,14 @@ class WorkerLimits:
     def require(self, task: LearnerTask | ScoringTask) -> None:
         if isinstance(task, ScoringTask):
             part = Part("", task.threads, 1, "scoring")
-            _require(PlannedCost("scoring of a range", "threads", (part,)), self.threads)
-            return
-        _require(learner_threads(task.learners), self.threads)
-        if self.memory is not None:
-            figures, example_bytes = self._figures_of(task), spec_of(task.inputs).num_bytes
-            cost = learner_memory(task.learners, task.model, figures, example_bytes=example_bytes)
-            _require(cost, self.memory)
+            costs = [PlannedCost("worker_threads", "threads", "scoring of a range", (part,))]
+        else:
+            limited, size = "worker_memory" in self.at_most, spec_of(task.inputs).num_bytes
+            figures = self._figures_of(task) if limited else _UNMEASURED
+            learner = plan_learner(task.learners, task.model, figures, example_bytes=size)
+            costs = [learner.threads, learner.memory]
+        if found := excesses(costs, self.at_most):
+            raise OverLimitError(" ".join(found))
 
     def _figures_of(self, task: LearnerTask) -> ModelFigures:
         inputs, number = spec_of(task.inputs), task.num_classes
@@ -381,8 +378,3 @@ class WorkerLimits:
             frozen_bytes = sum(state[name].nbytes for name in frozen)
             self._figures[key] = replace(figures, frozen_bytes=frozen_bytes)
         return self._figures[key]
-
-
-def _require(cost: PlannedCost, limit: Limit) -> None:
-    if found := violation(cost, limit):
-        raise OverLimitError(found.sentence)

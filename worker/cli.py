@@ -80,8 +80,9 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
     device = resolve_device(settings.device)
     limits = WorkerLimits(settings, this_machine(), device)
     # A CUDA driver maps far more memory than is used.
-    if limits.memory is not None and device.type == "cpu":
-        limit_memory(limits.memory.at_most)
+    memory = limits.at_most.get("worker_memory")
+    if memory is not None and device.type == "cpu":
+        limit_memory(memory.at_most)
     cache = BlobStore(settings.cache_dir, max_blob_bytes=settings.max_blob_bytes)
     with ExitStack() as stack:
         stack.enter_context(exporting("lipt-worker", instance=settings.name))

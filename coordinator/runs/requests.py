@@ -15,8 +15,8 @@ from lipt.common.config.values import run_config_from_proto
 from lipt.common.errors import ConfigError, InvalidRequestError
 from lipt.common.observability.logs import log_about
 from lipt.coordinator.compute.context import DataDescription
+from lipt.coordinator.runs.admission import RunAdmission
 from lipt.coordinator.runs.driver import RunDriver
-from lipt.coordinator.runs.plan import RunAdmission
 from lipt.coordinator.runs.store import LATEST, RunStore
 from lipt.coordinator.state.records import RunRecord, RunSummary
 from lipt.core.pretraining.sharding import fit_defaults, num_validation_examples, require_shards_fit

@@ -29,7 +29,7 @@ from lipt.common.errors import (
 from lipt.common.process import Machine
 from lipt.common.states import RunState
 from lipt.common.tensor_files import pack
-from lipt.coordinator.runs.plan import RunAdmission
+from lipt.coordinator.runs.admission import RunAdmission
 from lipt.coordinator.runs.requests import RunRequests, page_of
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import LimitSettings

@@ -28,8 +28,9 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.config.values import overrides_to_proto, run_config_from_proto
 from lipt.common.errors import LiptError
 from lipt.common.process import Machine
-from lipt.coordinator.runs.plan import RunAdmission, RunPlan, plan_run
+from lipt.coordinator.runs.admission import RunAdmission
 from lipt.coordinator.settings import LimitSettings
+from lipt.core.planning import RunPlan
 from lipt.core.pretraining.sharding import num_validation_examples, require_shards_fit
 from lipt.data.inputs.specs import ImageSpec
 from tests.coordinator.fakes import described
@@ -131,8 +132,7 @@ def gate() -> RunAdmission:
 
 @cache
 def planned(config: RunConfig) -> RunPlan:
-    figures = gate()._examined(config.model).figures
-    return plan_run(config, figures, DATA, evaluation_batch_size=BATCH_SIZE)
+    return gate()._examined(config.model).plan(config, DATA, evaluation_batch_size=BATCH_SIZE)
 
 
 def admitted(wanted: dict[str, Any]) -> RunConfig | None:
@@ -149,13 +149,13 @@ def admitted(wanted: dict[str, Any]) -> RunConfig | None:
 
 def require_within_limits(config: RunConfig) -> None:
     plan = planned(config)  # pyright: ignore[reportArgumentType] - frozen, so it can be hashed
-    assert sum(cost.total for cost in plan.worker_memory) <= 80 * 2**30
+    assert plan.learner.memory.total <= 80 * 2**30
+    here = (plan.initialization, plan.shards, plan.soup)
     # One stage at a time: four fifths of 16 GB.
-    assert max(cost.total for cost in plan.compute_memory) <= 12.8e9
-    assert max(config.evaluation_threads, *(cost.total for cost in plan.compute_threads), 0) <= 16
+    assert max(stage.memory.total for stage in here) <= 12.8e9
+    assert max(config.evaluation_threads, *(stage.threads.total for stage in here)) <= 16
     assert config.learners.cpu_threads <= 256
-    assert plan.compute_images[0].total <= 10**8
-    assert plan.compute_images[1].total <= 10**8
+    assert max(stage.images.total for stage in here) <= 10**8
     assert config.learners.num_steps * config.learners.max_attempts <= 10**9 / 64
 
 
@@ -176,4 +176,4 @@ def test_unbounded_numbers_are_refused_by_a_plan_or_cost_nothing(
     section, _, name = path.rpartition(".")
     value = bounds(field)[1]
     taken = admitted({section: {name: value}} if section else {name: value}) is not None
-    assert taken is (path in FREE), f"{path}: let it cost in coordinator/runs/plan.py"
+    assert taken is (path in FREE), f"{path}: let it cost in core/planning.py"
