@@ -149,7 +149,7 @@ async def show_diagnosis(request: PageRequest, sha256: str) -> object:
     app = request.page.app
     blob = (await app.answers.find_diagnosis(sha256)).blob
     found = await asyncio.to_thread(lambda: DiagnosisFile.load(app.blobs.verified_path(blob)))
-    return found.summary
+    return found.findings.model_dump(mode="json")
 
 
 async def list_subsets(request: PageRequest, run: str) -> object:

@@ -9,9 +9,8 @@ The learning curve is the leave-one-out accuracy of a ridge head on class-strati
 half of the next, and on all. The suggested size is the smallest from which doubling gains less than
 a point. A network has more to learn than the head, and can use more examples.
 
-The file is safetensors. Its tensors are columns, one value per example: `given_label`,
-`suggested_label` and `duplicate_of` int32, `label_quality` and `outlier_score` float32, `suspect`
-uint8. Its metadata has the findings as JSON under "diagnosis", lists cut to the worst examples.
+The file is safetensors. Its tensors are columns, one value per example, and its metadata has the
+findings as JSON under "diagnosis".
 
 Shapes: N examples, R references, D features, M directions, B examples of a block, C classes, n
 examples of a sample.
@@ -20,29 +19,44 @@ Source: Ramaswamy et al. 2000, "Efficient Algorithms for Mining Outliers from La
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lipt.common.nested import parse_json
 from lipt.common.tensor_files import load_tensors, pack
 from lipt.core.diagnosis.duplicates import DuplicateGroups
+from lipt.core.diagnosis.findings import (
+    COLUMNS,
+    ClassNoise,
+    Confusion,
+    Duplicates,
+    Findings,
+    Imbalance,
+    LabelErrors,
+    LabelIssue,
+    LearningCurve,
+    Outliers,
+    Redundancy,
+)
 from lipt.core.diagnosis.label_errors import LabelQuality
 from lipt.core.passes import row_blocks
 from lipt.core.pretraining.sharding import mixed_evenly
-from lipt.core.proxies.ridge import HeadTargets, float64_blocks, leave_one_out, scaling_of
+from lipt.core.proxies.ridge import (
+    HeadTargets,
+    float64_blocks,
+    fullness,
+    leave_one_out,
+    scaling_of,
+)
 from lipt.data.dataset import IdMapping
 from lipt.data.targets.kinds import TargetKind
 
-VERSION = 1
-# Maximum length of each list in the summary.
+# Maximum length of each list in the findings.
 _MOST_SUSPECTS = _MOST_OUTLIERS = 1000
 _MOST_GROUPS, _MOST_OF_GROUP, _MOST_CONFUSIONS = 200, 100, 20
 
@@ -53,8 +67,6 @@ _MOST_HALVINGS = 5
 _FEWEST, _LARGEST_SAMPLE = 100, 12_500
 # Points of accuracy that a doubling has to gain.
 _WORTH_POINTS = 1.0
-
-Facts = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -102,16 +114,6 @@ def find_outliers(features_ND: Tensor, *, generator: torch.Generator) -> Outlier
     return OutlierScores(scores_N, upper + _FENCE * (upper - lower))
 
 
-@dataclass(frozen=True)
-class LearningCurve:
-    """Accuracies by the number of examples, ascending up to all, and the suggested fraction."""
-
-    sizes: list[int]
-    accuracies: list[float]
-    suggested_fraction: float
-    reason: str
-
-
 def learning_curve(
     features_ND: Tensor,
     labels_N: Tensor,
@@ -155,7 +157,15 @@ def stratified_order(labels_N: Tensor, generator: torch.Generator) -> Tensor:
 
 def suggest_size(sizes: Sequence[int], accuracies: Sequence[float]) -> LearningCurve:
     """Suggest a size: all of the data if even the last doubling gained a point."""
-    result = partial(LearningCurve, list(sizes), list(accuracies))
+
+    def result(fraction: float, reason: str) -> LearningCurve:
+        return LearningCurve(
+            sizes=tuple(sizes),
+            accuracies=tuple(accuracies),
+            suggested_fraction=fraction,
+            reason=reason,
+        )
+
     if len(sizes) < 2:
         return result(1.0, f"{sizes[-1]} examples are too few to draw samples of.")
     gains = []
@@ -209,122 +219,125 @@ class DataFindings:
 
 @dataclass(frozen=True)
 class DiagnosisFile:
-    """The diagnosis of a data set: a summary as JSON, and columns of N values by name."""
+    """The diagnosis of a data set: findings, and columns of N values by name."""
 
-    summary: Facts
+    findings: Findings
     columns: Mapping[str, Tensor]
 
     def pack(self) -> bytes:
         """The content of a safetensors file."""
-        summary = json.dumps(dict(self.summary), allow_nan=False)
-        return pack(self.columns, {"diagnosis": summary})
+        return pack(self.columns, {"diagnosis": self.findings.model_dump_json()})
 
     @classmethod
     def load(cls, path: Path) -> DiagnosisFile:
         """Read a file of `pack`."""
-        return load_tensors(
-            path, lambda tensors, metadata: cls(parse_json(metadata["diagnosis"]), tensors)
-        )
+
+        def build(tensors: dict[str, Tensor], metadata: dict[str, str]) -> DiagnosisFile:
+            return cls(Findings.model_validate_json(metadata["diagnosis"], strict=True), tensors)
+
+        return load_tensors(path, build)
 
 
 def diagnosis_of(
-    findings: DataFindings,
+    found: DataFindings,
     *,
     labels_N: Tensor,
     class_names: Sequence[str],
     kind: TargetKind = TargetKind.CLASS,
-    proxy: Facts,
-    redundancy: Facts,
+    proxy: Mapping[str, Any],
+    redundancy: Redundancy,
 ) -> DiagnosisFile:
     """Combine the findings; strata replace classes for other targets."""
-    errors, duplicates, outliers = findings.label_errors, findings.duplicates, findings.outliers
+    errors, duplicates, outliers = found.label_errors, found.duplicates, found.outliers
     counts_C = labels_N.bincount(minlength=len(class_names))
     far_out = outliers.ranked()
     worst: list[int] = errors.quality_N.argsort(stable=True)[:_MOST_SUSPECTS].tolist()
-    summary = {
-        "version": VERSION,
-        "target_kind": kind.value,
-        # Classes have suspects instead.
-        "worst_fitting": [] if kind is TargetKind.CLASS else worst,
-        "num_examples": len(labels_N),
-        "class_names": list(class_names),
-        "class_counts": counts_C.tolist(),
-        "proxy": dict(proxy),
-        "label_errors": _label_errors(errors, labels_N, counts_C),
-        "confusion": confusions(errors.joint_CC, counts_C),
-        "duplicates": {
-            "exact_groups": duplicates.exact_groups,
-            "near_groups": duplicates.near_groups,
-            "surplus": duplicates.surplus,
-            "conflicting": duplicates.conflicting,
-            "threshold": duplicates.threshold,
-            "groups": [group[:_MOST_OF_GROUP] for group in duplicates.groups()[:_MOST_GROUPS]],
-        },
-        "imbalance": imbalance(counts_C.tolist()),
-        "outliers": {"count": len(far_out), "ranked": far_out[:_MOST_OUTLIERS].tolist()},
-        "redundancy": dict(redundancy),
-        "learnability": asdict(findings.learnability),
-    }
+    groups = duplicates.groups()[:_MOST_GROUPS]
+    findings = Findings(
+        target_kind=kind,
+        worst_fitting=() if kind is TargetKind.CLASS else tuple(worst),
+        num_examples=len(labels_N),
+        class_names=tuple(class_names),
+        class_counts=tuple(counts_C.tolist()),
+        num_full_classes=float(fullness(counts_C).sum()),
+        proxy=dict(proxy),
+        label_errors=_label_errors(errors, labels_N, counts_C),
+        confusion=confusions(errors.joint_CC, counts_C),
+        duplicates=Duplicates(
+            exact_groups=duplicates.exact_groups,
+            near_groups=duplicates.near_groups,
+            surplus=duplicates.surplus,
+            conflicting=duplicates.conflicting,
+            threshold=duplicates.threshold,
+            groups=tuple(tuple(group[:_MOST_OF_GROUP]) for group in groups),
+        ),
+        imbalance=imbalance(counts_C.tolist()),
+        outliers=Outliers(count=len(far_out), ranked=tuple(far_out[:_MOST_OUTLIERS].tolist())),
+        redundancy=redundancy,
+        learnability=found.learnability,
+    )
     columns = {
-        "given_label": labels_N.to(torch.int32),
-        "suggested_label": errors.suggested_N.to(torch.int32),
+        "given_label": labels_N,
+        "suggested_label": errors.suggested_N,
         "label_quality": errors.quality_N,
-        "suspect": errors.suspects_N.to(torch.uint8),
-        "duplicate_of": duplicates.kept_N.to(torch.int32),
+        "suspect": errors.suspects_N,
+        "duplicate_of": duplicates.kept_N,
         "outlier_score": outliers.scores_N,
     }
-    return DiagnosisFile(summary, columns)
+    dtypes = {name: getattr(torch, dtype) for name, dtype in COLUMNS.items()}
+    return DiagnosisFile(findings, {name: columns[name].to(dtypes[name]) for name in COLUMNS})
 
 
-def _label_errors(found: LabelQuality, labels_N: Tensor, counts_C: Tensor) -> Facts:
+def _label_errors(found: LabelQuality, labels_N: Tensor, counts_C: Tensor) -> LabelErrors:
     ranked, overall = found.ranked(), found.noise.overall
     suspects_C = labels_N[found.suspects_N].bincount(minlength=len(counts_C))
-    per_class = [
-        {
-            "label": label,
-            "count": int(counts_C[label]),
-            "suspects": int(suspects_C[label]),
-            "noise_rate": noise.known_rate,
-            "low": noise.low,
-            "high": noise.high,
-        }
+    per_class = (
+        ClassNoise(
+            label=label,
+            count=int(counts_C[label]),
+            suspects=int(suspects_C[label]),
+            noise_rate=noise.known_rate,
+            low=noise.low,
+            high=noise.high,
+        )
         for label, noise in enumerate(found.noise.per_class)
-    ]
-    worst = [
-        {
-            "id": example,
-            "given": int(labels_N[example]),
-            "suggested": int(found.suggested_N[example]),
-            "quality": float(found.quality_N[example]),
-        }
+    )
+    worst = (
+        LabelIssue(
+            id=example,
+            given=int(labels_N[example]),
+            suggested=int(found.suggested_N[example]),
+            quality=float(found.quality_N[example]),
+        )
         for example in ranked[:_MOST_SUSPECTS].tolist()
-    ]
-    return {
-        "num_suspects": len(ranked),
-        "noise_rate": overall.known_rate,
-        "noise_low": overall.low,
-        "noise_high": overall.high,
-        "per_class": per_class,
-        "ranked": worst,
-    }
+    )
+    return LabelErrors(
+        num_suspects=len(ranked),
+        noise_rate=overall.known_rate,
+        noise_low=overall.low,
+        noise_high=overall.high,
+        per_class=tuple(per_class),
+        ranked=tuple(worst),
+    )
 
 
-def confusions(joint_CC: Tensor, counts_C: Tensor) -> list[Facts]:
+def confusions(joint_CC: Tensor, counts_C: Tensor) -> tuple[Confusion, ...]:
     """The most often surely confused pairs of classes; shares are of the given class."""
     off_CC = joint_CC.clone().fill_diagonal_(0).flatten()
     order = off_CC.argsort(descending=True, stable=True)[:_MOST_CONFUSIONS]
-    pairs: list[Facts] = []
+    pairs = list[Confusion]()
     for place in order[off_CC[order] > 0].tolist():
         given, suggested = divmod(place, len(counts_C))
         count = int(off_CC[place])
-        pair = {"given": given, "suggested": suggested, "count": count}
-        pairs.append({**pair, "share": count / int(counts_C[given])})
-    return pairs
+        share = count / int(counts_C[given])
+        pairs.append(Confusion(given=given, suggested=suggested, count=count, share=share))
+    return tuple(pairs)
 
 
-def imbalance(counts: Sequence[int]) -> Facts:
+def imbalance(counts: Sequence[int]) -> Imbalance:
     """Compare the sizes of non-empty classes; ties go to the lowest label."""
     present = [label for label, count in enumerate(counts) if count]
     smallest = min(present, key=lambda label: counts[label])
     largest = max(present, key=lambda label: counts[label])
-    return {"ratio": counts[largest] / counts[smallest], "smallest": smallest, "largest": largest}
+    ratio = counts[largest] / counts[smallest]
+    return Imbalance(ratio=ratio, smallest=smallest, largest=largest)

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.determinism import derive_generator
+from lipt.core.diagnosis.findings import SKILL, skill_of
 from lipt.core.passes import row_blocks
 from lipt.core.proxies.ridge import class_weights, fullness
 from lipt.core.signals.signals import probabilities_of
@@ -41,8 +42,6 @@ _DEVIATIONS, _LIKELIHOOD_FALL = 1.96, 1.92
 _WIDEST = 0.2
 # Of the error that the head expects: 852 of 864 heads of docs/diagnosis.md then cover the truth.
 _MISFIT = 0.1
-# A head that hardly does better than guessing cannot tell wrong labels from classes that overlap.
-_SKILL = 0.2
 _MOST_FITTED = 10_000
 _TEMPERATURES_T = tuple(2.0 ** (power / 3) for power in range(-4, 16))
 # Finest near 0.
@@ -92,7 +91,7 @@ def noise_rates(
     surest = rates_of_surest(labels_N, suggested_N, sureness_N, num_classes)
     mixture = mixture_rate(errors_NC, labels_N)
     below = 1.0
-    if _skill(labels_N, suggested_N) >= _SKILL:
+    if _skill(labels_N, suggested_N) >= SKILL:
         below = max(0.0, surest.overall.low - mixture.low)
     above = max(0.0, mixture.high - surest.overall.high)
     # A class's interval is widened as much as that of all.
@@ -103,10 +102,8 @@ def noise_rates(
 
 
 def _skill(labels_N: Tensor, suggested_N: Tensor) -> float:
-    """The head's accuracy, mean over classes: 0 for guessing, 1 if it names all labels."""
     right = float(class_weights(labels_N) @ (labels_N == suggested_N).double()) / len(labels_N)
-    guessing = 1 / float(fullness(labels_N.bincount()).sum())
-    return (right - guessing) / (1 - guessing) if guessing < 1 else 0.0
+    return skill_of(right, float(fullness(labels_N.bincount()).sum()))
 
 
 def _widened(rate: NoiseRate, below: float, above: float) -> NoiseRate:

@@ -11,7 +11,7 @@ import lipt
 from lipt.common.errors import InvalidRequestError, ProbabilitiesError
 from lipt.core.signals.probabilities import read_probabilities
 from lipt.pretraining import Pretrained
-from lipt.trainer.diagnosis.findings import noise_text, proxy_text
+from lipt.trainer.diagnosis.sentences import noise_text, proxy_text
 
 pd = pytest.importorskip("pandas")
 

@@ -39,6 +39,7 @@ def made_up_findings() -> dict[str, Any]:
         "num_examples": 8,
         "class_names": ["cat", "dog"],
         "class_counts": [4, 4],
+        "num_full_classes": 2.0,
         "proxy": {"features": "patches", "accuracy": 0.75},
         "label_errors": {
             "num_suspects": 2,

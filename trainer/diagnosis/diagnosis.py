@@ -20,17 +20,9 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from lipt.common.errors import BlobTooLargeError, DataError, DiagnosisError, WeightsError
-from lipt.trainer.diagnosis.findings import Findings, LabelIssue, facts
+from lipt.core.diagnosis.findings import COLUMNS, Findings, LabelIssue
+from lipt.trainer.diagnosis.sentences import facts
 from lipt.trainer.formatting import as_table, csv_cell
-
-COLUMNS: Mapping[str, type[np.generic]] = {
-    "given_label": np.int32,
-    "suggested_label": np.int32,
-    "label_quality": np.float32,
-    "suspect": np.uint8,
-    "duplicate_of": np.int32,
-    "outlier_score": np.float32,
-}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -68,7 +60,6 @@ class Diagnosis:
                 raise _refused(f"{name} is {column.dtype} {column.shape} for {len(self)} rows")
             column.setflags(write=False)
             object.__setattr__(self, name, column)
-        _require_findings(self.findings)
         _require_columns(self)
 
     def __len__(self) -> int:
@@ -87,10 +78,13 @@ class Diagnosis:
 
     def label_issues(self, *, sure: bool = False) -> tuple[LabelIssue, ...]:
         """Return the suspected wrong labels, worst first; `sure` keeps the surest."""
+        rows_S = self._suspects(sure=sure)
         columns = (self.given_label, self.suggested_label, self.label_quality)
         return tuple(
-            LabelIssue(row, *(column[row].item() for column in columns))
-            for row in self._suspects(sure=sure).tolist()
+            LabelIssue(id=row, given=given, suggested=suggested, quality=quality)
+            for row, given, suggested, quality in zip(
+                rows_S.tolist(), *(column[rows_S].tolist() for column in columns), strict=True
+            )
         )
 
     def duplicate_groups(self) -> tuple[NDArray[np.int64], ...]:
@@ -195,26 +189,6 @@ def _require_columns(diagnosis: Diagnosis) -> None:
             raise _refused(f"its {what} contradict its columns")
 
 
-def _require_findings(findings: Findings) -> None:
-    num_classes, curve = len(findings.class_names), findings.learnability
-    labels = [
-        *(findings.imbalance.smallest, findings.imbalance.largest),
-        *(label for pair in findings.confusion for label in (pair.given, pair.suggested)),
-        *(item.label for item in findings.label_errors.per_class),
-        *(item.label for item in findings.redundancy.per_class),
-    ]
-    for what, fits in (
-        ("names of classes", num_classes == len(findings.class_counts)),
-        ("labels", max(labels) < num_classes),
-        ("worst rows", max(findings.worst_fitting, default=-1) < findings.num_examples),
-        ("outliers", findings.outliers.count <= findings.num_examples),
-        ("learning curve", len(curve.sizes) == len(curve.accuracies)),
-    ):
-        if not fits:
-            raise _refused(f"its {what} do not fit its sizes")
-
-
-VERSION = 1
 # Columns, lists of ids in the findings, and the columns' entries in the file's header.
 _BYTES_PER_EXAMPLE = sum(np.dtype(kind).itemsize for kind in COLUMNS.values()) + 32
 _BYTES_OF_FINDINGS = 16 * 1024**2
@@ -257,14 +231,11 @@ def read_diagnosis(
 
 def _parse(text: str) -> Findings:
     try:
-        findings = Findings.model_validate_json(text, strict=True)
+        return Findings.model_validate_json(text, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"])) or "the text"
         raise _refused(f"in its findings {where} cannot be: {first['msg']}") from None
-    if findings.version != VERSION:
-        raise _refused(f"it is of version {findings.version}, known is {VERSION}")
-    return findings
 
 
 def _refused(why: str) -> DiagnosisError:

@@ -23,12 +23,12 @@ from torch import Tensor
 from torch.utils import data as torch_data
 
 from lipt.common.errors import ConfigError, MarksError
+from lipt.core.diagnosis.findings import Count
 from lipt.data.dataset import Dataset
 from lipt.data.loading import open_data
 from lipt.data.sources.map_style import describe
 from lipt.data.targets.kinds import TargetKind
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
-from lipt.trainer.diagnosis.findings import Count
 from lipt.trainer.subsets.data import MapStyle, has_fingerprint, row_numbers, rows_of
 
 

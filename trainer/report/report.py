@@ -28,7 +28,7 @@ from lipt.trainer.client.client import Client
 from lipt.trainer.comparison.outcomes import alternatives, answers, cells, outcomes
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
-from lipt.trainer.diagnosis.findings import facts, fit_text, noise_text, proxy_text
+from lipt.trainer.diagnosis.sentences import facts, fit_text, noise_text, proxy_text
 from lipt.trainer.main_training.steps import require_fingerprint
 from lipt.trainer.report.charts import loss_chart, soup_chart
 from lipt.trainer.subsets.subset import Subset

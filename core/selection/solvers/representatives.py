@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from pydantic import Field
 from torch import Tensor
 
 from lipt.common.determinism import derive_generator
+from lipt.core.diagnosis.findings import ClassRedundancy, Redundancy
 from lipt.core.passes import row_blocks
 from lipt.core.selection.pairs import PairwiseSimilarity, represented, scaled_cosine, weighted
 from lipt.core.selection.vectors import Vectors, can_compile
@@ -340,8 +341,8 @@ def redundancy(
     generator: torch.Generator,
     most_examples: int = _MOST_COMPARED,
     on_progress: Callable[[int, int], None] = lambda *_: None,
-) -> dict[str, Any]:
-    """The representatives of each class by cosine, counted in samples of large ones, as JSON."""
+) -> Redundancy:
+    """The representatives of each class by cosine, counted in samples of large ones."""
     most_of_class = max(_FEWEST_OF_CLASS, most_examples // max(1, num_classes))
     per_class, total, sampled = [], 0, 0
     for label in range(num_classes):
@@ -350,15 +351,15 @@ def redundancy(
         if count > most_of_class:
             ids = ids[torch.randperm(count, generator=generator)[:most_of_class].sort().values]
         examples = math.ceil(count * carrying(features_ND[ids]) / len(ids)) if count else 0
-        per_class.append({"label": label, "count": count, "examples_for_90": examples})
+        per_class.append(ClassRedundancy(label=label, count=count, examples_for_90=examples))
         total, sampled = total + examples, sampled + len(ids)
         on_progress(label + 1, num_classes)
-    return {
-        "share_for_90": total / len(labels_N),
-        "examples_for_90": total,
-        "per_class": per_class,
-        "sampled": sampled,
-    }
+    return Redundancy(
+        share_for_90=total / len(labels_N),
+        examples_for_90=total,
+        per_class=tuple(per_class),
+        sampled=sampled,
+    )
 
 
 def carrying(features_nD: Tensor, share: float = CARRIED) -> int:

@@ -32,6 +32,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.determinism import derive_seed
+from lipt.core.diagnosis.findings import SKILL
 from lipt.core.diagnosis.label_errors import SURE_NOISE, LabelQuality, find_label_errors
 from lipt.core.proxies.ridge import fullness
 from lipt.core.selection.selection import (
@@ -90,8 +91,6 @@ _RELIABLE_ERROR = 0.1
 # Near-duplicates are excluded from this share on. With three copies of each image the gain is
 # +11.7, +6.8 and +6.6 points at 5%, 10% and 30%. In handwritten digits 8% only look alike.
 REDUNDANT = 0.2
-# From 0 (guessing) to 1 (perfect): below it the head's output for an example is noise.
-_SKILL = 0.2
 # Keeps a manifest readable on one page; a diagnosis has all ids.
 _MAX_NAMED = 1000
 
@@ -289,7 +288,7 @@ def learners_can_matter(evidence: Evidence, removed: float) -> bool:
 
 def _by_labels(evidence: Evidence) -> Plan:
     nothing = (0.0,) * len(evidence.errors_C)
-    if evidence.skill < _SKILL:
+    if evidence.skill < SKILL:
         right = f"right on {evidence.accuracy:.1%} of the labels"
         reason = (
             f"class-balanced random: a head on the proxy's features is {right} that it has not "

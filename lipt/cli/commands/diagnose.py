@@ -137,7 +137,7 @@ def diagnose(
 
 def _lines(diagnosis: Diagnosis) -> Iterator[str]:
     from lipt.data.targets.kinds import TargetKind
-    from lipt.trainer.diagnosis.findings import facts, fit_text, proxy_text
+    from lipt.trainer.diagnosis.sentences import facts, fit_text, proxy_text
 
     findings, name = diagnosis.findings, diagnosis.class_names
     source = f"{diagnosis.source}: " if diagnosis.source else ""

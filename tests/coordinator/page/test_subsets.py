@@ -9,7 +9,6 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-import torch
 
 from lipt.common.access import Role
 from lipt.common.errors import SignalsError
@@ -25,11 +24,11 @@ from lipt.coordinator.compute.jobs.selection import (
 )
 from lipt.coordinator.page import handlers
 from lipt.coordinator.page.handlers import examined, rows_to_draw
-from lipt.core.diagnosis.diagnosis import DiagnosisFile
 from tests.coordinator.fakes import FakeCompute, Hanging, complete, pretraining
 from tests.coordinator.page.conftest import LABELS as LABELS_OF_DATA
 from tests.coordinator.page.conftest import ServedPage, lines_of, page_served
 from tests.coordinator.state.conftest import subset_of
+from tests.trainer.made_up_diagnosis import diagnosis_file, made_up_findings
 
 
 @pytest.fixture
@@ -206,15 +205,15 @@ async def test_subsets_of_other_data_are_not_compared(
 async def test_diagnosis_is_computed_and_shown(
     page: ServedPage, browser: httpx.AsyncClient, compute: FakeCompute
 ) -> None:
-    summary = {"label_errors": {"num_suspects": 3}}
-    made = DiagnosisFile(summary, {"suspect": torch.zeros(500)}).pack()
-    compute.answers[DiagnoseData] = Diagnosed(page.app.blobs.put_bytes(made), "cpu")
+    findings = made_up_findings()
+    compute.answers[DiagnoseData] = Diagnosed(page.app.blobs.put_bytes(diagnosis_file()), "cpu")
     answer = await browser.post("/api/DiagnosisService/Diagnose", json={})
     sha256 = lines_of(answer)[-1]["diagnosis"]["file"]["sha256"]
-    assert (await browser.get(f"/api/diagnoses/{sha256}")).json() == summary
+    shown = (await browser.get(f"/api/diagnoses/{sha256}")).json()
+    assert shown == findings | {"target_kind": "class", "worst_fitting": []}
     # Blobs of other kinds, whole diagnoses and hostile ones among them, are no business of it.
     uploads = (
-        DiagnosisFile({"secret": 1}, {}).pack(),
+        diagnosis_file(findings | {"class_names": ["secret", "dog"]}),
         b"junk",
         pack({}, {"diagnosis": "[" * 100_000}),
     )

@@ -23,6 +23,7 @@ from lipt.core.diagnosis.diagnosis import (
     suggest_size,
 )
 from lipt.core.diagnosis.duplicates import DuplicateGroups
+from lipt.core.diagnosis.findings import Confusion, Imbalance, Outliers, Redundancy
 from lipt.core.diagnosis.label_errors import (
     LabelQuality,
     find_label_errors,
@@ -67,32 +68,31 @@ def put_together(findings: DataFindings, labels_N: Tensor) -> DiagnosisFile:
         labels_N=labels_N,
         class_names=["cat", "dog"],
         proxy={"proxy": "ridge:patches", "accuracy": 0.6},
-        redundancy={"share_for_90": 0.5},
+        redundancy=Redundancy(share_for_90=0.5, examples_for_90=3, per_class=(), sampled=6),
     )
 
 
-def test_summary_has_every_finding(diagnosis: DiagnosisFile) -> None:
-    summary = diagnosis.summary
-    assert summary["version"] == 1
-    assert (summary["num_examples"], summary["class_counts"]) == (6, [3, 3])
-    errors = summary["label_errors"]
-    assert errors["num_suspects"] == 1
-    assert errors["ranked"][0].keys() == {"id", "given", "suggested", "quality"}
-    assert [errors["ranked"][0][key] for key in ("id", "given", "suggested")] == [2, 0, 1]
-    assert [one["suspects"] for one in errors["per_class"]] == [1, 0]
-    assert summary["confusion"] == [{"given": 0, "suggested": 1, "count": 1, "share": 1 / 3}]
-    assert summary["duplicates"]["groups"] == [[0, 1, 2], [5, 4]]
-    assert summary["duplicates"]["surplus"] == 3
-    assert summary["imbalance"]["ratio"] == 1.0
-    assert summary["outliers"] == {"count": 2, "ranked": [2, 5]}
-    assert summary["learnability"]["sizes"] == [3, 6]
+def test_a_file_has_every_finding(diagnosis: DiagnosisFile) -> None:
+    found = diagnosis.findings
+    assert (found.num_examples, found.class_counts, found.num_full_classes) == (6, (3, 3), 2)
+    errors = found.label_errors
+    assert errors.num_suspects == 1
+    assert [(issue.id, issue.given, issue.suggested) for issue in errors.ranked] == [(2, 0, 1)]
+    assert [one.suspects for one in errors.per_class] == [1, 0]
+    assert found.confusion == (Confusion(given=0, suggested=1, count=1, share=1 / 3),)
+    assert found.duplicates.groups == ((0, 1, 2), (5, 4))
+    assert found.duplicates.surplus == 3
+    assert found.imbalance.ratio == 1.0
+    assert found.outliers == Outliers(count=2, ranked=(2, 5))
+    assert found.learnability.sizes == (3, 6)
 
 
-def test_a_file_has_columns_and_the_summary(diagnosis: DiagnosisFile, tmp_path: Path) -> None:
+def test_a_file_has_columns_and_the_findings(diagnosis: DiagnosisFile, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(diagnosis.pack())
     with safe_open(path, "pt") as file:
-        assert json.loads(file.metadata()["diagnosis"]) == diagnosis.summary
+        told = json.loads(file.metadata()["diagnosis"])
+        assert told == diagnosis.findings.model_dump(mode="json")
         kinds = {name: file.get_tensor(name).dtype for name in file.keys()}  # noqa: SIM118
         assert file.get_tensor("suspect").tolist() == [0, 0, 1, 0, 0, 0]
         assert file.get_tensor("suggested_label").tolist() == [0, 0, 1, 1, 1, 1]
@@ -106,7 +106,7 @@ def test_a_file_has_columns_and_the_summary(diagnosis: DiagnosisFile, tmp_path: 
         "suspect": torch.uint8,
     }
     read = DiagnosisFile.load(path)
-    assert read.summary == diagnosis.summary
+    assert read.findings == diagnosis.findings
     assert torch.equal(read.columns["outlier_score"], diagnosis.columns["outlier_score"])
 
 
@@ -114,10 +114,11 @@ def test_findings_are_by_id_without_excluded_examples(findings: DataFindings) ->
     # Places 0 to 5 are the ids 0, 2, 3, 4, 6, 7.
     labels_N = torch.tensor([0, 1, 0, 0, 1, 0, 1, 1])
     found = put_together(findings.by_id(IdMapping((1, 5)), labels_N), labels_N)
-    assert (found.summary["num_examples"], found.summary["class_counts"]) == (8, [4, 4])
-    assert [one["id"] for one in found.summary["label_errors"]["ranked"]] == [3]
-    assert found.summary["duplicates"]["groups"] == [[0, 2, 3], [7, 6]]
-    assert found.summary["outliers"] == {"count": 2, "ranked": [3, 7]}
+    read = found.findings
+    assert (read.num_examples, read.class_counts) == (8, (4, 4))
+    assert [issue.id for issue in read.label_errors.ranked] == [3]
+    assert read.duplicates.groups == ((0, 2, 3), (7, 6))
+    assert read.outliers == Outliers(count=2, ranked=(3, 7))
     columns = found.columns
     assert columns["given_label"].tolist() == labels_N.tolist()
     assert columns["suggested_label"].tolist() == [0, 1, 0, 1, 1, 0, 1, 1]
@@ -131,12 +132,13 @@ COUNTS_C = torch.tensor([60, 50, 10])
 
 
 def test_confusions_and_imbalance_by_hand() -> None:
-    assert confusions(JOINT_CC, COUNTS_C) == [
-        {"given": 1, "suggested": 0, "count": 10, "share": 0.2},
-        {"given": 0, "suggested": 1, "count": 4, "share": 4 / 60},
-        {"given": 1, "suggested": 2, "count": 4, "share": 0.08},
+    found = confusions(JOINT_CC, COUNTS_C)
+    assert [(pair.given, pair.suggested, pair.count, pair.share) for pair in found] == [
+        (1, 0, 10, 0.2),
+        (0, 1, 4, 4 / 60),
+        (1, 2, 4, 0.08),
     ]
-    assert imbalance([20, 10, 0, 10]) == {"ratio": 2.0, "smallest": 1, "largest": 0}
+    assert imbalance([20, 10, 0, 10]) == Imbalance(ratio=2.0, smallest=1, largest=0)
 
 
 def test_learning_curve_samples_are_stratified_halves() -> None:
@@ -171,7 +173,7 @@ def test_easy_data_needs_few_examples_and_hard_data_all(distance: float, fractio
     features_ND[torch.arange(800), labels_N] += distance
     accuracy = 1.0 if distance > 1 else 0.9
     found = learning_curve(features_ND, labels_N, 4, accuracy, generator=generator)
-    assert found.sizes == [100, 200, 400, 800]
+    assert found.sizes == (100, 200, 400, 800)
     assert found.accuracies[-1] == accuracy
     assert found.suggested_fraction == fraction
 

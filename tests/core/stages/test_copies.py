@@ -66,7 +66,7 @@ def diagnose(context: Context) -> object:
     diagnosed = DiagnoseData(sources, Proxy.parse("ridge:patches")).run(context)
     found = DiagnosisFile.load(context.blobs.verified_path(diagnosed.blob))
     columns = {name: values.tolist() for name, values in found.columns.items()}
-    return columns, {**found.summary, "proxy": {}}
+    return columns, found.findings.model_copy(update={"proxy": {}})
 
 
 def select(context: Context) -> object:

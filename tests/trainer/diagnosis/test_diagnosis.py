@@ -9,8 +9,9 @@ import torch
 
 from lipt.common.errors import DataError, DiagnosisError
 from lipt.common.tensor_files import pack
+from lipt.core.diagnosis.findings import Findings
 from lipt.trainer.diagnosis.diagnosis import export_issues, max_file_bytes, read_diagnosis
-from lipt.trainer.diagnosis.findings import Findings, facts, proxy_text
+from lipt.trainer.diagnosis.sentences import facts, proxy_text
 from tests.trainer.made_up_diagnosis import (
     diagnosis_file,
     made_up_columns,
@@ -55,7 +56,11 @@ def test_sure_label_issues_are_half_of_the_fewest_wrong(low: float, ids: list[in
 def test_a_head_that_is_too_simple_is_sure_of_no_label(
     accuracy: float, suggested_fraction: float, num_features: int | None, *, is_limited: bool
 ) -> None:
-    told = made_up_findings() | {"num_examples": 800, "class_counts": [400, 0, 400]}
+    told = made_up_findings() | {
+        "num_examples": 800,
+        "class_counts": [400, 0, 400],
+        "num_full_classes": 2.0,
+    }
     told["proxy"]["num_features"] = num_features
     told["label_errors"]["noise_low"] = 0.5
     told["learnability"]["accuracies"][-1] = accuracy
@@ -193,8 +198,8 @@ def changed(*path: str, to: Any) -> str:
         ("", "the text cannot be"),
         ("{", "the text cannot be"),
         ("[" * 100_000, "the text cannot be"),
-        ("{}", "version cannot be: Field required"),
-        (changed("version", to=2), "it is of version 2, known is 1"),
+        ("{}", "num_examples cannot be: Field required"),
+        (changed("version", to=2), "version cannot be: Input should be 1"),
         (changed("num_examples", to=9), "8 examples were announced, it has 9"),
         (changed("num_examples", to="8"), "num_examples cannot be"),
         (changed("class_counts", to=[4, -4]), "class_counts.1 cannot be"),

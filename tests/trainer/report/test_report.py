@@ -10,9 +10,9 @@ import pytest
 from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import SubsetError
 from lipt.common.states import LearnerState, RunState
+from lipt.core.diagnosis.findings import Findings
 from lipt.data.loading import open_dataset
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
-from lipt.trainer.diagnosis.findings import Findings
 from lipt.trainer.report.report import render
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import CostsView, DatasetView, InfoView, LearnerView, RunView, SoupView

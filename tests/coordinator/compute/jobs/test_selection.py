@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -304,21 +303,20 @@ def diagnosed(context: Context) -> DiagnosisFile:
 
 def test_wrong_labels_and_duplicates_are_found_without_a_run(flipped: Context) -> None:
     diagnosis = diagnosed(flipped)
-    summary = diagnosis.summary
-    assert json.loads(json.dumps(summary)) == summary
-    assert summary["proxy"]["features"] == "patches"
-    ranked = [one["id"] for one in summary["label_errors"]["ranked"]]
+    findings = diagnosis.findings
+    assert findings.proxy["features"] == "patches"
+    ranked = [issue.id for issue in findings.label_errors.ranked]
     assert len(set(ranked[:20]) & set(FLIPPED)) >= 18
-    assert summary["label_errors"]["noise_low"] <= 0.1 <= summary["label_errors"]["noise_high"]
-    assert summary["duplicates"]["exact_groups"] == 1
+    assert findings.label_errors.noise_low <= 0.1 <= findings.label_errors.noise_high
+    assert findings.duplicates.exact_groups == 1
     assert diagnosis.columns["duplicate_of"][[1, COPY]].unique().numel() == 1
-    assert summary["learnability"]["sizes"] == [150, 300]
-    assert summary["redundancy"]["sampled"] == 300
+    assert findings.learnability.sizes == (150, 300)
+    assert findings.redundancy.sampled == 300
     # One question has one answer.
     again = diagnosed(flipped)
     for name, column in diagnosis.columns.items():
         assert torch.equal(column, again.columns[name]), name
-    assert summary == again.summary
+    assert findings == again.findings
 
 
 @pytest.mark.parametrize(

@@ -283,9 +283,12 @@ def test_redundancy_counts_duplicates_once() -> None:
     features_ND = torch.eye(10).repeat(20, 1)
     labels_N = torch.arange(2).repeat_interleave(100)
     found = redundancy(features_ND, labels_N, 3, generator=torch.Generator())
-    assert [one["examples_for_90"] for one in found["per_class"]] == [10, 10, 0]
-    assert [one["count"] for one in found["per_class"]] == [100, 100, 0]
-    assert (found["examples_for_90"], found["share_for_90"], found["sampled"]) == (20, 0.1, 200)
+    assert [(one.count, one.examples_for_90) for one in found.per_class] == [
+        (100, 10),
+        (100, 10),
+        (0, 0),
+    ]
+    assert (found.examples_for_90, found.share_for_90, found.sampled) == (20, 0.1, 200)
     assert carrying(torch.ones(30, 4)) == 1
     assert carrying(torch.ones(1, 4)) == 1
 
@@ -304,6 +307,6 @@ def test_redundancy_equals_plain_greedy() -> None:
     labels_N = torch.zeros(1000, dtype=torch.int64)
     generator = torch.Generator().manual_seed(0)
     found = redundancy(features_ND, labels_N, 1, generator=generator, most_examples=250)
-    assert found["sampled"] == 250
-    assert found["examples_for_90"] % 4 == 0
-    assert 0 < found["examples_for_90"] < 1000
+    assert found.sampled == 250
+    assert found.examples_for_90 % 4 == 0
+    assert 0 < found.examples_for_90 < 1000

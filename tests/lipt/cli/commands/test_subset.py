@@ -13,7 +13,7 @@ from lipt.common.tensor_files import pack
 from lipt.data.dataset import Dataset
 from lipt.data.loading import open_dataset
 from lipt.trainer.client.client import Client
-from lipt.trainer.diagnosis.findings import facts
+from lipt.trainer.diagnosis.sentences import facts
 from lipt.trainer.subsets.subset import Subset
 from lipt.v1 import diagnosis_pb2, subset_pb2
 from tests.relay import Relay
