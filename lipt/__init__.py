@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lipt.calls import select as select
     from lipt.common.config.run_config import PRESETS as PRESETS
     from lipt.common.states import RunState as RunState
+    from lipt.core.catalogue import StrategyView as StrategyView
     from lipt.core.selection.select import strategy as strategy
     from lipt.core.selection.selection import Selection as Selection
     from lipt.core.selection.strategy import Strategy as Strategy
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from lipt.trainer.views import InfoView as InfoView
     from lipt.trainer.views import LearnerView as LearnerView
     from lipt.trainer.views import RunView as RunView
-    from lipt.trainer.views import StrategyView as StrategyView
 
     __version__: str
 
@@ -58,6 +58,7 @@ _MODULES = {
     "lipt.common.config.run_config": "PRESETS",
     "lipt.data.sources.pairs": "open_pairs",
     "lipt.common.states": "RunState",
+    "lipt.core.catalogue": "StrategyView",
     "lipt.core.selection.select": "strategy",
     "lipt.core.selection.selection": "Selection",
     "lipt.core.selection.strategy": "Strategy",
@@ -73,7 +74,7 @@ _MODULES = {
     "lipt.trainer.subsets.data": (
         "SoftTargetLoss UnweightedWarning WeightedCollate WeightedSubsetLoss normalized_weights"
     ),
-    "lipt.trainer.views": "InfoView LearnerView RunView StrategyView",
+    "lipt.trainer.views": "InfoView LearnerView RunView",
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 __all__ = list(_MODULE_OF)

@@ -16,9 +16,10 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from lipt.core.catalogue import describe
 from lipt.trainer.arguments import checked
 from lipt.trainer.client.sources import Features, SelectionArguments
-from lipt.trainer.views import DEFAULT_FRACTION, ProgressView, StrategyView, view_of
+from lipt.trainer.views import DEFAULT_FRACTION, ProgressView
 
 if TYPE_CHECKING:
     from torch import nn
@@ -215,7 +216,6 @@ def compare(
 
     # Fail now, not after hours of training.
     import_extra("scipy", package="scipy", extra="report", needed_for="lipt.compare")
-    from lipt.coordinator.rpc.strategies import describe_strategies
     from lipt.pretraining import MODULE, Pretrained
     from lipt.trainer.comparison.compare import compare as run_comparison
     from lipt.trainer.comparison.outcomes import outcomes, verdict
@@ -241,7 +241,7 @@ def compare(
             soft_labels=soft_labels,
         )
         trials = run_comparison(
-            [view_of(StrategyView, strategy) for strategy in describe_strategies().strategies],
+            describe(),
             plan,
             train,
             held_out,

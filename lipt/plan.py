@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.computation import computation
+from lipt.common.config.run_config import RunConfig
 from lipt.common.process import this_machine
 from lipt.common.requests import FeatureKind
 from lipt.common.tensor_files import copy_to_cpu

@@ -232,45 +232,6 @@ class RunView:
 
 
 @dataclass(frozen=True)
-class StrategyOptionView:
-    """A strategy's option; empty `allowed_values` allow any value of the default's type."""
-
-    name: str
-    default_value: str
-    allowed_values: tuple[str, ...]
-    help: str = ""
-
-
-@dataclass(frozen=True)
-class StrategyPresetView:
-    name: str
-    summary: str
-
-
-@dataclass(frozen=True)
-class StrategyView:
-    """A selection strategy that the coordinator offers.
-
-    needs: its inputs, such as "labels", "signals", "features" and "learners".
-    cost: its complexity in N examples, C classes, d features, k budget.
-    target_kinds: "class", "classes" (multi-label), "number" (regression).
-    """
-
-    name: str
-    summary: str
-    paper: str
-    returns_weights: bool
-    balanced_by_default: bool
-    options: tuple[StrategyOptionView, ...]
-    needs: tuple[str, ...] = ()
-    cost: str = ""
-    presets: tuple[StrategyPresetView, ...] = ()
-    default_proxy: str = ""
-    works_without_labels: bool = False
-    target_kinds: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class DatasetView:
     """The data set; images have a shape, other examples columns, and non-class targets strata."""
 

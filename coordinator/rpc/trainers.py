@@ -20,11 +20,11 @@ from lipt.common.rpc.handlers import Context
 from lipt.coordinator.compute.messages import OnProgress, Progressed
 from lipt.coordinator.rpc.limits import peer_of
 from lipt.coordinator.rpc.messages import message_of, run_view, unreadable_view
-from lipt.coordinator.rpc.strategies import describe_strategies
 from lipt.coordinator.runs.requests import RunRequests, page_of
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.records import RunRecord
 from lipt.coordinator.subsets import Answers, DiagnosisQuery
+from lipt.core.catalogue import describe
 from lipt.v1 import diagnosis_pb2, diagnosis_pb2_grpc, run_pb2, run_pb2_grpc, subset_pb2_grpc
 from lipt.v1 import subset_pb2 as pb
 
@@ -185,7 +185,8 @@ class SubsetService(subset_pb2_grpc.SubsetServiceServicer):
     async def ListStrategies(
         self, request: pb.ListStrategiesRequest, context: Context
     ) -> pb.ListStrategiesResponse:
-        return describe_strategies()
+        strategies = [pb.Strategy(**asdict(strategy)) for strategy in describe()]
+        return pb.ListStrategiesResponse(strategies=strategies)
 
 
 @dataclass(eq=False)

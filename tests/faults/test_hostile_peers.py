@@ -27,12 +27,13 @@ from lipt.common.config.values import run_config_from_proto, validate
 from lipt.common.errors import LiptError, from_rpc_error
 from lipt.common.rpc.messages import message_to_dict
 from lipt.common.tensor_files import pack, read_weights, specs_of
+from lipt.core.catalogue import StrategyView
 from lipt.core.tasks import LearnerTask
 from lipt.data.inputs.specs import ImageFormat
 from lipt.data.shard import open_shard
 from lipt.data.targets.values import SingleLabel
 from lipt.models.encodings import encode_planes, encode_sparse, open_weights
-from lipt.trainer.views import InfoView, RunView, StrategyView, view_of
+from lipt.trainer.views import InfoView, RunView, view_of
 from lipt.v1 import blob_pb2, config_pb2, info_pb2, run_pb2, run_pb2_grpc, subset_pb2, worker_pb2
 from tests.cluster import Cluster
 from tests.faults.conftest import Record

@@ -24,6 +24,7 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import WeightEncoding
 from lipt.common.errors import LiptError
 from lipt.common.tensor_files import pack, specs_of
+from lipt.core.catalogue import StrategyView
 from lipt.core.pretraining.sharding import draw_shards, split_validation
 from lipt.data.dataset import Dataset
 from lipt.data.loading import open_dataset
@@ -33,7 +34,7 @@ from lipt.trainer.client.client import Client
 from lipt.trainer.comparison.trial import FIXED, read_trials
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.views import RunView, StrategyView
+from lipt.trainer.views import RunView
 from tests.embedded import worker_thread
 from tests.golden import datasets
 from tests.golden.machine import pattern

@@ -11,11 +11,12 @@ from lipt.common.config.run_config import LearnersConfig, RunConfig
 from lipt.common.errors import LiptError
 from lipt.common.states import LearnerState, RunState
 from lipt.common.subsets import subset_digest
+from lipt.core.catalogue import StrategyView
 from lipt.trainer.comparison.outcomes import Difference, Gap, Outcome
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.main_training.records import EpochRecord
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.views import IngredientView, LearnerView, RunView, StrategyView
+from lipt.trainer.views import IngredientView, LearnerView, RunView
 from lipt.v1 import subset_pb2
 from tests.relay import Fault, change
 

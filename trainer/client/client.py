@@ -27,6 +27,7 @@ from lipt.common.errors import (
 from lipt.common.requests import request_to_proto
 from lipt.common.rpc.messages import enum_to_proto
 from lipt.common.states import RunState
+from lipt.core.catalogue import StrategyView
 from lipt.trainer import views
 from lipt.trainer.arguments import checked
 from lipt.trainer.client.answers import OnProgress, fetch_diagnosis, fetch_subset
@@ -304,11 +305,11 @@ class Client(AbstractContextManager["Client"]):
         )
         return fetch_diagnosis(self._connection, request, on_progress, self._reconnect_seconds)
 
-    def strategies(self) -> list[views.StrategyView]:
+    def strategies(self) -> list[StrategyView]:
         """Return the selection strategies that the coordinator offers."""
         request = subset_pb2.ListStrategiesRequest()
         answer = self._connection.unary(lambda of: of.subsets.ListStrategies, request)
-        return [view_of(views.StrategyView, item) for item in answer.strategies]
+        return [view_of(StrategyView, item) for item in answer.strategies]
 
     def upload_weights(self, weights: Source) -> views.BlobView:
         """Store weights at the coordinator, unless it has them.

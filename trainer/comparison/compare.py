@@ -13,6 +13,7 @@ from typing import Any
 from lipt.common.errors import BudgetError, ConfigError
 from lipt.common.process.devices import resolve_device
 from lipt.common.states import RunState
+from lipt.core.catalogue import StrategyView
 from lipt.data.dataset import Dataset
 from lipt.trainer.client.client import Client
 from lipt.trainer.comparison.trial import (
@@ -33,7 +34,7 @@ from lipt.trainer.main_training.held_out import comparable
 from lipt.trainer.main_training.records import OnStep
 from lipt.trainer.resampling.samplers import RepeatedRandom
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.views import CostsView, RunView, StrategyView
+from lipt.trainer.views import CostsView, RunView
 
 # Accuracy is measured more often late, where the learning rate is low and accuracy rises most.
 _SCHEDULE = Schedule(test_at=(0.2, 0.4, 0.6, 0.7, 0.8, 0.9), subset_at=(LATE,))

@@ -22,7 +22,8 @@ from lipt.common.text import did_you_mean, empty_classes
 from lipt.trainer.formatting import table_lines
 
 if TYPE_CHECKING:
-    from lipt.trainer.views import DatasetView, InfoView, StrategyView, TokenView, WorkerView
+    from lipt.core.catalogue import StrategyView
+    from lipt.trainer.views import DatasetView, InfoView, TokenView, WorkerView
 
 
 @shared.grouped
@@ -227,13 +228,12 @@ def list_strategies(
 
 
 def _installed() -> list[StrategyView]:
-    from lipt.coordinator.rpc.strategies import describe_strategies
-    from lipt.trainer.views import StrategyView, view_of
+    from lipt.core.catalogue import describe
 
     print_line(
         "strategies of this installation; --coordinator HOST:PORT lists a coordinator's", err=True
     )
-    return [view_of(StrategyView, found) for found in describe_strategies().strategies]
+    return describe()
 
 
 def group_of(strategy: StrategyView) -> str:

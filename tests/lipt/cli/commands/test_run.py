@@ -21,11 +21,11 @@ from lipt.cli.commands.service import token_state, tunnel_hint
 from lipt.common.access import Role
 from lipt.common.access.tls import identity_of
 from lipt.common.tensor_files import pack
-from lipt.coordinator.rpc.strategies import describe_strategies
+from lipt.core.catalogue import describe
 from lipt.core.selection.select import STRATEGIES
 from lipt.trainer.client.client import Client
 from lipt.trainer.formatting import to_jsonable
-from lipt.trainer.views import StrategyView, TokenView, view_of
+from lipt.trainer.views import TokenView
 from lipt.v1 import access_pb2, config_pb2, run_pb2, subset_pb2
 from tests.cluster import LoggedProcess
 from tests.relay import Fault, Relay, answer
@@ -241,7 +241,7 @@ def test_without_a_coordinator_the_installed_strategies_are_listed(
         about = CliRunner().invoke(main, ["strategies", name]).stdout.splitlines()
         assert max(map(len, about)) <= 80
     (first, *_) = json.loads(CliRunner().invoke(main, ["strategies", "--json"]).stdout)
-    assert first == to_jsonable(view_of(StrategyView, describe_strategies().strategies[0]))
+    assert first == to_jsonable(describe()[0])
 
 
 CREATED, LATER = datetime(2026, 1, 2, tzinfo=UTC), datetime(2026, 2, 3, tzinfo=UTC)
