@@ -10,7 +10,7 @@ Shapes: N examples, n and m of them, B of a block, C classes, D features.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -253,3 +253,21 @@ class CosineKernel:
         """The sums of each example's similarities with all; N float64."""
         cosines_N = self._rows.products_with_sum(self._inverse_norms_N) * self._inverse_norms_N
         return (len(self._rows) + cosines_N) / 2
+
+
+# A block's distances should stay in the cache.
+_DISTANCES_BYTES = 8 * 1024**2
+
+
+def other_distances(vectors: Vectors) -> Iterator[tuple[slice, Tensor]]:
+    """(1 - cosine) / 2 of some examples from all others, 0 for equal directions; B x N float64.
+
+    An example's distance from itself is infinite.
+    """
+    kernel = CosineKernel(ProductRows(vectors))
+    for rows in row_blocks(len(vectors), 16 * len(vectors), _DISTANCES_BYTES):
+        ids_B = torch.arange(rows.start, rows.stop, device=vectors.device)
+        distances_BN = 1 - kernel.rows(ids_B)
+        distances_BN.masked_fill_(distances_BN <= _RESOLUTION, 0.0)
+        distances_BN[ids_B - rows.start, ids_B] = torch.inf
+        yield rows, distances_BN

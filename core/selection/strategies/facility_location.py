@@ -25,12 +25,11 @@ from lipt.core.selection.solvers.representatives import (
 from lipt.core.selection.strategy import FEATURES, Cost, Growth, built_in, needs_of_space
 from lipt.core.selection.vectors import (
     CACHED_BYTES,
-    CosineKernel,
-    ProductRows,
     Space,
     Vectors,
     gradients_of,
     in_space,
+    other_distances,
     with_bias,
 )
 from lipt.core.signals.signals import Signals
@@ -219,12 +218,7 @@ def neighbour_radii(vectors: Vectors, count: int) -> Tensor:
     radii_N = torch.zeros(len(vectors), device=vectors.device)
     if count == 0:
         return radii_N
-    similarity = CosineKernel(ProductRows(vectors))
-    for rows in row_blocks(len(vectors), 32 * len(vectors)):
-        ids_B = torch.arange(rows.start, rows.stop, device=vectors.device)
-        distances_BN = 1 - similarity.rows(ids_B)
-        # Exclude the example itself.
-        distances_BN[torch.arange(len(ids_B), device=vectors.device), ids_B] = torch.inf
+    for rows, distances_BN in other_distances(vectors):
         radii_N[rows] = distances_BN.kthvalue(count, dim=1).values.float()
     return radii_N
 

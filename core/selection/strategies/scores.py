@@ -29,7 +29,7 @@ from lipt.core.selection.strategy import (
     Need,
     built_in,
 )
-from lipt.core.selection.vectors import ProductRows, Vectors
+from lipt.core.selection.vectors import Vectors, other_distances
 from lipt.core.signals.dynamics import mean_over_learners
 from lipt.core.signals.signals import Signals, probabilities_of, required
 
@@ -178,8 +178,6 @@ def keep_uncertain(
 SMALLEST_PROBABILITY = 1e-8
 # A block's distances and probabilities should stay in the cache.
 _BLOCK_BYTES = 8 * 1024**2
-# Relative to a squared length of 1: maximum rounding in the distance of equal features.
-_RESOLUTION = 1e-12
 
 
 @built_in(
@@ -224,23 +222,9 @@ def _probabilities(signals: Signals, ids: Tensor) -> Tensor:
 
 def nearest_neighbors(features_ND: Tensor, count: int) -> Tensor:
     """The other examples with the nearest directions, nearest first, ties by id; N x count."""
-    vectors = ProductRows(Vectors(features_ND))
-    norms_N = vectors.squares_N.sqrt()
-    inverses_N = norms_N.reciprocal().masked_fill(norms_N == 0, 0.0)
-    # Squared lengths of the directions; 0 for a feature of zeros.
-    lengths_N = (norms_N > 0).double()
-    parts = []
-    for rows in row_blocks(len(vectors), 16 * len(vectors), _BLOCK_BYTES):
-        ids_R = torch.arange(rows.start, rows.stop, device=norms_N.device)
-        distances_RN = vectors.products(ids_R)
-        distances_RN *= -2 * inverses_N[ids_R, None]
-        distances_RN *= inverses_N
-        distances_RN += lengths_N
-        distances_RN += lengths_N[ids_R, None] * (1 - _RESOLUTION)
-        distances_RN.clamp_(min=0.0)
-        distances_RN[ids_R - rows.start, ids_R] = torch.inf
-        parts.append(nearest(distances_RN, count))
-    return torch.cat(parts)
+    return torch.cat(
+        [nearest(distances_RN, count) for _, distances_RN in other_distances(Vectors(features_ND))]
+    )
 
 
 def nearest(distances_RN: Tensor, count: int) -> Tensor:
