@@ -47,9 +47,9 @@ from lipt.coordinator.compute.jobs.pretraining import (
 )
 from lipt.coordinator.compute.jobs.selection import SelectSubset
 from lipt.coordinator.dispatch.intake import Reference, check_learner, trained_norm
-from lipt.coordinator.runs.transitions import LearnerResult, done, with_result
+from lipt.coordinator.runs.transitions import done, with_result
 from lipt.coordinator.settings import CoordinatorSettings
-from lipt.coordinator.state.records import LearnerRecord, RunRecord
+from lipt.coordinator.state.records import LearnerRecord, LearnerResult, RunRecord
 from lipt.core.pretraining.learner import train_learner
 from lipt.core.stages.request import resolve, sources_of
 from lipt.core.tasks import LearnerTask
@@ -200,7 +200,9 @@ class Bench:
                 density=learner.density,
             )
             loss = 1e-9 if attack == "lie" else trained.loss
-            self._results[key] = LearnerResult(name, loss, trained.train_seconds, 0)
+            self._results[key] = LearnerResult(
+                blob=name, loss=loss, train_seconds=trained.train_seconds
+            )
         return self._results[key]
 
     def outcome(self, attack: str, method: SoupMethod) -> Outcome:

@@ -378,7 +378,7 @@ class StateStorage:
     def forget_named(self, run: RunRecord, learners: Sequence[LearnerRecord]) -> None:
         blobs = [run.initial_weights, run.pretrained_weights]
         for learner in learners:
-            blobs += [learner.shard, learner.result, *learner.snapshots]
+            blobs += [learner.shard, *(learner.result.files if learner.result else ())]
         self.accounts.forget(blob.sha256 for blob in blobs if blob is not None)
 
     def readings(self) -> Readings:

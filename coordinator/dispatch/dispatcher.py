@@ -34,14 +34,20 @@ from lipt.coordinator.dispatch.leases import (
 from lipt.coordinator.dispatch.workers import WorkerRecord, WorkerRegistry
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
 from lipt.coordinator.runs.transitions import (
-    LearnerResult,
     Verification,
     after_failure,
     has_result,
     requeued,
     with_result,
 )
-from lipt.coordinator.state.records import LearnerFailure, LearnerRecord, RunRecord, SilentEnd
+from lipt.coordinator.state.records import (
+    Holder,
+    LearnerFailure,
+    LearnerRecord,
+    LearnerResult,
+    RunRecord,
+    SilentEnd,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -206,16 +212,16 @@ class Dispatcher:
             if not queued or self._store.held(run.run_id):
                 return run
             now = self._wall_clock()
-            granted = learner.changed(
-                state=LearnerState.LEASED,
-                epoch=learner.epoch + 1,
+            holder = Holder(
                 worker_id=worker_id,
                 worker_name=worker.name,
                 device=worker.device,
                 credential=worker.credential,
                 kind=worker.kind,
                 leased_at=now,
-                committed_at=None,
+            )
+            granted = learner.changed(
+                state=LearnerState.LEASED, epoch=learner.epoch + 1, holder=holder
             )
             started = run.training_started_at or now
             return run.changed(training_started_at=started).with_learner(granted)
@@ -226,7 +232,7 @@ class Dispatcher:
             self._reserved.discard(key)
             self._granting.pop(worker_id, None)
         learner = run.learners[key.learner]
-        if learner.state is not LearnerState.LEASED or learner.worker_id != worker_id:
+        if learner.state is not LearnerState.LEASED or learner.holder.worker_id != worker_id:
             return None
         granted = RunLearner(run, learner)
         # With copies, a second lease is redundancy, not a failure.
@@ -299,17 +305,16 @@ class Dispatcher:
             if has_result(learner, result.blob, lease.worker_id, lease.epoch):
                 return run
             require_lease(run, lease)
-            learners = run.config.learners
+            learners, last = run.config.learners, run.config.learners.num_steps
+            curve = self._store.losses(run.run_id, learner.index)
+            curve = curve.after(last, result.loss, num_steps=last)
+            now = self._wall_clock()
             learner, verified = with_result(
-                learner, result, redundancy=learners.redundancy, max_attempts=learners.max_attempts
+                learner,
+                result.changed(committed_at=now, losses=curve.losses, loss_steps=curve.steps),
+                redundancy=learners.redundancy,
+                max_attempts=learners.max_attempts,
             )
-            if verified.taken:
-                curve = self._store.losses(run.run_id, learner.index)
-                last = learners.num_steps
-                curve = curve.after(last, result.loss, num_steps=last)
-                learner = learner.changed(
-                    committed_at=self._wall_clock(), losses=curve.losses, loss_steps=curve.steps
-                )
             return run.with_learner(learner)
 
         await self._store.update(lease.key.run_id, change)

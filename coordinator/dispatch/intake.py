@@ -27,8 +27,7 @@ from lipt.coordinator.compute.scan import RangeFolder
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.leases import LearnerLease, RangeGrant, RangeLease
 from lipt.coordinator.instruments import LEARNER_BYTES, LEARNER_TRAIN
-from lipt.coordinator.runs.transitions import LearnerResult
-from lipt.coordinator.state.records import FailureReason, LearnerFailure, RunRecord
+from lipt.coordinator.state.records import FailureReason, LearnerFailure, LearnerResult, RunRecord
 from lipt.core.passes import read_range
 from lipt.core.pretraining.pruning import is_pruned_from
 from lipt.core.pretraining.results import frozen_names_of

@@ -112,7 +112,7 @@ class RunLearner(NamedTuple):
     @property
     def lease(self) -> LearnerLease:
         """Its lease, if it is leased."""
-        return LearnerLease(self.key, self.learner.epoch, self.learner.worker_id)
+        return LearnerLease(self.key, self.learner.epoch, self.learner.holder.worker_id)
 
 
 @dataclass(frozen=True)

@@ -183,7 +183,7 @@ def may_confirm(
     """Whether a worker may confirm a learner: once per owner, best on a device that can."""
     if not _is_another(worker, learner):
         return False
-    kinds = {held.kind for held in learner.unconfirmed}
+    kinds = {held.holder.kind for held in learner.unconfirmed}
     return worker.kind in kinds or not any(
         other.kind in kinds and _is_another(other, learner) and other.can_run(run)
         for other in alive
@@ -205,7 +205,7 @@ def _unconfirmed_reason(
     lacking = [learner for learner in waiting if lacks(learner)]
     if not lacking:
         return ""
-    kinds = sorted({held.kind for learner in lacking for held in learner.unconfirmed})
+    kinds = sorted({held.holder.kind for learner in lacking for held in learner.unconfirmed})
     device = f", on such a device: {' or '.join(kinds)}" if kinds else ""
     return (
         f"learners.redundancy = {wanted} needs another worker for {len(lacking)} learners, "
@@ -214,4 +214,4 @@ def _unconfirmed_reason(
 
 
 def _is_another(worker: WorkerRecord, learner: LearnerRecord) -> bool:
-    return all(worker.credential != held.credential for held in learner.unconfirmed)
+    return all(worker.credential != held.holder.credential for held in learner.unconfirmed)

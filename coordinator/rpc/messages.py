@@ -19,7 +19,6 @@ from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, enum_to_pro
 from lipt.common.states import LearnerPhase, LearnerState, RunState
 from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
-from lipt.coordinator.runs.transitions import LossCurve
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, RunSummary
 from lipt.data.inputs.specs import ImageSpec
 from lipt.v1 import info_pb2, run_pb2, worker_pb2
@@ -110,22 +109,20 @@ def _learner(
     store: RunStore, learner: LearnerRecord, progress: LearnerProgress, run: RunRecord
 ) -> run_pb2.Learner:
     done = learner.state is LearnerState.DONE
-    curve = LossCurve(learner.losses, learner.loss_steps)
-    curve = curve if done else store.losses(run.run_id, learner.index)
+    curve = store.losses(run.run_id, learner.index)
+    reported = {"loss": progress.loss, "losses": curve.losses, "loss_steps": curve.steps}
+    if learner.result is not None:
+        reported = dict(learner.result) | {"result": learner.result.blob}
     out = learner.state is LearnerState.LEASED and progress.phase is not LearnerPhase.UNKNOWN
-    return message_of(
-        run_pb2.Learner,
-        learner,
-        attempts=learner.epoch,
-        step=run.config.learners.num_steps if done else progress.step,
-        loss=learner.loss if done else progress.loss,
-        losses=curve.losses,
-        loss_steps=curve.steps,
-        message=learner.account,
-        ingredient=store.ingredient(run.run_id, learner),
-        phase=progress.phase if out else None,
-        num_steps=run.config.learners.num_steps,
-    )
+    own = {
+        "attempts": learner.epoch,
+        "step": run.config.learners.num_steps if done else progress.step,
+        "message": learner.account,
+        "ingredient": store.ingredient(run.run_id, learner),
+        "phase": progress.phase if out else None,
+        "num_steps": run.config.learners.num_steps,
+    }
+    return message_of(run_pb2.Learner, learner, **dict(learner.holder) | reported | own)
 
 
 def dataset_view(data: DataDescription) -> info_pb2.DatasetInfo:

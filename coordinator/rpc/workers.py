@@ -31,8 +31,7 @@ from lipt.coordinator.dispatch.leases import (
 from lipt.coordinator.rpc.limits import shown_by
 from lipt.coordinator.rpc.messages import protocol_version
 from lipt.coordinator.runs.store import LearnerProgress
-from lipt.coordinator.runs.transitions import LearnerResult
-from lipt.coordinator.state.records import FailureReason, LearnerFailure
+from lipt.coordinator.state.records import FailureReason, LearnerFailure, LearnerResult
 from lipt.v1 import worker_pb2 as pb
 from lipt.v1 import worker_pb2_grpc
 
@@ -113,8 +112,9 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             await self.intake.take_range(lease, range_blob, request.data_proof)
             return pb.CommitResultResponse()
         report = request.report
-        result = LearnerResult(
-            blob_from_proto(request.result),
+        # Of any values: what `require_report` refuses counts as an attempt.
+        result = LearnerResult.model_construct(
+            blob=blob_from_proto(request.result),
             loss=report.loss,
             train_seconds=report.train_seconds,
             bytes_received=report.bytes_received,

@@ -17,6 +17,7 @@ from lipt.coordinator.state.records import (
     FailureReason,
     LearnerFailure,
     LearnerRecord,
+    LearnerResult,
     RunRecord,
     SilentEnd,
     UnconfirmedResult,
@@ -100,7 +101,7 @@ def after_failure(
     queued = learner.changed(
         state=LearnerState.QUEUED, failed_on=(*learner.failed_on, worker_id), silent_ends=()
     )
-    named = failure.changed(worker_name=learner.worker_name)
+    named = failure.changed(worker_name=learner.holder.worker_name)
     return with_failure(queued, named, max_attempts=max_attempts)
 
 
@@ -154,28 +155,8 @@ class LossCurve:
         return LossCurve((*losses, float(f"{loss:.4g}")), (*steps, step))
 
 
-@dataclass(frozen=True)
-class LearnerResult:
-    """A worker's stored result of its learner, with its report."""
-
-    blob: BlobName
-    loss: float
-    train_seconds: float
-    bytes_received: int
-    snapshots: tuple[BlobName, ...] = ()
-
-
 def done(learner: LearnerRecord, result: LearnerResult) -> LearnerRecord:
-    return learner.changed(
-        state=LearnerState.DONE,
-        result=result.blob,
-        snapshots=result.snapshots,
-        loss=result.loss,
-        train_seconds=result.train_seconds,
-        bytes_received=result.bytes_received,
-        message="",
-        silent_ends=(),
-    )
+    return learner.changed(state=LearnerState.DONE, result=result, message="", silent_ends=())
 
 
 @dataclass(frozen=True)
@@ -191,47 +172,40 @@ def verify(
     earlier: Sequence[UnconfirmedResult], newest: UnconfirmedResult, *, redundancy: int
 ) -> Verification:
     """Verify the newest result; `earlier` ones are from other workers, and no two agree."""
-    others = [held for held in earlier if held.credential != newest.credential]
-    same = [held for held in others if held.files == newest.files]
-    wrong = [held for held in others if held.files != newest.files]
+    mine, files = newest.holder, newest.result.files
+    others = [held for held in earlier if held.holder.credential != mine.credential]
+    same = [held.holder for held in others if held.result.files == files]
+    wrong = [held for held in others if held.result.files != files]
     if redundancy == 1 or (same and not wrong):
         return Verification(taken=True)
     if same:
         return Verification(
             True,
-            f"workers {same[0].worker_name} and {newest.worker_name} agree on it, and "
+            f"workers {same[0].worker_name} and {mine.worker_name} agree on it, and "
             f"{_handed_in(wrong)}: look at "
-            f"{', '.join(f'{held.worker_name} ({held.kind})' for held in wrong)}",
-            tuple(held.worker_name for held in wrong),
+            f"{', '.join(f'{held.holder.worker_name} ({held.holder.kind})' for held in wrong)}",
+            tuple(held.holder.worker_name for held in wrong),
         )
-    rivals = [held for held in others if held.kind == newest.kind]
+    rivals = [held for held in others if held.holder.kind == mine.kind]
     if not rivals:
         return Verification(
             False,
-            f"worker {newest.worker_name} has handed it in; it waits for another worker to hand "
-            "in the same",
+            f"worker {mine.worker_name} has handed it in; it waits for another worker to hand in "
+            "the same",
         )
     both = (*rivals, newest)
     return Verification(
         False,
-        f"{_handed_in(both)}, on the same kind of device ({newest.kind}): none is taken until "
+        f"{_handed_in(both)}, on the same kind of device ({mine.kind}): none is taken until "
         "another worker agrees with one of them",
-        tuple(held.worker_name for held in both),
+        tuple(held.holder.worker_name for held in both),
     )
 
 
 def with_result(
     learner: LearnerRecord, result: LearnerResult, *, redundancy: int, max_attempts: int
 ) -> tuple[LearnerRecord, Verification]:
-    held = UnconfirmedResult(
-        epoch=learner.epoch,
-        worker_id=learner.worker_id,
-        worker_name=learner.worker_name,
-        credential=learner.credential,
-        kind=learner.kind,
-        result=result.blob,
-        snapshots=result.snapshots,
-    )
+    held = UnconfirmedResult(epoch=learner.epoch, holder=learner.holder, result=result)
     verified = verify(learner.unconfirmed, held, redundancy=redundancy)
     dispute = LearnerFailure(reason=FailureReason.DISPUTED, detail=verified.reason)
     if verified.taken:
@@ -249,15 +223,17 @@ def with_result(
 
 
 def _handed_in(results: Sequence[UnconfirmedResult]) -> str:
-    parts = [f"{held.worker_name} submitted {held.result.sha256[:12]}" for held in results]
+    parts = [
+        f"{held.holder.worker_name} submitted {held.result.blob.sha256[:12]}" for held in results
+    ]
     return f"worker{'s' if len(parts) > 1 else ''} {', '.join(parts)}"
 
 
 def has_result(learner: LearnerRecord, result: BlobName, worker_id: str, epoch: int) -> bool:
-    results = [(held.worker_id, held.epoch, held.result) for held in learner.unconfirmed]
+    given = [(held.holder.worker_id, held.epoch, held.result.blob) for held in learner.unconfirmed]
     if learner.state is LearnerState.DONE and learner.result is not None:
-        results.append((learner.worker_id, learner.epoch, learner.result))
-    return (worker_id, epoch, result) in results
+        given.append((learner.holder.worker_id, learner.epoch, learner.result.blob))
+    return (worker_id, epoch, result) in given
 
 
 def without_open_learners(run: RunRecord, reason: str) -> RunRecord:
@@ -273,5 +249,5 @@ def without_open_learners(run: RunRecord, reason: str) -> RunRecord:
 def without_results(run: RunRecord, indices: tuple[int, ...]) -> RunRecord:
     for index in indices:
         learner = requeued(run.learners[index], DAMAGED)
-        run = run.with_learner(learner.changed(result=None, snapshots=(), unconfirmed=()))
+        run = run.with_learner(learner.changed(result=None, unconfirmed=()))
     return run

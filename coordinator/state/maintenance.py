@@ -112,19 +112,19 @@ def _needs_of_run(run: RunRecord) -> Iterator[NeededBlob]:
         if learner.state.open and not run.state.ended:
             yield NeededBlob(learner.shard, f"the shard {whose}")
             for copy in learner.unconfirmed:
-                for blob in copy.files:
-                    yield NeededBlob(blob, f"result of {copy.worker_name} {whose}")
+                for blob in copy.result.files:
+                    yield NeededBlob(blob, f"result of {copy.holder.worker_name} {whose}")
         # Strategies on training trajectories read them, also after the run.
         if learner.result is not None and run.state not in _GIVEN_UP:
-            yield NeededBlob(learner.result, f"the result {whose}")
-            for number, snapshot in enumerate(learner.snapshots):
+            yield NeededBlob(learner.result.blob, f"the result {whose}")
+            for number, snapshot in enumerate(learner.result.snapshots):
                 yield NeededBlob(snapshot, f"snapshot {number} {whose}")
 
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 # A record that is not JSON names no blobs.
 _NAMED = """
-    SELECT json_extract(body, '$.shard', '$.result', '$.snapshots') FROM learners
+    SELECT json_extract(body, '$.shard', '$.result.blob', '$.result.snapshots') FROM learners
     WHERE json_valid(body)
     UNION ALL
     SELECT json_extract(body, '$.initial_weights', '$.pretrained_weights',

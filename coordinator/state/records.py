@@ -54,22 +54,45 @@ class SilentEnd(_Record):
     at: Seconds
 
 
+class Holder(_Record):
+    """The worker that a learner was leased to last; empty before the first lease."""
+
+    worker_id: str = ""
+    worker_name: str = ""
+    device: str = ""
+    # Certificate, token or worker id of the worker's owner.
+    credential: str = ""
+    # Device, processor and PyTorch version, which determine a learner's bits.
+    kind: str = ""
+    # On the clock of `training_started_at`.
+    leased_at: Seconds | None = None
+
+
+class LearnerResult(_Record):
+    """A worker's stored result of its learner, with its report."""
+
+    blob: BlobName
+    snapshots: tuple[BlobName, ...] = ()
+    loss: float = 0.0
+    # In training, and the steps that they were reported after.
+    losses: tuple[float, ...] = ()
+    loss_steps: tuple[Count, ...] = ()
+    train_seconds: float = 0.0
+    bytes_received: Size = 0
+    # On the clock of `training_started_at`.
+    committed_at: Seconds | None = None
+
+    @property
+    def files(self) -> tuple[BlobName, ...]:
+        return (*self.snapshots, self.blob)
+
+
 class UnconfirmedResult(_Record):
     """One worker's result, held until another worker submits an equal one."""
 
     epoch: Count
-    worker_id: str
-    worker_name: str
-    # Certificate, token or worker id of the worker's owner.
-    credential: str
-    # Device, processor and PyTorch version that trained it.
-    kind: str
-    result: BlobName
-    snapshots: tuple[BlobName, ...] = ()
-
-    @property
-    def files(self) -> tuple[BlobName, ...]:
-        return (*self.snapshots, self.result)
+    holder: Holder
+    result: LearnerResult
 
 
 class FailureReason(StrEnum):
@@ -103,7 +126,7 @@ class LearnerFailure(_Record):
 
 
 class LearnerRecord(_Record):
-    """A learner: its shard, attempts and result."""
+    """A learner: its shard, attempts, last holder, and its result once it is DONE."""
 
     index: Count
     density: float
@@ -112,26 +135,12 @@ class LearnerRecord(_Record):
     # Grows with every lease; a commit under an older one is refused.
     epoch: Count = 0
     failures: Count = 0
-    worker_id: str = ""
-    worker_name: str = ""
-    device: str = ""
-    credential: str = ""
-    kind: str = ""
+    holder: Holder = Holder()
     # With redundancy: results that await confirmation, oldest first.
     unconfirmed: tuple[UnconfirmedResult, ...] = ()
     # Workers on which it failed: others go first.
     failed_on: tuple[str, ...] = ()
-    result: BlobName | None = None
-    snapshots: tuple[BlobName, ...] = ()
-    loss: float = 0.0
-    # In training, and the steps that they were reported after.
-    losses: tuple[float, ...] = ()
-    loss_steps: tuple[Count, ...] = ()
-    train_seconds: float = 0.0
-    # Latest lease, and commit; on the clock of `training_started_at`.
-    leased_at: Seconds | None = None
-    committed_at: Seconds | None = None
-    bytes_received: Size = 0
+    result: LearnerResult | None = None
     # Since its latest failure.
     message: str = ""
     # Latest ones, oldest first; kept after a success.
@@ -220,23 +229,18 @@ class RunRecord(_Record):
 
     @property
     def all_costs(self) -> dict[str, Any]:
-        sent = (
-            blob.size_bytes
-            for learner in self.learners
-            if learner.result
-            # Without pruning, a result is its last snapshot, which is sent once.
-            for blob in {*learner.snapshots, learner.result}
-        )
-        fetched = sum(learner.bytes_received for learner in self.learners)
+        results = [learner.result for learner in self.learners if learner.result]
+        # Without pruning, a result is its last snapshot, which is sent once.
+        sent = (blob.size_bytes for result in results for blob in set(result.files))
         return self.costs.model_dump() | {
-            "bytes_to_workers": fetched,
+            "bytes_to_workers": sum(result.bytes_received for result in results),
             "bytes_from_workers": sum(sent),
         }
 
     @property
     def outcome(self) -> PretrainingState:
         committed = tuple(
-            CommittedLearner(learner.index, learner.snapshots, learner.result)
+            CommittedLearner(learner.index, learner.result.snapshots, learner.result.blob)
             for learner in self.learners
             if learner.state is LearnerState.DONE and learner.result is not None
         )

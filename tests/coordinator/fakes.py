@@ -33,9 +33,8 @@ from lipt.coordinator.compute.messages import JobOptions, OnProgress, Progressed
 from lipt.coordinator.compute.process import Resident
 from lipt.coordinator.compute.queue import Computation, ComputeQueue
 from lipt.coordinator.dispatch.leases import LearnerLease, RunLearner
-from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
-from lipt.coordinator.state.records import LearnerRecord, RunRecord, SoupRecord
+from lipt.coordinator.state.records import LearnerRecord, LearnerResult, RunRecord, SoupRecord
 from lipt.core.pretraining.results import Ingredient
 from lipt.core.stages.choice import ChosenSubset
 from lipt.data.inputs.specs import ImageFormat, ImageSpec, InputSpec
@@ -193,7 +192,7 @@ async def opened(
 class FakeWorker:
     """Takes learners of an app, and submits results that are not read."""
 
-    RESULT = LearnerResult(BlobName.of(b"learner"), 1.0, 1.0, bytes_received=0)
+    RESULT = LearnerResult(blob=BlobName.of(b"learner"), loss=1.0, train_seconds=1.0)
 
     def __init__(self, app: App, name: str = "one") -> None:
         self._dispatcher = app.dispatcher

@@ -3,7 +3,13 @@ from __future__ import annotations
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import LearnersConfig, RunConfig
 from lipt.common.states import LearnerState, RunState
-from lipt.coordinator.state.records import FailureReason, LearnerFailure, LearnerRecord, RunRecord
+from lipt.coordinator.state.records import (
+    FailureReason,
+    Holder,
+    LearnerFailure,
+    LearnerRecord,
+    RunRecord,
+)
 from lipt.data.inputs.specs import ImageFormat
 
 IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
@@ -48,7 +54,9 @@ def made_up_run(
 def having(run: RunRecord, *states: LearnerState, message: str = "") -> RunRecord:
     """The run whose first learners are in these states, at or of a worker "box"."""
     for index, state in enumerate(states):
-        learner = run.learners[index].changed(state=state, message=message, worker_name="box")
+        learner = run.learners[index].changed(
+            state=state, message=message, holder=Holder(worker_name="box")
+        )
         run = run.with_learner(learner)
     return run
 
@@ -56,7 +64,9 @@ def having(run: RunRecord, *states: LearnerState, message: str = "") -> RunRecor
 def leased(learner: LearnerRecord, worker: str) -> LearnerRecord:
     """The learner at a worker, under a new epoch."""
     return learner.changed(
-        state=LearnerState.LEASED, epoch=learner.epoch + 1, worker_id=worker, worker_name=worker
+        state=LearnerState.LEASED,
+        epoch=learner.epoch + 1,
+        holder=Holder(worker_id=worker, worker_name=worker),
     )
 
 

@@ -133,13 +133,13 @@ def outcome(run: RunRecord | None, subset: str) -> Outcome:
         weights=run.pretrained_weights.sha256,
         subset=subset,
         shards=tuple(learner.shard.sha256 for learner in run.learners),
-        results=tuple(learner.result.sha256 for learner in run.learners if learner.result),
+        results=tuple(learner.result.blob.sha256 for learner in run.learners if learner.result),
     )
 
 
 def finished(run: RunRecord | None) -> dict[int, tuple[int, str, object]]:
     return {
-        learner.index: (learner.epoch, learner.worker_id, learner.result)
+        learner.index: (learner.epoch, learner.holder.worker_id, learner.result)
         for learner in (run.learners if run else ())
         if learner.state is LearnerState.DONE
     }

@@ -15,12 +15,12 @@ from lipt.coordinator.dispatch.leases import LearnerLease, RangeAssignment, Rang
 from lipt.coordinator.dispatch.policy import choose_learner
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.runs.store import LearnerProgress
-from lipt.coordinator.runs.transitions import LearnerResult
-from lipt.coordinator.state.records import LearnerFailure
+from lipt.coordinator.state.records import LearnerFailure, LearnerResult
+from lipt.core.pretraining.results import CommittedLearner
 from tests.coordinator.dispatch.conftest import Bench
 from tests.coordinator.made_up_runs import error, made_up_run
 
-RESULT = LearnerResult(BlobName.of(b"learner"), loss=1.0, train_seconds=2.0, bytes_received=3)
+RESULT = LearnerResult(blob=BlobName.of(b"learner"), loss=1.0, train_seconds=2.0, bytes_received=3)
 
 
 async def test_the_longest_waiting_worker_is_first_and_polls_once(bench: Bench) -> None:
@@ -32,7 +32,7 @@ async def test_the_longest_waiting_worker_is_first_and_polls_once(bench: Bench) 
     assert bench.dispatcher.num_waiting() == 2
     await bench.store.add(made_up_run(num_learners=2))
     granted = await asyncio.gather(*polls[1:])
-    assert [(it[1].worker_name, it[1].index) for it in granted if it] == [
+    assert [(it[1].holder.worker_name, it[1].index) for it in granted if it] == [
         ("second", 0),
         ("first", 1),
     ]
@@ -70,7 +70,7 @@ async def test_a_committed_learner_is_done_and_a_repeated_commit_changes_nothing
     before = bench.store.find("r")
     await bench.dispatcher.commit(lease, RESULT)
     assert bench.store.find("r") == before
-    assert before.learners[0].result == RESULT.blob
+    assert before.outcome.learners == (CommittedLearner(0, (), RESULT.blob),)
     assert bench.dispatcher.check_commit(lease, RESULT.blob) == (before, True)
 
 
@@ -302,7 +302,9 @@ async def test_a_learner_above_a_worker_s_limits_goes_to_another(bench: Bench) -
     assert bench.dispatcher.workers.note_call(large).declined == frozenset()
 
 
-OTHER_RESULT = LearnerResult(BlobName.of(b"other"), loss=1.0, train_seconds=2.0, bytes_received=3)
+OTHER_RESULT = LearnerResult(
+    blob=BlobName.of(b"other"), loss=1.0, train_seconds=2.0, bytes_received=3
+)
 
 
 FAILURE = error("NaN")
@@ -330,9 +332,8 @@ async def test_the_first_of_two_concurrent_results_counts(
     assert [type(outcome) for outcome in outcomes] == [type(None), refused]
     assert bench.state() is (LearnerState.DONE if first == RESULT else LearnerState.QUEUED)
     learner = bench.store.find("r").learners[0]
-    assert (learner.result, learner.failures) == (
-        (RESULT.blob, 0) if first == RESULT else (None, 1)
-    )
+    taken = learner.result and learner.result.blob
+    assert (taken, learner.failures) == ((RESULT.blob, 0) if first == RESULT else (None, 1))
     assert bench.dispatcher.leases.num_learners() == 0
 
 

@@ -11,7 +11,7 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import LearnerRejectedError
 from lipt.common.tensor_files import specs_of
 from lipt.coordinator.dispatch.intake import Reference, check_learner, require_report, trained_norm
-from lipt.coordinator.runs.transitions import LearnerResult
+from lipt.coordinator.state.records import LearnerResult
 from lipt.models.encodings import encode_sparse
 
 STATISTICS = {
@@ -115,9 +115,11 @@ def test_density_other_than_the_task_s_is_rejected(
 )
 def test_impossible_report_is_rejected(loss: float, seconds: float, received: int) -> None:
     name = BlobName.of(b"learner")
-    require_report(LearnerResult(name, 1.0, 0.0, bytes_received=0), 0)
+    require_report(LearnerResult(blob=name, loss=1.0), 0)
+    report = {"loss": loss, "train_seconds": seconds, "bytes_received": received}
+    result = LearnerResult.model_construct(blob=name, **report)
     with pytest.raises(LearnerRejectedError, match="Report a finite loss"):
-        require_report(LearnerResult(name, loss, seconds, received), 0)
+        require_report(result, 0)
 
 
 def test_a_learner_with_a_frozen_tensor_is_rejected(tmp_path: Path) -> None:

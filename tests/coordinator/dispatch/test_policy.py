@@ -26,7 +26,6 @@ from lipt.coordinator.dispatch.policy import (
 )
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.runs.transitions import (
-    LearnerResult,
     Verification,
     after_failure,
     requeued,
@@ -35,7 +34,14 @@ from lipt.coordinator.runs.transitions import (
 )
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.maintenance import needs_of
-from lipt.coordinator.state.records import LearnerRecord, RunRecord, SilentEnd, UnconfirmedResult
+from lipt.coordinator.state.records import (
+    Holder,
+    LearnerRecord,
+    LearnerResult,
+    RunRecord,
+    SilentEnd,
+    UnconfirmedResult,
+)
 from tests.coordinator.dispatch.conftest import Bench
 from tests.coordinator.made_up_runs import error, having, made_up_run
 
@@ -235,18 +241,16 @@ def test_the_waiting_reason_names_what_workers_lack() -> None:
 
 
 def result(content: str) -> LearnerResult:
-    return LearnerResult(BlobName.of(content.encode()), 1.0, 1.0, bytes_received=0)
+    return LearnerResult(blob=BlobName.of(content.encode()))
 
 
 def sent(worker: str, content: str, *, kind: str = "cpu", snapshot: str = "") -> UnconfirmedResult:
     return UnconfirmedResult(
         epoch=1,
-        worker_id=worker,
-        worker_name=worker,
-        credential=worker,
-        kind=kind,
-        result=result(content).blob,
-        snapshots=(BlobName.of(snapshot.encode()),) if snapshot else (),
+        holder=Holder(worker_id=worker, worker_name=worker, credential=worker, kind=kind),
+        result=result(content).changed(
+            snapshots=(BlobName.of(snapshot.encode()),) if snapshot else ()
+        ),
     )
 
 
@@ -274,9 +278,9 @@ def test_with_redundancy_the_second_equal_result_is_accepted() -> None:
 def test_a_learner_in_doubt_keeps_its_snapshots() -> None:
     snapshots = (BlobName.of(b"early"), BlobName.of(b"late"))
     learner = twice(made_up_run(num_learners=1)).learners[0]
-    handed_in = replace(result("x"), snapshots=snapshots)
+    handed_in = result("x").changed(snapshots=snapshots)
     kept, _ = with_result(learner, handed_in, redundancy=2, max_attempts=1)
-    assert [held.snapshots for held in kept.unconfirmed] == [snapshots]
+    assert [held.result.snapshots for held in kept.unconfirmed] == [snapshots]
 
 
 def test_two_different_results_are_reported_and_a_third_decides() -> None:
@@ -322,7 +326,8 @@ def test_two_processes_with_one_certificate_are_one_credential() -> None:
     box = Caller("k", "box", frozenset({Role.WORKER}), certificate="aa")
     first, second = (worker(name, caller=box) for name in "ab")
     assert first.credential == second.credential == "box"
-    held = sent("a", "x").changed(credential=first.credential)
+    held = sent("a", "x")
+    held = held.changed(holder=held.holder.changed(credential=first.credential))
     run = with_held(twice(made_up_run(num_learners=1)), 0, held)
     assert not may_confirm(second, run, run.learners[0], alive=[first, second])
     assert may_confirm(worker("c"), run, run.learners[0], alive=[])
@@ -355,9 +360,9 @@ def test_unconfirmed_results_are_not_collected() -> None:
     def needed(run: RunRecord) -> set[BlobName]:
         return {need.blob for need in needs_of(run)}
 
-    assert set(held.files) <= needed(run)
-    taken = run.learners[0].changed(state=LearnerState.DONE, result=result("y").blob)
-    assert not set(held.files) & needed(run.with_learner(taken))
+    assert set(held.result.files) <= needed(run)
+    taken = run.learners[0].changed(state=LearnerState.DONE, result=result("y"))
+    assert not set(held.result.files) & needed(run.with_learner(taken))
 
 
 async def train(bench: Bench, name: str, content: str) -> LearnerLease:
@@ -368,6 +373,11 @@ async def train(bench: Bench, name: str, content: str) -> LearnerLease:
 
 def learner_of(bench: Bench) -> LearnerRecord:
     return bench.store.find("r").learners[0]
+
+
+def outcome(bench: Bench) -> tuple[LearnerState, BlobName | None]:
+    learner = learner_of(bench)
+    return learner.state, learner.result and learner.result.blob
 
 
 @pytest.fixture
@@ -382,7 +392,7 @@ async def test_a_learner_is_done_after_an_equal_second_result(
     bench: Bench, restarting: bool
 ) -> None:
     first = await train(bench, "a", "x")
-    assert (learner_of(bench).state, learner_of(bench).result) == (LearnerState.QUEUED, None)
+    assert outcome(bench) == (LearnerState.QUEUED, None)
     if restarting:
         await bench.restart()
     # Its answer was lost, so it says it again; and there is nothing more for it.
@@ -398,11 +408,8 @@ async def test_a_learner_is_done_after_an_equal_second_result(
     if restarting:
         await bench.restart()
     await bench.dispatcher.commit(second, result("x"))
-    assert (learner_of(bench).state, learner_of(bench).result) == (
-        LearnerState.DONE,
-        result("x").blob,
-    )
-    assert [held.worker_name for held in learner_of(bench).unconfirmed] == ["a"]
+    assert outcome(bench) == (LearnerState.DONE, result("x").blob)
+    assert [held.holder.worker_name for held in learner_of(bench).unconfirmed] == ["a"]
     assert learner_of(bench).account == ""
     assert bench.events.count(EventKind.LEARNER_DISPUTED) == 0
 
@@ -421,10 +428,7 @@ async def test_a_third_worker_decides_and_the_faulty_worker_is_named(
     for name in "ab":
         assert await bench.acquire(bench.join(name)) is None
     await train(bench, "c", "truth")
-    assert (learner_of(bench).state, learner_of(bench).result) == (
-        LearnerState.DONE,
-        result("truth").blob,
-    )
+    assert outcome(bench) == (LearnerState.DONE, result("truth").blob)
     other = "b" if liar == "a" else "a"
     assert (
         f"workers {other} and c agree on it, and worker {liar} submitted"

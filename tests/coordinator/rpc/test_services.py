@@ -27,8 +27,8 @@ from lipt.coordinator.rpc.info import AccessService, InfoService
 from lipt.coordinator.rpc.messages import dataset_view, run_view
 from lipt.coordinator.rpc.trainers import Answering, DiagnosisService, RunService, SubsetService
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
-from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.database import Database
+from lipt.coordinator.state.records import LearnerResult
 from lipt.coordinator.subsets import DiagnosisQuery
 from lipt.core.selection.select import STRATEGIES
 from lipt.data.inputs.specs import ImageSpec
@@ -188,7 +188,7 @@ async def test_a_run_s_message_is_the_reason_of_its_hold_or_failure(
     assert (enum_value(run_pb2.RunState.DESCRIPTOR, view.state), view.message) == (seen, message)
 
 
-LEARNER = LearnerResult(BlobName.of(b"learner"), loss=0.1, train_seconds=6.0, bytes_received=1)
+LEARNER = LearnerResult(blob=BlobName.of(b"learner"), loss=0.1, train_seconds=6.0, bytes_received=1)
 
 
 class Watched(Bench):
@@ -257,7 +257,9 @@ async def test_a_learner_has_its_times_and_phase(bench: Watched) -> None:
     assert (done.committed_at.ToSeconds(), done.phase) == (1007, 0)
     # The result's own loss is the last one, on disk as well.
     assert (list(done.loss_steps), list(done.losses)) == ([2, 10], [0.5, LEARNER.loss])
-    assert bench.store.find("r").learners[0].loss_steps == (2, 10)
+    stored = bench.store.find("r").learners[0].result
+    assert stored is not None
+    assert stored.loss_steps == (2, 10)
 
 
 async def test_a_worker_has_its_registration_and_certificate_expiry(bench: Watched) -> None:

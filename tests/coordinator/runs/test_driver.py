@@ -21,9 +21,8 @@ from lipt.coordinator.dispatch.leases import LearnerLease, RunLearner, steady_cl
 from lipt.coordinator.instruments import STAGES
 from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
-from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import RunRecord
+from lipt.coordinator.state.records import LearnerResult, RunRecord
 from lipt.core.pretraining.results import Ingredient
 from tests.coordinator.fakes import SOUP_RECORD, FakeCompute
 from tests.coordinator.made_up_runs import error, made_up_run
@@ -31,7 +30,7 @@ from tests.meters import observed
 
 CHANGED = OtherDataError("the data has changed.")
 FULL = StateError("/state cannot be used: No space left on device.")
-LEARNER = LearnerResult(BlobName.of(b"learner"), loss=1.0, train_seconds=1.0, bytes_received=0)
+LEARNER = LearnerResult(blob=BlobName.of(b"learner"), loss=1.0, train_seconds=1.0, bytes_received=0)
 SOUP = SoupResult(
     weights=BlobName.of(b"soup"),
     record=SOUP_RECORD,

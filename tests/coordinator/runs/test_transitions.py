@@ -32,7 +32,6 @@ from lipt.coordinator.runs.availability import (
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.runs.transitions import (
     Closing,
-    LearnerResult,
     after_failure,
     decide_closing,
     done,
@@ -45,8 +44,10 @@ from lipt.coordinator.runs.transitions import (
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import (
     FailureReason,
+    Holder,
     LearnerFailure,
     LearnerRecord,
+    LearnerResult,
     RunRecord,
     SilentEnd,
     UnconfirmedResult,
@@ -123,7 +124,7 @@ def test_a_deadline_with_too_few_learners_fails_with_the_missing_ones() -> None:
 
 
 def test_a_learner_fails_after_max_attempts_with_its_reasons() -> None:
-    learner = made_up_run().learners[0].changed(worker_name="faulty")
+    learner = made_up_run().learners[0].changed(holder=Holder(worker_name="faulty"))
     once = after_failure(learner, diverged(5), worker_id="a", max_attempts=2)
     dense = LearnerFailure(reason=FailureReason.REJECTED, detail="too dense")
     twice = after_failure(once, dense, worker_id="b", max_attempts=2)
@@ -171,18 +172,12 @@ def silent_end(step: int) -> SilentEnd:
 
 def handed_in(learner: LearnerRecord, content: bytes = b"x") -> LearnerRecord:
     out = leased(learner, "box")
-    return done(out, LearnerResult(BlobName.of(content), 1.0, 1.0, bytes_received=0))
+    return done(out, LearnerResult(blob=BlobName.of(content)))
 
 
 def unconfirmed_of(learner: LearnerRecord) -> UnconfirmedResult:
-    return UnconfirmedResult(
-        epoch=learner.epoch,
-        worker_id=learner.worker_id,
-        worker_name=learner.worker_name,
-        credential=learner.worker_id,
-        kind="cpu",
-        result=BlobName.of(b"x"),
-    )
+    assert learner.result is not None
+    return UnconfirmedResult(epoch=learner.epoch, holder=learner.holder, result=learner.result)
 
 
 def test_the_last_ten_silent_ends_are_kept_until_a_result() -> None:
@@ -253,7 +248,9 @@ def compute(blobs: BlobStore) -> FakeCompute:
 @pytest.fixture
 def ready() -> RunRecord:
     made = made_up_run(num_learners=2, state=RunState.READY)
-    learner = made.learners[1].changed(state=LearnerState.DONE, result=BlobName.of(b"learner"))
+    learner = made.learners[1].changed(
+        state=LearnerState.DONE, result=LearnerResult(blob=BlobName.of(b"learner"))
+    )
     return made.with_learner(learner).changed(pretrained_weights=BlobName.of(THETA_P))
 
 

@@ -11,7 +11,7 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import InitializationConfig
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import DiagnosisRecord, RunRecord, SubsetRecord
+from lipt.coordinator.state.records import DiagnosisRecord, LearnerResult, RunRecord, SubsetRecord
 from tests.coordinator.made_up_runs import made_up_run
 
 NUM_EXAMPLES = 2
@@ -78,8 +78,10 @@ class StateBench:
             )
             if state is LearnerState.DONE:
                 learner = learner.changed(
-                    result=self.put(f"{name} result {index}"),
-                    snapshots=(self.put(f"{name} snapshot {index}"),),
+                    result=LearnerResult(
+                        blob=self.put(f"{name} result {index}"),
+                        snapshots=(self.put(f"{name} snapshot {index}"),),
+                    )
                 )
             run = run.with_learner(learner)
         return run

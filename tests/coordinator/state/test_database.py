@@ -15,6 +15,7 @@ from lipt.coordinator.state.database import SCHEMA, Database, prepare
 from lipt.coordinator.state.maintenance import named_digests, needs_of, read_records
 from lipt.coordinator.state.records import (
     DiagnosisRecord,
+    LearnerResult,
     RunRecord,
     RunSummary,
     SoupRecord,
@@ -54,7 +55,9 @@ async def test_runs_are_read_as_written(tmp_path: Path) -> None:
     run = made_up_run(num_learners=2).changed(soup=soup)
     database = Database.open(tmp_path / "lipt.db")
     await database.save_run(run, run.learners)
-    changed = run.learners[1].changed(state=LearnerState.DONE, result=BlobName.of(b"x"))
+    changed = run.learners[1].changed(
+        state=LearnerState.DONE, result=LearnerResult(blob=BlobName.of(b"x"))
+    )
     await database.save_run(run, [changed])  # only the learners given are written
     await database.close()
     reopened = Database.open(tmp_path / "lipt.db")

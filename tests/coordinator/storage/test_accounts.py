@@ -31,7 +31,7 @@ from lipt.coordinator.compute.jobs.selection import Diagnosed, DiagnoseData, Sel
 from lipt.coordinator.dispatch.leases import LearnerAssignment, LearnerLease, RangeGrant, RunLearner
 from lipt.coordinator.server import serving
 from lipt.coordinator.settings import StorageSettings
-from lipt.coordinator.state.records import RunRecord
+from lipt.coordinator.state.records import LearnerResult, RunRecord
 from lipt.coordinator.storage import (
     Accounts,
     Allowance,
@@ -427,7 +427,8 @@ async def test_blobs_of_a_run_do_not_count_against_a_quota(tmp_path: Path) -> No
         name = await peer.send(b"g" * 700)
         run = await in_training(coordinator.app)
         await coordinator.app.store.update(
-            run.run_id, lambda run: run.with_learner(run.learners[0].changed(result=name))
+            run.run_id,
+            lambda run: run.with_learner(run.learners[0].changed(result=LearnerResult(blob=name))),
         )
         assert coordinator.figures("lipt_storage_bytes")["uploaded"] == 0
         assert await peer.send(b"h" * 700)

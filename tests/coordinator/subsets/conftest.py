@@ -26,7 +26,7 @@ from lipt.coordinator.compute.jobs.selection import (
 )
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import DiagnosisRecord, SubsetRecord
+from lipt.coordinator.state.records import DiagnosisRecord, LearnerResult, SubsetRecord
 from lipt.coordinator.subsets import Answers, DiagnosisQuery
 from lipt.core.stages.choice import ChosenSubset, request_facts
 from lipt.core.stages.recheck import Recheck
@@ -125,7 +125,9 @@ async def world(database: Database, tmp_path: Path) -> AsyncIterator[World]:
     # Learner 1 has not come in.
     for index in (0, 2):
         result = BlobName.of(b"result %d" % index)
-        done = run.learners[index].changed(state=LearnerState.DONE, result=result)
+        done = run.learners[index].changed(
+            state=LearnerState.DONE, result=LearnerResult(blob=result)
+        )
         run = run.with_learner(done)
     await world.store.add(run)
     await world.store.add(made_up_run("young"))
