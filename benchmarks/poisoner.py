@@ -49,7 +49,7 @@ from lipt.coordinator.compute.jobs.selection import SelectSubset
 from lipt.coordinator.dispatch.intake import Reference, check_learner, trained_norm
 from lipt.coordinator.runs.transitions import done, with_result
 from lipt.coordinator.settings import CoordinatorSettings
-from lipt.coordinator.state.records import LearnerRecord, LearnerResult, RunRecord
+from lipt.coordinator.state.records import Holder, LearnerRecord, LearnerResult, RunRecord
 from lipt.core.pretraining.learner import train_learner
 from lipt.core.stages.request import resolve, sources_of
 from lipt.core.tasks import LearnerTask
@@ -236,21 +236,22 @@ class Bench:
             for number, who in enumerate((attack, "none", "none")):
                 if learner.state is LearnerState.DONE:
                     break
-                out = learner.changed(
-                    state=LearnerState.LEASED,
-                    epoch=learner.epoch + 1,
+                holder = Holder(
                     worker_id=f"w{number}",
                     worker_name=f"{who} {number}",
                     device="cpu",
                     credential=f"worker {number}",
                     kind="cpu",
                 )
+                out = learner.changed(
+                    state=LearnerState.LEASED, epoch=learner.epoch + 1, holder=holder
+                )
                 learner, verified = with_result(
                     out, self.result(who, index), redundancy=2, max_attempts=3
                 )
                 disputed = disputed or bool(verified.suspects)
             contradicted += disputed
-            settled += learner.result == self.result("none", index).blob
+            settled += learner.result == self.result("none", index)
         return contradicted, settled
 
     def _assignment(self, learner: LearnerRecord) -> tuple[LearnerTask, Shard]:
