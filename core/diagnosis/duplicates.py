@@ -366,3 +366,12 @@ def _averaged(images_BCHW: Tensor, side: int) -> Tensor:
 def _unit(pixels_BCHW: Tensor) -> Tensor:
     flat_BP = pixels_BCHW.flatten(start_dim=1)
     return functional.normalize(flat_BP - flat_BP.mean(dim=1, keepdim=True), dim=1)
+
+
+def surplus_duplicates(pictures_N: Tensor) -> Tensor:
+    """Which examples are near-duplicates of an earlier one; N bool."""
+    order_N = pictures_N.argsort(stable=True)
+    sorted_N = pictures_N[order_N]
+    surplus_N = torch.zeros_like(pictures_N, dtype=torch.bool)
+    surplus_N[order_N[1:]] = sorted_N[1:] == sorted_N[:-1]
+    return surplus_N

@@ -141,8 +141,8 @@ def select(
         weights_K[order_K],
         stopped_early=" ".join(part.stopped_early for part in parts if part.stopped_early),
         # From a strategy that saw all classes at once.
-        findings=parts[0].findings if len(parts) == 1 else {},
-        is_random=strategy.draws if parts[0].is_random is None else parts[0].is_random,
+        findings=parts[0].findings if len(parts) == 1 else None,
+        is_random=strategy.is_random if parts[0].is_random is None else parts[0].is_random,
     )
 
 

@@ -6,12 +6,13 @@ Shapes: N examples, K budget, C classes, G groups.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from lipt.core.auto.findings import PlanFindings, StrataFindings
 
 
 @dataclass(frozen=True)
@@ -21,14 +22,14 @@ class Selection:
     indices_K: int64, distinct, in the order of choice.
     weights_K: float32; ones where the strategy has no weights.
     stopped_early: why there are fewer than the budget, as a sentence; else empty.
-    findings: what a strategy found in the data and decided, as JSON.
-    is_random: whether another seed may give another selection; None for any that is given one.
+    findings: those of `auto` in the data, and its plan.
+    is_random: whether another seed may give another selection; None for the strategy's own.
     """
 
     indices_K: Tensor
     weights_K: Tensor
     stopped_early: str = ""
-    findings: Mapping[str, Any] = field(default_factory=dict)
+    findings: PlanFindings | StrataFindings | None = None
     is_random: bool | None = None
 
 

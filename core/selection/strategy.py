@@ -178,6 +178,7 @@ class Strategy:
     revision: raise it when the same request gets other examples: older subsets are not reused.
     proxy: computes its signals by default.
     averages: its score can be a mean over several models.
+    is_random: whether another seed may give another subset.
     """
 
     function: Callable[..., Selection]
@@ -193,6 +194,7 @@ class Strategy:
     revision: int = 0
     proxy: str = "soup"
     averages: bool = False
+    is_random: bool = False
     kinds: frozenset[TargetKind] | Callable[[Mapping[str, Any]], frozenset[TargetKind]] = ALL_KINDS
 
     def __call__(self, *arguments: Any, **options: Any) -> Selection:
@@ -205,10 +207,6 @@ class Strategy:
     @cached_property
     def balances_itself(self) -> bool:
         return "balanced" in inspect.signature(self.function).parameters
-
-    @cached_property
-    def draws(self) -> bool:
-        return "seed" in inspect.signature(self.function).parameters
 
     @cached_property
     def options(self) -> tuple[Option, ...]:

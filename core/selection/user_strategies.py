@@ -28,7 +28,8 @@ _FIELDS = {field.name: field for field in fields(Strategy)[1:]}
 _TYPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(("summary", "paper", "proxy"), ("a text", lambda v: isinstance(v, str))),
     **dict.fromkeys(
-        ("returns_weights", "rechecks", "averages"), ("True or False", lambda v: type(v) is bool)
+        ("returns_weights", "rechecks", "averages", "is_random"),
+        ("True or False", lambda v: type(v) is bool),
     ),
     "revision": ("a whole number from 0", lambda v: type(v) is int and v >= 0),
     "prepare": ("a function", lambda v: v is None or callable(v)),
@@ -66,6 +67,7 @@ def user_strategy(function: Any, about: Mapping[str, Any]) -> Strategy:
             f"@lipt.strategy decorates a {type(function).__name__}, and needs a function of "
             f"(signals, budget). Write {_EXAMPLE} above it."
         )
+    given.setdefault("is_random", "seed" in inspect.signature(function).parameters)
     strategy = Strategy(function, **given)
     _require_signature(strategy)
     return strategy

@@ -27,6 +27,7 @@ from lipt.common.observability.tracing import span
 from lipt.common.process.devices import device_name, versions
 from lipt.common.requests import PRETRAINING, FeatureKind, Proxy
 from lipt.common.subsets import Examples
+from lipt.core.auto.evidence import gather
 from lipt.core.call_parts import CallPart
 from lipt.core.diagnosis.label_errors import find_label_errors
 from lipt.core.passes import row_blocks
@@ -34,7 +35,6 @@ from lipt.core.proxies.proxy import with_features_as_text
 from lipt.core.proxies.ridge import class_weights, leave_one_out, weighted_accuracy
 from lipt.core.selection.select import find_strategy, select
 from lipt.core.selection.selection import Selection
-from lipt.core.selection.strategies.auto import gather
 from lipt.core.selection.strategy import MODEL_NEEDS, Need
 from lipt.core.signals.signals import (
     Signals,
@@ -46,14 +46,15 @@ from lipt.core.signals.signals import (
     unlabelled,
 )
 from lipt.core.stages.diagnosis import matches_of
-from lipt.core.stages.evidence import usable_sources
 from lipt.core.stages.findings import (
     ChoiceInputs,
     alpha_sentence,
     class_shift,
     input_sentences,
     inputs_of,
+    plan_sentences,
 )
+from lipt.core.stages.needed_learners import usable_sources
 from lipt.core.stages.proxy import proxied_features, proxied_signals, with_probabilities
 from lipt.core.stages.request import PROXY_NEEDS, ResolvedRequest, Sources
 from lipt.core.stages.warm_up import (
@@ -191,12 +192,9 @@ def _findings(
     soft: SoftLabels | None,
 ) -> dict[str, Any]:
     """The strategy's findings, with ids for positions, and sentences on the choice."""
-    dataset, findings = workspace.dataset, dict(chosen.findings)
-    if "lowest_quality_ids" in (excluded := findings.get("excluded", {})):
-        rows = torch.tensor(excluded["lowest_quality_ids"], dtype=torch.int64)
-        named = dataset.id_mapping.ids(rows).tolist()
-        findings["excluded"] = {**excluded, "lowest_quality_ids": named}
-    shift: list[str] = []
+    dataset, found = workspace.dataset, chosen.findings
+    findings: dict[str, Any] = found.by_id(dataset.id_mapping).to_json() if found else {}
+    plan, shift = plan_sentences(found) if found else [], list[str]()
     if request.balanced and dataset.target.kind is TargetKind.CLASS:
         labels_K = dataset.labels_N[chosen.indices_K.cpu()]
         findings["class_shares"], shift = class_shift(dataset, labels_K)
@@ -209,9 +207,8 @@ def _findings(
         num_examples=len(dataset),
     )
     # The choice comes first, then what it changes.
-    done = chosen.findings.get("words", ())
     alpha = [alpha_sentence(soft.facts)] if soft else []
-    findings["words"] = [*done[:1], *shift, *done[1:], *alpha, *words]
+    findings["words"] = [*plan[:1], *shift, *plan[1:], *alpha, *words]
     return findings
 
 

@@ -1,4 +1,4 @@
-"""Findings of a choice as sentences for people: what was changed, and by which proxy and learners.
+"""Findings of a choice as sentences for people: the plan, what was changed, proxy and learners.
 
 Shapes: K chosen examples, C classes.
 """
@@ -13,13 +13,17 @@ from typing import Any
 from torch import Tensor
 
 from lipt.common.requests import FeatureKind
+from lipt.core.auto.findings import PlanFindings, StrataFindings
+from lipt.core.auto.plan import Reason, without_copies
 from lipt.core.proxies.proxy import MAX_SAMPLE
 from lipt.core.selection.strategy import Need
-from lipt.core.stages.evidence import Unneeded
+from lipt.core.stages.needed_learners import Unneeded
 from lipt.core.stages.request import PROXY_NEEDS, TRAINED_FEATURES, ResolvedRequest, Sources
 from lipt.data.dataset import Dataset
 
 Facts = Mapping[str, Any]
+# Smaller shares are named with a decimal.
+_NAMED_SHARE = 0.01
 # A class whose share is moved by at least this factor is named.
 _MOVED = 1.5
 
@@ -49,6 +53,69 @@ def class_shift(dataset: Dataset, labels_K: Tensor) -> tuple[dict[str, Any], lis
     sentence = f"balanced: class {name} is {before:.1%} of the data and {after:.1%} of the subset"
     kept = "balanced=False or --no-balanced keeps its share"
     return shares, [f"{sentence}; {kept}, and `class_shares` in the manifest has weights"]
+
+
+def plan_sentences(found: PlanFindings | StrataFindings) -> list[str]:
+    """The plan of `auto` first, then its evidence."""
+    copies = f"{_copies(found):.1%} of the examples are near-duplicates of others"
+    if isinstance(found, StrataFindings):
+        shares = "in equal shares of the strata" if found.balanced else "in the strata's shares"
+        return [
+            f"the targets are {found.kind.words}: no gain over random is known of any choice",
+            copies,
+            f"random {shares}",
+            *(["one of each picture"] if found.num_excluded else []),
+        ]
+    noise = found.noise
+    interval = f"{noise.low:.1%} to {noise.high:.1%}"
+    wrong = f"how many labels are wrong is unknown: {interval}, as far as the head can tell"
+    if noise.known_rate is not None:
+        wrong = f"{noise.rate:.1%} of the labels look wrong (95% interval {interval})"
+    reason = _plan_reason(found)
+    if found.plan.excludes_duplicates:
+        reason += f"; one of each picture, as {_copies(found):.1%} are near-duplicates of others"
+    return [reason, wrong, copies]
+
+
+def _copies(found: PlanFindings | StrataFindings) -> float:
+    return found.copies if isinstance(found, StrataFindings) else found.evidence.copies
+
+
+def _plan_reason(found: PlanFindings) -> str:
+    plan, evidence = found.plan, found.evidence
+    if plan.excludes_duplicates:
+        evidence = without_copies(evidence)
+    percent = min(100.0, float(f"{100 * evidence.fraction:.2g}"))
+    kept = f"{percent:g}% of the examples"
+    left, least = evidence.mean(plan.excluded_C), ""
+    if left:
+        share = f"{left:.0%}" if left >= _NAMED_SHARE else f"{left:.1%}"
+        least = f", without the {share} with the lowest label quality"
+    right = f"right on {evidence.accuracy:.1%}"
+    match plan.reason:
+        case Reason.WEAK_HEAD if math.isinf(evidence.num_features):
+            return f"class-balanced random: pred_probs are {right} of the labels, too few to go by"
+        case Reason.WEAK_HEAD:
+            return (
+                f"class-balanced random: a head on the proxy's features is {right} of the labels "
+                "that it has not seen, too few to go by. Features of your own may help"
+            )
+        case Reason.BETTER_MODEL:
+            return (
+                f"class-balanced random: a model trained on {evidence.per_class:.0f} examples of a "
+                f"class probably knows better than a head on {evidence.num_features} features, "
+                f"which is {right}"
+            )
+        case Reason.FEW:
+            return f"to keep {kept}: of each class those that represent it{least}"
+        case Reason.EXCLUSION:
+            return f"to keep {kept}: class-balanced random{least}"
+        case Reason.NO_GAIN:
+            return (
+                f"class-balanced random: no gain is known of choosing {kept} where labels are "
+                f"right and main training is {evidence.training}. A smaller fraction or soft "
+                "labels may gain"
+            )
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ _MIN_SETS_PER_BATCH = 4
     returns_weights=True,
     rechecks=True,
     kinds=CLASSES,
+    is_random=True,
 )
 def crest(
     signals: Signals,

@@ -45,6 +45,7 @@ _NO_SPREAD = 1e-7
     cost=Cost(Growth.PAIRS, "N^2 (C + d)"),
     needs=needs_of_space,
     revision=1,
+    is_random=True,
 )
 def facility_location(
     signals: Signals,
@@ -71,6 +72,7 @@ def facility_location(
     cost=Cost(Growth.PAIRS, "N^2 (C + d)"),
     returns_weights=True,
     revision=1,
+    is_random=True,
 )
 def craig(signals: Signals, budget: int, *, seed: int, partitions: Partitions = 0) -> Selection:
     """Keep the examples that are nearest to all others, by greedy facility location.
@@ -152,6 +154,7 @@ def precondition(
     returns_weights=True,
     prepare=precondition,
     revision=1,
+    is_random=True,
 )
 def adacore(signals: Signals, budget: int, *, seed: int, partitions: Partitions = 0) -> Selection:
     """CRAIG on gradients divided by the Hessian's diagonal, which compares Newton steps.
@@ -170,6 +173,7 @@ def adacore(signals: Signals, budget: int, *, seed: int, partitions: Partitions 
     needs=FEATURES,
     # Before 2, neighbours among more than 100,000 examples were searched approximately.
     revision=2,
+    is_random=True,
 )
 def subzerocore(
     signals: Signals,

@@ -198,6 +198,7 @@ _EPSILON = 0.1
     paper='Killamsetty et al. 2023, "MILO" (arXiv:2301.13287)',
     cost=Cost(Growth.PAIRS, "N d; diverse: N^2 d"),
     needs=FEATURES,
+    is_random=True,
 )
 def milo(
     signals: Signals,

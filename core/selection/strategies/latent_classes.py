@@ -154,6 +154,7 @@ def _class_picks(pairs: Signals, label: Tensor, budget: int) -> Iterator[tuple[f
     paper='Joshi & Mirzasoleiman 2023, "Data-Efficient Contrastive" (arXiv:2302.09195)',
     cost=Cost(Growth.ITERATIONS, "k N d"),
     needs=FEATURES,
+    is_random=True,
 )
 def sas(
     signals: Signals,

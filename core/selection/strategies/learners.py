@@ -99,6 +99,7 @@ def _of_data(name: str, exponent: str) -> Preset:
         "paper-cifar100": _of_data("on CIFAR-100", "4"),
         "paper-imagenet": _of_data("on ImageNet", "11"),
     },
+    is_random=True,
 )
 def dual(
     signals: Signals,

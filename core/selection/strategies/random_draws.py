@@ -46,7 +46,11 @@ _MOST_CELLS = 256
 
 
 @built_in(
-    summary="random examples", cost=Cost(Growth.LINEAR, "N"), balance=Balance.NEVER, needs=NOTHING
+    summary="random examples",
+    cost=Cost(Growth.LINEAR, "N"),
+    balance=Balance.NEVER,
+    needs=NOTHING,
+    is_random=True,
 )
 def uniform(signals: Signals, budget: int, *, seed: int) -> Selection:
     """Draw `budget` examples without replacement, all equally likely.
@@ -62,6 +66,7 @@ def uniform(signals: Signals, budget: int, *, seed: int) -> Selection:
     cost=Cost(Growth.LINEAR, "N"),
     balance=Balance.ALWAYS,
     needs=NOTHING,
+    is_random=True,
 )
 def uniform_per_class(signals: Signals, budget: int, *, seed: int) -> Selection:
     """Draw examples of every class in equal shares: the baseline of balanced strategies."""
@@ -73,6 +78,7 @@ def uniform_per_class(signals: Signals, budget: int, *, seed: int) -> Selection:
     paper='Cochran 1977, "Sampling Techniques", chapter 5',
     cost=Cost(Growth.ITERATIONS, "N k d"),
     needs=FEATURES,
+    is_random=True,
 )
 def stratified(
     signals: Signals,
@@ -122,6 +128,7 @@ _FRACTIONS, _BETAS = (0.1, 0.2, 0.5), (0.3, 0.2, 0.0)
         )
     },
     revision=1,
+    is_random=True,
 )
 def ccs(
     signals: Signals,

@@ -341,3 +341,13 @@ def test_quotas_ignore_wrong_labels_unless_needed(
     counts: list[int], wrong: list[float], budget: int, expected: tuple[int, ...]
 ) -> None:
     assert effective_counts(counts, wrong, budget) == expected
+
+
+def test_strategies_that_take_a_seed_declare_that_they_draw() -> None:
+    drawing = {name for name, known in STRATEGIES.items() if known.is_random}
+    taking = {
+        name
+        for name, known in STRATEGIES.items()
+        if "seed" in inspect.signature(known.function).parameters
+    }
+    assert drawing == taking

@@ -1,6 +1,5 @@
 """Learners are trained only where untrained features show that they can change the choice."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,10 +10,8 @@ from torch import Tensor
 from lipt.common.config.run_config import InitializationConfig, LearnersConfig, RunConfig
 from lipt.common.requests import FeatureKind
 from lipt.core.proxies.proxy import training_can_pay
-from lipt.core.selection.strategies.auto import Evidence as PlanEvidence
-from lipt.core.selection.strategies.auto import learners_can_matter
-from lipt.core.stages import evidence, proxy_features
-from lipt.core.stages.evidence import training_passes
+from lipt.core.stages import needed_learners, proxy_features
+from lipt.core.stages.needed_learners import training_passes
 from lipt.pretraining import Pretrained
 
 PATCHES, COLUMNS = (FeatureKind.PATCHES,), (FeatureKind.COLUMNS,)
@@ -114,28 +111,11 @@ def test_a_run_that_is_trained_already_gives_the_same_subset() -> None:
     assert after.manifest["proxy"]["features"] == alone.manifest["proxy"]["features"]
 
 
-def test_a_plan_of_half_of_clean_data_stays_random_with_any_head() -> None:
-    evidence = PlanEvidence(
-        fraction=0.5,
-        per_class=300,
-        num_features=2000,
-        errors_C=(0.3, 0.3),
-        full_C=(1.0, 1.0),
-        noise_rate=0.0,
-        noise_low=0.0,
-        noise_C=(0.0, 0.0),
-    )
-    assert not learners_can_matter(evidence, 0.5)
-    assert learners_can_matter(replace(evidence, fraction=0.01, per_class=5), 0.5)
-    # Labels that are surely wrong are excluded at any fraction, which a better head does better.
-    assert learners_can_matter(replace(evidence, noise_rate=0.2, noise_low=0.1), 0.5)
-
-
 def test_the_choice_takes_the_filters_and_the_sample_of_the_evidence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     images = np.random.default_rng(0).integers(256, size=(240, 28, 28)).astype(np.uint8)
-    for module in (evidence, proxy_features):
+    for module in (needed_learners, proxy_features):
         monkeypatch.setattr(module, "MAX_SAMPLE", 50)
     drawn, sizes = list[int](), list[int]()
     draw, fit = proxy_features.draw_filters, proxy_features.leave_one_out

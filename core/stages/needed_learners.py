@@ -1,4 +1,4 @@
-"""Evidence first: whether the proxy `auto` needs learners, from what costs no training.
+"""Needed learners: whether the proxy `auto` needs any, from what costs no training.
 
 A ridge head on untrained features (patches or columns, the user's, theta*'s of given weights)
 answers two questions:
@@ -21,15 +21,13 @@ from enum import StrEnum
 
 from lipt.common.config.run_config import RunConfig
 from lipt.common.requests import Proxy
+from lipt.core.auto.evidence import gather
+from lipt.core.auto.plan import learners_can_matter
+from lipt.core.diagnosis.duplicates import surplus_duplicates
 from lipt.core.diagnosis.label_errors import find_label_errors
 from lipt.core.proxies.proxy import MAX_SAMPLE, removed_at_best, training_can_pay
 from lipt.core.selection.select import find_strategy
-from lipt.core.selection.strategies.auto import (
-    auto,
-    gather,
-    learners_can_matter,
-    surplus_duplicates,
-)
+from lipt.core.selection.strategies.auto import auto
 from lipt.core.selection.strategy import Need
 from lipt.core.stages.diagnosis import matches_of
 from lipt.core.stages.proxy import proxied_signals, sample_signals
