@@ -228,6 +228,7 @@ def one_learner(
         open_shard(content, inputs, num_examples=len(ids), target=task.target),
         device=workspace.device,
         allowed_modules=workspace.allowed_modules,
+        own_model=workspace.own_model,
         on_step=lambda step, _loss: report(step, learners.num_steps),
         should_stop=lambda: False,
         ids=ids,

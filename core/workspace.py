@@ -42,7 +42,7 @@ from lipt.data.dataset import Dataset
 from lipt.data.inputs.model_input import Stored
 from lipt.data.inputs.specs import InputFormat
 from lipt.models.head import frozen_names
-from lipt.models.registry import build_model, lay_out
+from lipt.models.registry import OwnModel, build_model, lay_out
 
 # Called with an activity, the amount done, and the total.
 OnProgress = Callable[[str, int, int], None]
@@ -81,6 +81,11 @@ class Workspace(ABC):
     def allowed_modules(self) -> tuple[str, ...]:
         """Modules that model factories may be imported from."""
         return ()
+
+    @cached_property
+    def own_model(self) -> OwnModel | None:
+        """A live model of this process, in place of the run's by name."""
+        return None
 
     @cached_property
     def backbone(self) -> Backbone | None:
@@ -201,7 +206,7 @@ class Workspace(ABC):
     def new_model(self, config: RunConfig, seed: int | None = None) -> nn.Module:
         """The run's model on the device, with random weights of its seed or another."""
         model = build_model(
-            config.model,
+            self.own_model or config.model,
             num_classes=self.dataset.target.num_outputs,
             inputs=self.dataset.inputs,
             seed=model_seed(config) if seed is None else seed,
@@ -239,9 +244,11 @@ class InMemory(Workspace):
         device: torch.device,
         *,
         allowed_modules: tuple[str, ...] = (),
+        own_model: OwnModel | None = None,
         on_progress: OnProgress = lambda _activity, _done, _total: None,
     ) -> None:
         self.dataset, self.device, self.allowed_modules = dataset, device, allowed_modules
+        self.own_model = own_model
         self.parts = CallParts({})
         self._on_progress = on_progress
         self._files: dict[BlobName, bytes] = {}

@@ -216,7 +216,7 @@ def compare(
 
     # Fail now, not after hours of training.
     import_extra("scipy", package="scipy", extra="report", needed_for="lipt.compare")
-    from lipt.pretraining import MODULE, Pretrained
+    from lipt.pretraining import Pretrained
     from lipt.trainer.comparison.compare import compare as run_comparison
     from lipt.trainer.comparison.outcomes import outcomes, verdict
     from lipt.trainer.comparison.trial import BASELINES, ComparisonPlan
@@ -247,7 +247,8 @@ def compare(
             held_out,
             out=Path(out) if out is not None else Path(folder) / "trials.jsonl",
             device=device,
-            allowed_modules=(MODULE, *modules_of(plan.model)),
+            allowed_modules=modules_of(plan.model),
+            model=pretrain(0).model_source,
             print_line=lambda line: show(ProgressView(line, 0, 0)),
             pretrain=pretrain,
             choose=Pretrained.select,

@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 from typing import Any, Unpack
-from weakref import WeakValueDictionary
 
 from torch import nn
 
@@ -46,7 +44,7 @@ from lipt.data.inputs.specs import standardized_columns
 from lipt.data.loading import open_data, open_set
 from lipt.models.head import HEAD
 from lipt.models.own import copy_of, in_float32_if_needed
-from lipt.models.registry import default_model
+from lipt.models.registry import ModelSource, OwnModel, default_model
 from lipt.trainer.arguments import checked
 from lipt.trainer.client.sources import (
     Features,
@@ -59,44 +57,23 @@ from lipt.trainer.progress import CallProgress, Show, progress_display
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import CostsView, ProgressView
 
-MODULE = "lipt.pretraining"
-
 open_dataset = checked(computed(open_data))
 
 
-_numbers = itertools.count(1)
+def own_model(model: nn.Module | Callable[..., nn.Module], head: str | None = None) -> OwnModel:
+    """A live model: a new copy of a module, or what a function returns."""
 
-
-class Given:
-    """A model factory with a name, `lipt.pretraining:model_1`, valid while this object lives."""
-
-    def __init__(
-        self, model: nn.Module | Callable[..., nn.Module], head: str | None = None
-    ) -> None:
-        self._model, self._head = model, head
-        attribute = f"model_{next(_numbers)}"
-        self.name = f"{MODULE}:{attribute}"
-        _given[attribute] = self
-
-    def __call__(self, *, num_classes: int) -> nn.Module:
-        """Make a new copy of the model."""
-        if isinstance(self._model, nn.Module):
-            made = copy.deepcopy(self._model)
+    def make(*, num_classes: int) -> nn.Module:
+        if isinstance(model, nn.Module):
+            made = copy.deepcopy(model)
         else:
-            made = call_by_name_or_place(self._model, num_classes=num_classes)
-        if self._head is not None:
-            setattr(made, HEAD, self._head)
+            made = call_by_name_or_place(model, num_classes=num_classes)
+        if head is not None:
+            setattr(made, HEAD, head)
         return made
 
-
-_given: WeakValueDictionary[str, Given] = WeakValueDictionary()
-
-
-def __getattr__(attribute: str) -> Any:
-    try:
-        return _given[attribute]
-    except KeyError:
-        raise AttributeError(f"module {MODULE!r} has no attribute {attribute!r}") from None
+    named = type(model) if isinstance(model, nn.Module) else model
+    return OwnModel(f"own:{getattr(named, '__name__', 'model')}", make)
 
 
 class Pretrained:
@@ -133,14 +110,14 @@ class Pretrained:
         model = default_model(self.data.inputs) if model is None else model
         if isinstance(model, nn.Module):
             model = in_float32_if_needed(copy_of(model), self.data.inputs)
-        # Kept, because the name is valid only while the object lives.
         if isinstance(model, str) and head is not None:
             raise ConfigError(
                 f"head={head!r} names a layer of your own module, and the model is {model!r}. "
                 "Leave the head out, or give the module."
             )
-        self._given = None if isinstance(model, str) else Given(model, head)
-        self.model = str(model) if self._given is None else self._given.name
+        own = None if isinstance(model, str) else own_model(model, head)
+        self.model = str(model) if own is None else own.name
+        self.model_source: ModelSource = own or self.model
         settings: dict[str, Any] = {"model": self.model, "seed": int(seed)}
         self._begins_with: bytes | None = None
         if isinstance(model, nn.Module):
@@ -154,7 +131,8 @@ class Pretrained:
         self.workspace = InMemory(
             self.data,
             resolve_device(device),
-            allowed_modules=(MODULE, *modules_of(self.model), *allow_modules),
+            allowed_modules=(*modules_of(self.model), *allow_modules),
+            own_model=own,
             on_progress=self._report,
         )
 

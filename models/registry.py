@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -46,6 +47,21 @@ _SMALL_IMAGE = 64
 _LARGE = 2**12
 
 
+@dataclass(frozen=True)
+class OwnModel:
+    """A model that only this process has: `make` returns a new copy, for a number of classes.
+
+    `name` stands for it in records and messages; nothing can be imported by it.
+    """
+
+    name: str
+    make: Callable[..., nn.Module]
+
+
+# An import name, or a built-in one, which any process can build; or a live model.
+ModelSource = str | OwnModel
+
+
 def default_model(inputs: InputSpec) -> str:
     """Return the built-in model for a kind of example.
 
@@ -61,7 +77,7 @@ def default_model(inputs: InputSpec) -> str:
 
 
 def build_model(
-    spec: str,
+    source: ModelSource,
     *,
     num_classes: int,
     inputs: InputSpec,
@@ -71,11 +87,12 @@ def build_model(
     """Build a classifier with random weights, on the CPU, in training mode.
 
     The weights depend only on `seed`, in [0, 2**63): PyTorch's CPU generator is seeded, then
-    restored. `spec` is a built-in name, `torchvision:NAME`, or a factory in `allowed_modules` or
-    their submodules.
+    restored. `source` is a built-in name, `torchvision:NAME`, a factory in `allowed_modules` or
+    their submodules, or a live model.
     """
+    spec = source if isinstance(source, str) else source.name
     with seeded_generators(seed, torch.device("cpu")):
-        model = _construct(spec, num_classes, inputs, allowed_modules)
+        model = _construct(source, num_classes, inputs, allowed_modules)
         if is_users_own(spec):
             model = in_float32_if_needed(model, inputs)
         if spec not in _BUILT_IN:
@@ -122,8 +139,10 @@ class _LargeOnMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _construct(
-    spec: str, num_classes: int, inputs: InputSpec, allowed_modules: Collection[str]
+    spec: ModelSource, num_classes: int, inputs: InputSpec, allowed_modules: Collection[str]
 ) -> nn.Module:
+    if isinstance(spec, OwnModel):
+        return _made(spec.name, spec.make, num_classes)
     if spec in _OF_INPUTS:
         return _OF_INPUTS[spec](num_classes=num_classes, inputs=inputs)
     if spec in _OF_IMAGES:
@@ -132,16 +151,19 @@ def _construct(
         name, in_channels = spec.removeprefix(PREFIX), _image(spec, inputs).channels
         return build_torchvision(name, num_classes=num_classes, in_channels=in_channels)
     if module_of(spec):
-        factory = load_factory(spec, allowed_modules=allowed_modules)
-        model = call_factory(spec, factory, num_classes=num_classes)
-        if not isinstance(model, nn.Module):
-            returned = type(model).__name__
-            raise ConfigError(f"{spec!r} returned a {returned}, not a torch.nn.Module. Return one.")
-        return prepared(model)
+        return _made(spec, load_factory(spec, allowed_modules=allowed_modules), num_classes)
     raise UnknownNameError(
         f"there is no model {spec!r}.{did_you_mean(spec, _BUILT_IN)} There are: "
         f"{', '.join(_BUILT_IN)}, {PREFIX}NAME, package.module:factory."
     )
+
+
+def _made(spec: str, factory: Callable[..., Any], num_classes: int) -> nn.Module:
+    model = call_factory(spec, factory, num_classes=num_classes)
+    if not isinstance(model, nn.Module):
+        returned = type(model).__name__
+        raise ConfigError(f"{spec!r} returned a {returned}, not a torch.nn.Module. Return one.")
+    return prepared(model)
 
 
 def _image(spec: str, inputs: InputSpec) -> ImageSpec:

@@ -40,7 +40,7 @@ from lipt.data.inputs.specs import spec_of
 from lipt.data.parallel import prefetched
 from lipt.data.shard import EncodedImages, Shard
 from lipt.models.head import freeze, frozen_names
-from lipt.models.registry import build_model, lay_out, memory_format
+from lipt.models.registry import OwnModel, build_model, lay_out, memory_format
 
 Examples = Stored | EncodedImages
 
@@ -69,14 +69,16 @@ def train_learner(
     *,
     device: torch.device,
     allowed_modules: Collection[str] = (),
+    own_model: OwnModel | None = None,
     on_step: Callable[[int, float], None],
     should_stop: Callable[[], bool],
     ids: Tensor | None = None,
 ) -> TrainedLearner:
     """Train a copy of theta* on a shard for K steps and prune it.
 
-    `on_step` gets each step's number, from 1, and its mean loss; `should_stop` is called before
-    each minibatch. `ids` are the examples' in messages; None for their positions in the shard.
+    `own_model` is a live one, in place of the task's by name. `on_step` gets each step's number,
+    from 1, and its mean loss; `should_stop` is called before each minibatch. `ids` are the
+    examples' in messages; None for their positions in the shard.
 
     Raises:
         DataError: an image of the shard, as `open_shard` checked it, cannot be decoded.
@@ -86,7 +88,7 @@ def train_learner(
         LearnerStoppedError: `should_stop` returned true.
     """
     model = build_model(
-        task.model,
+        own_model or task.model,
         num_classes=task.num_classes,
         inputs=spec_of(task.inputs),
         seed=task.seed,

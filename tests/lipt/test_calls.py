@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 import io
 import json
 import subprocess
@@ -27,13 +26,11 @@ from lipt.arrow import Scorer, select_from
 from lipt.cli.commands.local import select_app
 from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import BudgetError, ConfigError, DataError, SignalsError, UnknownNameError
-from lipt.common.imports import load_factory
 from lipt.data.dataset import Dataset
 from lipt.data.inputs.specs import ImageSpec
 from lipt.data.loading import open_dataset
 from lipt.data.targets.kinds import TargetKind
-from lipt.models.own import copy_of
-from lipt.pretraining import MODULE, Given
+from lipt.pretraining import own_model
 from lipt.trainer import progress as module
 from lipt.trainer.progress import as_html, progress_display
 from lipt.trainer.views import ProgressView
@@ -221,17 +218,14 @@ def test_invalid_data_is_refused(data: object, error: type[Exception], words: st
         lipt.open_dataset(data)
 
 
-def test_a_model_is_found_by_its_name_as_long_as_it_is_kept() -> None:
+def test_a_live_model_is_copied_and_named_by_its_class() -> None:
     module = nn.Linear(2, 3)
-    given = Given(copy_of(module))
-    made = load_factory(given.name, allowed_modules=[MODULE])(num_classes=3)
+    own = own_model(module)
+    made = own.make(num_classes=3)
+    assert isinstance(made, nn.Linear)
     assert torch.equal(made.weight, module.weight)
     assert made.weight is not module.weight
-    name = given.name
-    del given
-    gc.collect()
-    with pytest.raises(ConfigError, match="has no function"):
-        load_factory(name, allowed_modules=[MODULE])
+    assert (own.name, own_model(TwoHeads).name) == ("own:Linear", "own:TwoHeads")
 
 
 class TwoHeads(nn.Module):

@@ -15,6 +15,7 @@ from lipt.common.process.devices import resolve_device
 from lipt.common.states import RunState
 from lipt.core.catalogue import StrategyView
 from lipt.data.dataset import Dataset
+from lipt.models.registry import ModelSource, OwnModel
 from lipt.trainer.client.client import Client
 from lipt.trainer.comparison.trial import (
     BASELINES,
@@ -57,6 +58,7 @@ def compare(
     train: Dataset,
     test: Dataset,
     *,
+    model: ModelSource | None = None,
     pretrain: Callable[[int], Any],
     choose: Callable[..., Subset],
     out: Path,
@@ -67,8 +69,9 @@ def compare(
 ) -> list[Trial]:
     """Train every strategy's subsets and the baselines, all for equally many optimizer steps.
 
-    `pretrain` returns a seed's run, with `lowered_defaults` and `costs`. `choose` takes this run, a
-    strategy, and the fraction, proxy and soft_labels by name. Trials in `out` are not repeated.
+    `model` is a live one, in place of the plan's by name. `pretrain` returns a seed's run, with
+    `lowered_defaults` and `costs`. `choose` takes this run, a strategy, and the fraction, proxy and
+    soft_labels by name. Trials in `out` are not repeated.
     """
     known = {strategy.name: strategy for strategy in strategies}
     _check(known, plan, train)
@@ -92,7 +95,8 @@ def compare(
         )
     print_line(f"main training: {steps} steps of {recipe.batch_size}; {recipe.augmentation_text}")
     where: dict[str, Any] = {"device": device, "allowed_modules": allowed_modules}
-    training = partial(fit, plan.model, train, test=test, on_step=on_step, **where)
+    trained_model = model.make if isinstance(model, OwnModel) else plan.model
+    training = partial(fit, trained_model, train, test=test, on_step=on_step, **where)
     shared = {"num_examples": len(train), "chance": test.target.chance(test.targets_N)}
     for seed in plan.seeds:
         run = None
