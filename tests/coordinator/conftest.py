@@ -7,6 +7,10 @@ import pytest
 
 from lipt.coordinator.state.database import Database
 from tests.clock import Clock
+from tests.coordinator.dispatch.conftest import bench
+from tests.coordinator.state.conftest import state
+
+__all__ = ["bench", "clock", "database", "state"]
 
 
 @pytest.fixture
