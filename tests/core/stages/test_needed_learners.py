@@ -10,7 +10,7 @@ from torch import Tensor
 from lipt.common.config.run_config import InitializationConfig, LearnersConfig, RunConfig
 from lipt.common.requests import FeatureKind
 from lipt.core.proxies.proxy import training_can_pay
-from lipt.core.stages import needed_learners, proxy_features
+from lipt.core.stages import feature_kinds, needed_learners, proxy_features
 from lipt.core.stages.needed_learners import training_passes
 from lipt.pretraining import Pretrained
 
@@ -118,7 +118,7 @@ def test_the_choice_takes_the_filters_and_the_sample_of_the_evidence(
     for module in (needed_learners, proxy_features):
         monkeypatch.setattr(module, "MAX_SAMPLE", 50)
     drawn, sizes = list[int](), list[int]()
-    draw, fit = proxy_features.draw_filters, proxy_features.leave_one_out
+    draw, fit = feature_kinds.draw_filters, proxy_features.leave_one_out
 
     def draw_filters(images_NCHW: Tensor, **options: Any) -> Any:
         drawn.append(len(images_NCHW))
@@ -128,7 +128,7 @@ def test_the_choice_takes_the_filters_and_the_sample_of_the_evidence(
         sizes.append(len(features_ND))
         return fit(features_ND, *arguments, **options)
 
-    monkeypatch.setattr(proxy_features, "draw_filters", draw_filters)
+    monkeypatch.setattr(feature_kinds, "draw_filters", draw_filters)
     monkeypatch.setattr(proxy_features, "leave_one_out", leave_one_out)
     trained, manifest = selected((images, torch.arange(240) % 2), fraction=0.5, soft_labels=True)
     assert trained
