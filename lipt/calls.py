@@ -73,9 +73,23 @@ def select(
 
     The same seed gives the same subset as `lipt.Client(...).subset` on a cluster.
 
-    Arguments of `pretrain`, those below, and:
+    Arguments of `pretrain`, and:
         fraction: share of the data, in (0, 1]; 0.1 where neither this nor `budget` is given.
+        budget: number of examples.
         strategy: one of `lipt strategies`.
+        balanced: equal shares per class; None for the strategy's default.
+        options: the strategy's options, by name.
+        preset: defaults for `options` and `balanced`, such as "paper".
+        proxy: proxy model: "soup" (theta_p), "auto", or "ridge:" with patches, columns, learners,
+            soup, initial (theta*), user, backbone, joined by "+"; None for the strategy's default.
+        features: replace the model's: a tensor or array (N x d), a safetensors file, its content,
+            or {"features": N x d}, for pairs with "paired_features" as well.
+        labels: "none" selects by features alone.
+        soft_labels: return `Subset.soft_labels` as well, as training targets: probabilities by a
+            ridge head fitted without the example.
+        pred_probs: out-of-sample class probabilities of your own model, N x C, columns in the order
+            of the class names: an array, tensor or frame. They replace a head's: for `auto`, scores
+            of errors, and soft labels.
 
     Raises:
         ProbabilitiesError: `pred_probs` do not fit the data, or are no probabilities.

@@ -26,31 +26,17 @@ Features = Source | Mapping[str, Any] | Any
 
 
 class SelectionArguments(TypedDict, total=False):
-    """Arguments of all calls that select, besides the strategy and the fraction; None for none."""
+    """Arguments of all calls that select, as `lipt.select` describes them; None for the default."""
 
     budget: int | None
-    """Number of examples, in place of a fraction."""
     balanced: bool | None
-    """Equal shares per class; None for the strategy's default."""
     options: Mapping[str, object] | None
-    """The strategy's options, by name."""
     preset: str | None
-    """Defaults for `options` and `balanced`, such as "paper"."""
     proxy: str | None
-    """Proxy model: "soup" (theta_p), "auto", or "ridge:" with patches, columns, learners, soup,
-    initial (theta*), user, backbone, joined by "+"; None for the strategy's default."""
     features: Features | None
-    """Replace the model's: a tensor or array (N x d), a safetensors file, its content, or
-    {"features": N x d}, for pairs with "paired_features" as well."""
     labels: Literal["given", "none"]
-    """"none" selects by features alone."""
     soft_labels: bool
-    """Return `Subset.soft_labels` as well, as training targets: probabilities by a ridge head
-    fitted without the example."""
     pred_probs: Any
-    """Out-of-sample class probabilities of your own model, N x C, columns in the order of the class
-    names: an array, tensor or frame. They replace a head's: for `auto`, scores of errors, and soft
-    labels. A coordinator takes none."""
 
 
 def request_of(
