@@ -22,7 +22,7 @@ from torch import Tensor
 
 from lipt.common.errors import DataError
 from lipt.common.text import listed
-from lipt.data.inputs.model_input import Stored, rows_of
+from lipt.data.inputs.model_input import Stored, images_in
 from lipt.data.inputs.specs import (
     Column,
     ColumnFormat,
@@ -39,7 +39,7 @@ from lipt.data.inputs.standardization import (
     mean_and_deviation,
     sample_size,
 )
-from lipt.data.sources.rows import ArrayRows, ColumnRows, ImageRows, Rows
+from lipt.data.sources.rows import Rows
 from lipt.data.sources.storage import Stamp
 from lipt.data.targets.values import SingleLabel, Target
 
@@ -59,7 +59,7 @@ class Dataset:
         rows: all examples of the source, by id.
         fingerprint: see `lipt.data.sources.rows`.
         stamp: of the source's files; None without files.
-        again: opens the source's rows again; None where it has no other than `rows`.
+        again: opens the source's rows, where `rows` are scaled ones in memory; else None.
         note: clause on scaled images, missing numbers or unused columns; empty without any.
         quarantined: ids of images that cannot be used, ascending.
         excludes: whether these are left out.
@@ -106,15 +106,12 @@ class Dataset:
     @property
     def in_memory(self) -> bool:
         """Whether reading a stored example only indexes a tensor."""
-        rows = self.rows
-        if isinstance(rows, ArrayRows) and isinstance(self.inputs, ImageSpec):
-            return rows.images_NCHW.shape[1:] == self.inputs.shape
-        return isinstance(rows, ColumnRows)
+        return self.rows.stores(self.inputs)
 
     @property
     def reading(self) -> list[str]:
         """How each column was read, a line each; of images one."""
-        if isinstance(self.rows, ColumnRows) and self.rows.reading:
+        if self.rows.reading:
             lines, more = self.rows.reading[:_MOST_LINES], len(self.rows.reading) - _MOST_LINES
             return [*map(str, lines), *([f"and {more} more columns"] if more > 0 else [])]
         if isinstance(self.inputs, ImageSpec):
@@ -149,15 +146,13 @@ class Dataset:
     @cached_property
     def source_rows(self) -> Rows:
         """The source's rows: not scaled, and files if images are encoded."""
-        if self.again is None or not isinstance(self.rows, ArrayRows):
-            return self.rows
-        return self.again()
+        return self.rows if self.again is None else self.again()
 
     def has_changed(self) -> bool:
         """Whether the source has changed, by its stamp, or sampled rows of a user's images."""
         if self.stamp is not None:
             return not self.stamp.holds()
-        if isinstance(self.rows, ArrayRows | ColumnRows):
+        if self.rows.held:
             return False
         try:
             return self.rows.fingerprint() != self.fingerprint
@@ -183,32 +178,23 @@ class Dataset:
         `ids` are B row numbers, int64, in any order, with repeats; positions if images are left
         out. Raises IndexError outside 0..N-1, and DataError for an unreadable image.
         """
-        if not isinstance(self.rows, ColumnRows):
-            return self.images(ids)
-        return rows_of(dict(self.rows.tensors), self._rows_of(ids))
+        return self.rows.examples(self._rows_of(ids), self.inputs, self.num_threads)
 
     def images(self, ids: Tensor) -> Tensor:
         """Images at the model's size, uint8 B x C x H x W; as `examples`."""
-        rows, inputs = self.rows, self.inputs
-        if not isinstance(rows, ImageRows) or not isinstance(inputs, ImageSpec):
-            raise DataError(f"{self.source} holds no images, but {inputs}. Open an image set.")
-        numbers_B = self._rows_of(ids)
-        if isinstance(rows, ArrayRows) and self.in_memory:
-            return torch.from_numpy(rows.images_NCHW)[numbers_B]
-        size = inputs.height, inputs.width
-        return rows.batch(numbers_B.tolist(), inputs.channels, size, self.num_threads)
+        if not isinstance(self.inputs, ImageSpec):
+            raise DataError(f"{self.source} holds no images, but {self.inputs}. Open an image set.")
+        return images_in(self.examples(ids))
 
     def raw_bytes(self, row: int) -> bytes:
         """An image file, or the bytes of an example's pixels or values."""
         ids = torch.tensor([row])
-        if self.encoded or isinstance(self.rows, ColumnRows):
+        if self.encoded or not isinstance(self.inputs, ImageSpec):
             return self.rows.raw(int(self._rows_of(ids)))
         return self.images(ids).numpy().tobytes()
 
     def raw_values(self, ids: Tensor) -> NDArray[np.uint8]:
         """The bytes of the values of some examples that are not images; B x bytes."""
-        if not isinstance(self.rows, ColumnRows):
-            raise DataError(f"{self.source} holds images, not columns. Use raw_bytes.")
         return self.rows.raw_rows(self._rows_of(ids))
 
     def _rows_of(self, ids: Tensor) -> Tensor:

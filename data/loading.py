@@ -9,12 +9,11 @@ Shapes: N examples, B of a block, V values of one, C channels, H x W pixels.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,54 +21,33 @@ import torch
 from torch import Tensor
 
 from lipt.common.determinism import restored_generators
-from lipt.common.errors import ConfigError, DataError, UnknownNameError
-from lipt.common.imports import call_factory, load_factory, module_of, modules_of
-from lipt.common.text import did_you_mean, format_bytes, listed
+from lipt.common.errors import ConfigError, DataError
+from lipt.common.imports import modules_of
+from lipt.common.text import encodable, format_bytes, listed
 from lipt.data.dataset import Dataset
-from lipt.data.image_check import (
-    DEFAULT_SIZE,
-    MOST_NAMED,
-    UnusableImage,
-    empty_folders,
-    first_header,
-    look_at,
-    visit_images,
-)
 from lipt.data.images.formats import Header
 from lipt.data.inputs.specs import Column, ColumnsSpec, ImageSpec
-from lipt.data.parallel import Progress, threads_for
-from lipt.data.sources.files import (
-    BUNDLED,
-    bundled_rows,
-    cifar_rows,
-    distilled_rows,
-    features_rows,
-)
-from lipt.data.sources.folders import imagefolder_rows
-from lipt.data.sources.frames import query_of, rows_in_memory
+from lipt.data.parallel import Progress, map_rows, threads_for
+from lipt.data.registry import name_with_target, open_rows
+from lipt.data.sources.frames import rows_in_memory
 from lipt.data.sources.map_style import without_transforms
-from lipt.data.sources.pairs import pairs_rows
 from lipt.data.sources.rows import (
     ArrayRows,
     ColumnRows,
     EncodedRows,
     ImageRows,
     Rows,
+    SourceRows,
     require_labels,
 )
-from lipt.data.sources.storage import (
-    at_home,
-    cached_tensors,
-    is_url,
-    require_name,
-    split_query,
-)
-from lipt.data.sources.table_files import CsvOptions, open_table, parquet_rows
-from lipt.data.sources.tables import table_rows
-from lipt.data.sources.webdataset import webdataset_rows
+from lipt.data.sources.storage import cached_tensors
 
 logger = logging.getLogger(__name__)
 
+# Images of different sizes are scaled to ImageNet's usual size.
+DEFAULT_SIZE = 224
+# Broken images named in a message.
+_MOST_NAMED = 20
 # Decoded pixels stay in memory up to this size.
 MEMORY_BUDGET_BYTES = 2 * 2**30
 
@@ -82,107 +60,6 @@ _MAX_SIZE = 4096
 _BLOCK_VALUES = 2**24
 # Version of the cached image check; raise it whenever the check or its result changes.
 _FORMAT = 5
-
-_Rows = ImageRows | ColumnRows
-
-
-def _parquet_rows(source: str, path: str) -> _Rows:
-    table = "?" in path and (is_url(path) or not Path(path).exists())
-    return table_rows(source, path) if table else parquet_rows(source, path)
-
-
-_WITH_PATH: Mapping[str, Callable[[str, str], _Rows]] = MappingProxyType(
-    {
-        **dict.fromkeys(("cifar10", "cifar10-test", "cifar100", "cifar100-test"), cifar_rows),
-        "imagefolder": imagefolder_rows,
-        **dict.fromkeys(("csv", "jsonl"), table_rows),
-        "features": features_rows,
-        "distilled": distilled_rows,
-        "parquet": _parquet_rows,
-    }
-)
-# How files are named that were given as a path.
-_BY_SUFFIX: Mapping[str, str] = MappingProxyType(
-    {
-        **dict.fromkeys((".csv", ".csv.gz"), "csv:{}?label=COLUMN"),
-        ".tsv": "csv:{}?label=COLUMN",
-        **dict.fromkeys((".jsonl", ".ndjson"), "jsonl:{}?label=COLUMN"),
-        ".parquet": "parquet:{}?label=COLUMN",
-        ".safetensors": "features:{}",
-        ".tar": "webdataset:{}",
-    }
-)
-
-
-def known_sources() -> tuple[str, ...]:
-    with_path = (f"{name}:PATH" for name in (*_WITH_PATH, "webdataset"))
-    pairs = "pairs:PATH?image_tower=package.module:factory&text_tower=package.module:factory"
-    return (*BUNDLED, *with_path, pairs, "package.module:factory")
-
-
-def open_rows(
-    source: str, allowed_modules: Collection[str], progress: Progress | None
-) -> Dataset | _Rows:
-    """A source's rows, unchecked, or a factory's own `Dataset`."""
-    require_name(source)
-    name, colon, path = source.partition(":")
-    if name in BUNDLED:
-        if colon:
-            raise ConfigError(f"the data set {name} takes no path, not {path!r}. Write {name}.")
-        return bundled_rows(source)
-    if name in _WITH_PATH or name in {"webdataset", "pairs"}:
-        if not path:
-            raise ConfigError(
-                f"{source!r} does not say where the data is. Write {name}:PATH, for example "
-                f"{name}:/data."
-            )
-        path = path if is_url(path) else at_home(path)
-        if name == "webdataset":
-            return webdataset_rows(source, path, progress)
-        if name == "pairs":
-            return pairs_rows(source, path, allowed_modules, progress)
-        return _WITH_PATH[name](source, path)
-    if module_of(source):
-        data = call_factory(source, load_factory(source, allowed_modules=allowed_modules))
-        return data if isinstance(data, Dataset) else rows_in_memory(source, data, progress)
-    raise UnknownNameError(
-        f"there is no data set {source!r}.{_meant(source)} There are: {', '.join(known_sources())}."
-    )
-
-
-def name_with_target(source: str, target: str) -> str:
-    """The name of a table file, `train.csv` or `csv:train.csv`, with its target's column."""
-    require_name(source)
-    kind, colon, path = source.partition(":")
-    suffix = next((known for known in _BY_SUFFIX if source.lower().endswith(known)), "")
-    template = f"{kind}:{{}}?label=COLUMN"
-    if kind not in ("csv", "jsonl", "parquet") or not colon:
-        path, template = source, _BY_SUFFIX.get(suffix, "")
-    given = {part.partition("=")[0] for part in path.partition("?")[2].split("&") if part}
-    kind = template.partition(":")[0]
-    known = CsvOptions.NAMES if kind == "csv" else ()
-    if "COLUMN" not in template or given - set(known):
-        raise ConfigError(
-            f"target={target!r} was given together with the name {source!r}, which is no table's "
-            "file alone. Give a file, such as train.csv, or write the target into the name: "
-            "csv:PATH?label=COLUMN."
-        )
-    path, asked = split_query(source, at_home(path), known)
-    query = query_of(open_table(path, kind, asked), target)
-    written = "".join(f"{name}={value}&" for name, value in asked.values.items())
-    return f"{kind}:{path}?{written}{query}"
-
-
-def _meant(source: str) -> str:
-    """A question with the name that opens a path, or with names that are alike; or ""."""
-    for suffix, name in _BY_SUFFIX.items():
-        if source.lower().endswith(suffix):
-            return f" Did you mean {name.format(source)}?"
-    if "/" not in source.partition(":")[0] and ":" in source:
-        return did_you_mean(source.partition(":")[0], (*_WITH_PATH, "webdataset", "pairs"))
-    if source and os.path.isdir(at_home(source)):  # noqa: PTH112 - as `at_home`
-        return f" Did you mean imagefolder:{source}?"
-    return did_you_mean(source, BUNDLED)
 
 
 @restored_generators()
@@ -288,7 +165,7 @@ def _source_rows(source: str, allowed_modules: tuple[str, ...], progress: Progre
 
 
 def load(
-    rows: _Rows,
+    rows: SourceRows,
     *,
     image_size: int | None = None,
     progress: Progress | None = None,
@@ -299,9 +176,9 @@ def load(
 ) -> Dataset:
     """Check every row and build a data set; images get one channel if all are grayscale."""
     if isinstance(rows, ColumnRows):
-        return _load_columns(rows, image_size, again)
+        return _load_columns(rows, image_size)
     _require_size(image_size)
-    first = first_header(rows, quarantined)
+    first = _first_header(rows, quarantined)
     own_size = image_size is None and max(first.height, first.width) <= _MAX_OWN_SIZE
     chosen = image_size or default_side()
     size = (first.height, first.width) if own_size else (chosen, chosen)
@@ -320,8 +197,8 @@ def load(
                 pixels_NCHW[row] = pixels_CHW
             return header
 
-        look = partial(look_at, rows, visit, num_threads, progress, max_corrupt, quarantined)
-        if fits or rows.stamp is None or empty_folders(rows):
+        look = partial(_look_at, rows, visit, num_threads, progress, max_corrupt, quarantined)
+        if fits or rows.stamp is None or _empty_folders(rows):
             return pixels_NCHW, look()
         files = rows.stamp.paths, rows.stamp.digest
         depends_on = _FORMAT, rows.source, len(rows), *files, max_corrupt, quarantined
@@ -336,7 +213,7 @@ def load(
     if ids:
         logger.warning(
             "%d of %d images of %s cannot be used and are left out: %s",
-            *(len(ids), len(rows), rows.source, listed(ids, MOST_NAMED)),
+            *(len(ids), len(rows), rows.source, listed(ids, _MOST_NAMED)),
         )
     require_labels(rows.labels_N, len(rows.class_names), rows.source)
     inputs = ImageSpec(1 if bool(look["gray"]) else 3, *size)
@@ -355,7 +232,7 @@ def load(
         inputs,
         num_threads if loaded is rows else 1,
         stamp=rows.stamp,
-        again=again,
+        again=None if loaded is rows else again,
         note="; ".join(filter(None, (rows.note, scaling))),
         quarantined=tuple(ids),
     )
@@ -389,6 +266,18 @@ def _scaling_note(sizes: Tensor, inputs: ImageSpec, num_examples: int, *, in_mem
     times = inputs.height * inputs.width / _MAX_OWN_SIZE**2
     slower = f"; a training step takes about {times:.0f} times that of --image-size {_MAX_OWN_SIZE}"
     return note + slower if times > 1 else note
+
+
+@dataclass(frozen=True)
+class UnusableImage:
+    """An image that cannot be decoded."""
+
+    id: int
+    place: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"image {self.id} ({self.place}): {self.problem}"
 
 
 @dataclass(frozen=True)
@@ -426,13 +315,11 @@ def decode_all(
         return rows.read(row, 3, (DEFAULT_SIZE, DEFAULT_SIZE))[0]
 
     num_threads = threads_for(DEFAULT_SIZE**2)
-    _, broken = visit_images(rows, decode, range(len(rows)), num_threads, progress)
+    _, broken = _visit_images(rows, decode, range(len(rows)), num_threads, progress)
     return Decoded(source, len(rows), tuple(broken), rows.empty_folders, rows.note)
 
 
-def _load_columns(
-    rows: ColumnRows, image_size: int | None, again: Callable[[], Rows] | None
-) -> Dataset:
+def _load_columns(rows: ColumnRows, image_size: int | None) -> Dataset:
     if image_size is not None:
         raise ConfigError(
             f"{rows.source} holds no images, so there is none to scale to {image_size} pixels. "
@@ -444,7 +331,7 @@ def _load_columns(
         _require_values(rows.tensors[column.name], column, rows.source)
     require_labels(rows.labels_N, len(rows.class_names), rows.source)
     spec = ColumnsSpec(rows.columns)
-    return Dataset(rows, rows.fingerprint(), spec, stamp=rows.stamp, again=again, note=rows.note)
+    return Dataset(rows, rows.fingerprint(), spec, stamp=rows.stamp, note=rows.note)
 
 
 def _require_values(values_N: Tensor, column: Column, source: str) -> None:
@@ -465,3 +352,86 @@ def _require_values(values_N: Tensor, column: Column, source: str) -> None:
                 f"{source}: row {start * size + row} has a value {what} in {named}: {value} at "
                 f"position {place}. Correct it."
             )
+
+
+def _first_header(rows: ImageRows, quarantined: Collection[int]) -> Header:
+    for row in range(len(rows)):
+        # Broken ones are named later, all together.
+        with suppress(DataError):
+            if row not in quarantined:
+                return rows.check(row)
+    return Header(DEFAULT_SIZE, DEFAULT_SIZE, grayscale=False)
+
+
+def _visit_images(
+    rows: ImageRows,
+    visit: Callable[[int], Header],
+    ids: Sequence[int],
+    num_threads: int,
+    progress: Progress | None,
+) -> tuple[set[Header], list[UnusableImage]]:
+    """Visit images: their different formats, and those that are broken."""
+
+    def attempt(row: int) -> Header | UnusableImage:
+        try:
+            return visit(row)
+        except DataError as error:
+            if isinstance(rows, EncodedRows):
+                return UnusableImage(row, encodable(rows.where(row)), str(error.__cause__ or error))
+            raise  # by the user's own function
+
+    headers, broken = set[Header](), list[UnusableImage]()
+    for found in map_rows(attempt, ids, num_threads=num_threads, progress=progress):
+        if isinstance(found, UnusableImage):
+            broken.append(found)
+        else:
+            headers.add(found)
+    return headers, broken
+
+
+def _look_at(
+    rows: ImageRows,
+    visit: Callable[[int], Header],
+    num_threads: int,
+    progress: Progress | None,
+    max_corrupt: int,
+    quarantined: Collection[int],
+) -> dict[str, Tensor]:
+    """Check all images: smallest and largest `sizes`, whether all are `gray`, the `quarantined`.
+
+    Raises a DataError with all broken images and empty classes in a list.
+    """
+    ids = sorted(set(range(len(rows))) - set(quarantined))
+    headers, broken = _visit_images(rows, visit, ids, num_threads, progress)
+    empty = _empty_folders(rows)
+    if empty or len(broken) > max_corrupt:
+        allowed = f", and at most {max_corrupt} may be left out" if max_corrupt else ""
+        source, problems = rows.source, list[str]()
+        if broken:
+            problems.append(f"{len(broken)} of {len(rows)} images of {source} cannot be used")
+        if empty:
+            problems.append(
+                f"{len(empty)} of {len(rows.class_names)} classes of {source} are empty"
+            )
+        lines = [*(f"no image in {folder}" for folder in empty), *map(str, broken)]
+        more = len(lines) - _MOST_NAMED
+        if more > 0:
+            lines[_MOST_NAMED:] = [f"and {more} more: lipt check --data lists all"]
+        raise DataError(
+            f"{' and '.join(problems)}{allowed}. Replace them, or remove them and open the data "
+            "again:\n" + "\n".join(lines)
+        )
+    if not headers:
+        raise DataError(f"{rows.source} holds no images. Open data with at least one per class.")
+    sizes_X2 = torch.tensor([[header.height, header.width] for header in headers])
+    return {
+        "sizes": torch.stack([sizes_X2.amin(dim=0), sizes_X2.amax(dim=0)]),
+        "gray": torch.tensor([all(header.grayscale for header in headers)]),
+        "quarantined": torch.tensor(
+            sorted({*quarantined, *(image.id for image in broken)}), dtype=torch.int64
+        ),
+    }
+
+
+def _empty_folders(rows: ImageRows) -> tuple[str, ...]:
+    return rows.empty_folders if isinstance(rows, EncodedRows) else ()

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from torch import Tensor, nn
 
@@ -22,7 +24,6 @@ from lipt.common.computation import computation
 from lipt.common.config.run_config import RunConfig
 from lipt.common.determinism import derive_seed
 from lipt.common.errors import ConfigError, DataError, SignalsError
-from lipt.common.imports import import_extra
 from lipt.common.requests import Budget
 from lipt.common.subsets import subset_digest
 from lipt.core.passes import Batches
@@ -39,10 +40,6 @@ from lipt.data.targets.kinds import TargetKind
 from lipt.models.registry import load_model
 from lipt.trainer.subsets.subset import Subset
 
-pa, pc = (
-    import_extra(module, package="pyarrow", extra="parquet", needed_for="lipt.arrow")
-    for module in ("pyarrow", "pyarrow.compute")
-)
 _CPU = torch.device("cpu")
 
 
@@ -266,7 +263,7 @@ def _matrix_of(batch: Any, name: str) -> Tensor:
         raise DataError(f"the column {name!r} is {column.type}. Make it lists of numbers.")
     flat, num_rows = column.flatten(), len(column)
     width = len(flat) // max(1, num_rows)
-    lengths = pc.list_value_length(column).to_numpy(zero_copy_only=False)
+    lengths = pc.call_function("list_value_length", [column]).to_numpy(zero_copy_only=False)
     if flat.null_count or bool((lengths != width).any()):
         raise DataError(f"the lists of {name!r} differ in length, or hold nulls. Make them whole.")
     return torch.from_numpy(flat.to_numpy(zero_copy_only=False).copy()).view(num_rows, width)

@@ -46,11 +46,10 @@ TRIALS = {
         ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.grpc"),
         ("tests/common/observability/test_tracing.py",),
     ),
-    "parquet": Trial(("pyarrow",), ("tests/data/sources/test_tables.py",)),
     "ray": Trial(("ray",), ("tests/end_to_end/test_ray.py",)),
     "remote": Trial(("s3fs",), ("tests/data/sources/test_storage.py",)),
     "report": Trial(("jinja2", "scipy"), ("tests/trainer/report/test_diagnosis_page.py",)),
-    "text": Trial(("tokenizers",), ("tests/data/sources/test_rows.py",)),
+    "text": Trial(("tokenizers",), ("tests/data/sources/tables/test_texts.py",)),
 }
 
 

@@ -253,7 +253,7 @@ class LightContext(Context):
         known = self.known
         labels_N = torch.from_numpy(known.labels_N)
         rows = _LabelRows(known.source, known.class_names, labels_N)
-        return _WithoutExamples(
+        return Dataset(
             rows, known.fingerprint, known.inputs, quarantined=known.quarantined, excludes=True
         )
 
@@ -280,16 +280,11 @@ class LightContext(Context):
             _needs_heavy_queue()
 
 
-class _WithoutExamples(Dataset):
-    def examples(self, ids: Tensor) -> NoReturn:  # noqa: ARG002 - there are none
-        _needs_heavy_queue()
-
-    def images(self, ids: Tensor) -> NoReturn:  # noqa: ARG002 - there are none
-        _needs_heavy_queue()
-
-
 class _LabelRows(Rows):
     def raw(self, row: int) -> NoReturn:  # noqa: ARG002 - there is none
+        _needs_heavy_queue()
+
+    def examples(self, rows_B: Tensor, inputs: InputSpec, num_threads: int) -> NoReturn:  # noqa: ARG002
         _needs_heavy_queue()
 
 

@@ -1,1 +1,1 @@
-"""Sources: readers of examples, one format a module, opened by the registry."""
+"""Sources: readers of examples, one format a module; `lipt.data.registry` opens them."""

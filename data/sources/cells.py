@@ -1,4 +1,4 @@
-"""Cells: a table's values, and how a column of them is read: numbers, dates, categories or texts.
+"""Cells: a column's texts as numbers, dates or categories, and what is reported on each column.
 
 A column is numeric if all of its cells are missing or written in one way:
 
@@ -10,29 +10,16 @@ A column is numeric if all of its cells are missing or written in one way:
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal
+from datetime import UTC, datetime, time, timedelta
 from enum import StrEnum
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from lipt.common.errors import DataError
-
-# None for a null, NaN or absent value.
-Cell = str | int | float | None
-
-# Types of pandas, which need not be installed.
-_NO_VALUES = frozenset({"NAType", "NaTType"})
-_INTERVALS = frozenset({"Interval", "Period"})
-# Matched in any case, ignoring spaces around them.
-_MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
+# Of missing cells, in any case and without the spaces around them.
+MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?( ?(Z|[+-]\d\d:?\d\d))?)?")
@@ -47,15 +34,6 @@ _FEWEST_IDS = 20
 _MOST_CLASSES_NAMED = 5
 
 
-def is_missing(cell: Cell) -> bool:
-    """Whether a cell is empty, or one of NA, N/A, NaN, null, None and ?."""
-    if cell is None:
-        return True
-    if isinstance(cell, str):
-        return cell.strip().lower() in _MISSING
-    return isinstance(cell, float) and math.isnan(cell)
-
-
 def number_in(text: str) -> float | None:
     try:
         return float(text)
@@ -63,61 +41,14 @@ def number_in(text: str) -> float | None:
         return None
 
 
-def cell_of(value: Any, where: str, name: str) -> Cell:
-    """A value of a file or of a program; dates become text, as they are in a CSV file."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float) and math.isnan(value):
-        return None
-    if isinstance(value, str):
-        require_text(value, f"{where}: the column {name}")
-        return value
-    if value is None or isinstance(value, int | float):
-        return value
-    if type(value).__name__ in _NO_VALUES:
-        return None
-    if isinstance(value, Decimal):
-        return float(value)
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, date | time) or type(value).__name__ in _INTERVALS:
-        return str(value).removesuffix(" 00:00:00")
-    raise DataError(
-        f"{where}: the column {name} holds a {type(value).__name__}. Give a text or a number, or "
-        f"leave the column out, as drop={name} does for a file."
-    )
-
-
-def require_text(text: str, what: str) -> None:
-    """Refuse half characters (lone surrogates), which JSON can hold and no file can."""
-    try:
-        text.isascii() or text.encode()
-    except UnicodeEncodeError as error:
-        raise DataError(
-            f"{what} holds {text!r:.60}, with half of a character at {error.start}. Write the file "
-            "as UTF-8, without single surrogates such as \\ud800."
-        ) from None
-
-
 class Notation(StrEnum):
-    """How the cells of a numeric column are written; whole numbers fit to points and commas."""
+    """How the cells of a numeric column are written."""
 
     WHOLE = "whole numbers"
     POINT = "numbers"
     COMMA = "numbers with a decimal comma"
     DATE = "dates, in seconds since 1970"
     TIME = "times of day, in seconds"
-
-
-def common_notation(notations: set[Notation]) -> Notation | None:
-    """The notation of a column from those of its chunks; None if they are written differently."""
-    numbers = {Notation.POINT, Notation.COMMA}
-    special = notations - {Notation.WHOLE}
-    if len(special) > 1 or (special - numbers and len(notations) > 1):
-        return None
-    return next(iter(special), Notation.WHOLE)
 
 
 @dataclass(frozen=True)
@@ -131,69 +62,59 @@ class Decimals:
     groups: bool = True
 
 
-def read_cells(
-    cells: Sequence[Cell], decimals: Decimals
-) -> tuple[NDArray[np.float64], Notation | None] | None:
-    """Cells as numbers, NaN where missing, and their notation, if any is known.
-
-    None if they are no numbers.
-    """
-    plain = decimals.mark != ","
-    with suppress(TypeError, ValueError, OverflowError):
-        if plain:
-            return np.array([float(cell) for cell in cells]), _with_points(cells)  # type: ignore[arg-type]
-    known = [cell for cell in cells if not is_missing(cell)]
-    texts = [cell.strip() for cell in known if isinstance(cell, str)]
-    with suppress(ValueError, OverflowError):
-        if plain or not texts:
-            return _numbers(cells, float), _with_points(texts) if known else None
-    for notation, pattern, number in _NOTATIONS:
-        if len(texts) == len(known) and all(map(pattern.fullmatch, texts)):
-            if notation is Notation.COMMA and not _reads_commas(texts, decimals):
-                return None
-            with suppress(ValueError, OverflowError):  # no such day
-                return _numbers(cells, number), notation
+def numbers_in(texts: Collection[str], decimals: Decimals) -> tuple[list[float], Notation] | None:
+    """Texts, none of them missing, as numbers, and their notation; None if they are no numbers."""
+    for notation in _notations(texts, decimals):
+        with suppress(ValueError, OverflowError):
+            return list(map(_NUMBERS[notation], texts)), notation
     return None
 
 
-def _numbers(cells: Sequence[Cell], number: Callable[[Any], float]) -> NDArray[np.float64]:
-    return np.array([math.nan if is_missing(cell) else number(cell) for cell in cells])
+def first_unread(texts: Sequence[str], decimals: Decimals) -> int:
+    """The place of the first text that the notation of those before it does not read."""
+    places = range(len(texts))
+    return bisect(places, 0, key=lambda place: numbers_in(texts[: place + 1], decimals) is None)
 
 
-def _with_points(cells: Sequence[Cell]) -> Notation:
-    points = any(isinstance(cell, str) and "." in cell for cell in cells)
-    return Notation.POINT if points else Notation.WHOLE
+def _notations(texts: Collection[str], decimals: Decimals) -> list[Notation]:
+    points = decimals.mark != ","
+    commas = not points or (not decimals.mark and not _may_group(texts, decimals))
+    possible = {Notation.POINT: points, Notation.COMMA: commas}
+    return [notation for notation in _NUMBERS if possible.get(notation, True)]
 
 
-def _may_group(texts: Iterable[str], decimals: Decimals) -> bool:
+def _may_group(texts: Collection[str], decimals: Decimals) -> bool:
     """Whether all commas may group thousands, as in 1,234."""
     commas = [text for text in texts if "," in text]
     return decimals.groups and bool(commas) and all(map(_MAY_GROUP.fullmatch, commas))
 
 
-def _reads_commas(texts: Iterable[str], decimals: Decimals) -> bool:
-    return decimals.mark == "," or (not decimals.mark and not _may_group(texts, decimals))
-
-
 def _with_comma(text: str) -> float:
-    return float(text.strip().replace(".", "").replace(",", "."))
+    return float(_matched(_WITH_COMMA, text).replace(".", "").replace(",", "."))
 
 
 def _seconds_of_date(text: str) -> float:
-    moment = datetime.fromisoformat(_OFFSET.sub(r"\1", text.strip()))
+    moment = datetime.fromisoformat(_OFFSET.sub(r"\1", _matched(_DATE, text)))
     return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH).total_seconds()
 
 
 def _seconds_of_day(text: str) -> float:
-    found = time.fromisoformat(text.strip())
+    found = time.fromisoformat(_matched(_TIME, text))
     return found.hour * 3600 + found.minute * 60 + found.second + found.microsecond / 1e6
 
 
-_NOTATIONS: tuple[tuple[Notation, re.Pattern[str], Callable[[str], float]], ...] = (
-    (Notation.COMMA, _WITH_COMMA, _with_comma),
-    (Notation.DATE, _DATE, _seconds_of_date),
-    (Notation.TIME, _TIME, _seconds_of_day),
-)
+def _matched(pattern: re.Pattern[str], text: str) -> str:
+    if not pattern.fullmatch(text):
+        raise ValueError(text)
+    return text
+
+
+_NUMBERS: dict[Notation, Callable[[str], float]] = {
+    Notation.POINT: float,
+    Notation.COMMA: _with_comma,
+    Notation.DATE: _seconds_of_date,
+    Notation.TIME: _seconds_of_day,
+}
 
 
 @dataclass(frozen=True)
@@ -259,11 +180,9 @@ def _remedy(example: str) -> str:
     return f"no numbers, as {example!r} may group thousands: decimal=%2C reads a decimal comma"
 
 
-def unread_in(cells: Sequence[Cell], decimals: Decimals) -> str:
-    """An example of cells that look like dates or numbers and were not read as such, or ""."""
-    texts = [str(cell).strip() for cell in cells if not is_missing(cell)]
-    dates = bool(texts) and all(map(_OTHER_DATE.fullmatch, texts))
+def unread_in(texts: Collection[str], decimals: Decimals) -> str:
+    """An example of texts that look like dates or numbers and were not read as such, or ""."""
+    if texts and all(map(_OTHER_DATE.fullmatch, texts)):
+        return next(iter(texts))
     grouped = all(map(_WITH_COMMA.fullmatch, texts)) and _may_group(texts, decimals)
-    return (
-        texts[0] if dates else next((text for text in texts if "," in text), "") if grouped else ""
-    )
+    return next((text for text in texts if grouped and "," in text), "")

@@ -43,6 +43,7 @@ from lipt.common.imports import missing_extra
 from lipt.common.tensor_files import Container, read_container
 from lipt.data.inputs.specs import MAX_DIMENSIONS, Column, ColumnType
 from lipt.data.inputs.standardization import feature_scale, scaled_features, stored
+from lipt.data.sources.address import Address
 from lipt.data.sources.rows import (
     ArrayRows,
     ColumnRows,
@@ -52,9 +53,9 @@ from lipt.data.sources.rows import (
     require_labels,
     require_no_probabilities,
 )
-from lipt.data.sources.storage import Stamp, split_query
-from lipt.data.sources.tables import standardized_column
-from lipt.data.sources.texts import hashing_tokenizer, text_columns
+from lipt.data.sources.storage import Stamp
+from lipt.data.sources.tables.reading import standardized_column
+from lipt.data.sources.tables.texts import hashing_tokenizer, text_columns
 from lipt.data.targets.values import label_values, number_values
 
 _TABLES = {"breast_cancer": "breast_cancer.csv", "wine": "wine_data.csv"}
@@ -94,10 +95,10 @@ def _bundled_file(source: str, name: str) -> Path:
     return Path(package.submodule_search_locations[0]) / "datasets" / "data" / name
 
 
-def bundled_rows(source: str) -> ArrayRows | ColumnRows:
+def bundled_rows(address: Address) -> ArrayRows | ColumnRows:
     """The examples of a bundled set or a part of it; "-mislabelled" has 5% random wrong labels."""
-    name, _, part = source.partition("-")
-    whole = _READERS[name](source)
+    name, _, part = address.scheme.partition("-")
+    whole = _READERS[name](address.scheme)
     if not part:
         return whole
     labels_N = whole.labels_N.numpy()
@@ -170,7 +171,7 @@ def _pydocs(source: str) -> ColumnRows:
     }
     tokenizer = hashing_tokenizer(_LENGTH, _VOCABULARY)
     columns, tensors = text_columns(
-        "", [[list(labelled)]], tokenizer, num_texts=len(labelled), length=_LENGTH
+        "", [list(labelled)], tokenizer, num_texts=len(labelled), length=_LENGTH
     )
     labels_N = torch.tensor(list(labelled.values()), dtype=torch.int64)
     return ColumnRows(source, _TOPICS, labels_N, columns, tensors, stamp=stamp)
@@ -205,7 +206,7 @@ BUNDLED = (
 )
 
 
-def cifar_rows(source: str, path: str) -> ArrayRows:
+def cifar_rows(address: Address) -> ArrayRows:
     """CIFAR's images, 3 x 32 x 32, in file order; CIFAR-100's labels are the fine ones.
 
     `path` is `cifar-10-batches-py` or `cifar-100-python`, or its parent directory. torchvision's
@@ -215,8 +216,9 @@ def cifar_rows(source: str, path: str) -> ArrayRows:
     """
     from torchvision import datasets  # noqa: PLC0415 - slow to import, and not always needed
 
+    source, path = address.source, Path(address.path)
     reader = datasets.CIFAR100 if source.startswith("cifar100") else datasets.CIFAR10
-    root = Path(path).parent if Path(path).name == reader.base_folder else Path(path)
+    root = path.parent if path.name == reader.base_folder else path
     stamp = Stamp.of(sorted((root / reader.base_folder).glob("*")))
     try:
         with warnings.catch_warnings():
@@ -247,11 +249,10 @@ def read_tensors(path: Path, remedy: str) -> Container:
         raise DataError(f"{error.problem}. {remedy}") from error
 
 
-def features_rows(source: str, path: str) -> ColumnRows:
+def features_rows(address: Address) -> ColumnRows:
     """A file's examples, as `stored`; standardized unless `?standardize=no` follows its name."""
-    name, query = split_query(source, path, ("standardize",))
-    file = Path(name)
-    standardized = query.one_of("standardize", ("yes", "no")) == "yes"
+    file = Path(address.path)
+    standardized = address.one_of("standardize", ("yes", "no")) == "yes"
     stamp = Stamp.of([file])
     container = read_tensors(file, _HOW)
     if not {_EXAMPLES, _LABELS} <= container.specs.keys() <= _KNOWN:
@@ -273,7 +274,7 @@ def features_rows(source: str, path: str) -> ColumnRows:
         examples = examples.to(torch.float32)
     column = replace(standardized_column("", examples), standardized=standardized)
     return ColumnRows(
-        *(source, labels.names, labels.labels_N, (column,), {"": examples}, paired_NP),
+        *(address.source, labels.names, labels.labels_N, (column,), {"": examples}, paired_NP),
         stamp=stamp,
         targets=labels.targets,
     )
@@ -364,8 +365,9 @@ def read_distilled(folder: Path) -> DistilledFile:
     return DistilledFile(images, labels, stages, tuple(names), manifest)
 
 
-def distilled_rows(source: str, path: str) -> ArrayRows:
-    stamp = Stamp.of([Path(path) / FILE_NAME])
-    found = read_distilled(Path(path))
+def distilled_rows(address: Address) -> ArrayRows:
+    folder = Path(address.path)
+    stamp = Stamp.of([folder / FILE_NAME])
+    found = read_distilled(folder)
     images_NCHW = found.images_NCHW.numpy()
-    return ArrayRows(source, found.class_names, found.labels_N, images_NCHW, stamp=stamp)
+    return ArrayRows(address.source, found.class_names, found.labels_N, images_NCHW, stamp=stamp)

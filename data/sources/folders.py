@@ -19,6 +19,7 @@ import torch
 from lipt.common.errors import DataError
 from lipt.common.text import encodable, escaped, listed
 from lipt.data.images.formats import SUFFIXES
+from lipt.data.sources.address import Address
 from lipt.data.sources.rows import EncodedRows
 from lipt.data.sources.storage import Stamp, open_regular
 
@@ -30,8 +31,9 @@ _PARTS = {"train", "training", "val", "valid", "validation", "dev", "eval", "tes
 _MOST_NAMED = 5
 
 
-def imagefolder_rows(source: str, path: str) -> EncodedRows:
+def imagefolder_rows(address: Address) -> EncodedRows:
     """The images below each class's directory; classes without any are `empty_folders`."""
+    source, path = address.source, address.path
     try:
         root = identity_of(path)
         with os.scandir(path) as entries:
@@ -52,6 +54,7 @@ def imagefolder_rows(source: str, path: str) -> EncodedRows:
         *(source, tuple(by_class), torch.arange(len(by_class)).repeat_interleave(counts_C)),
         open=lambda row: open_regular(files[row]),
         where=files.__getitem__,
+        files=files,
         empty_folders=tuple(encodable(str(at)) for at in classes if not by_class[at.name]),
         stamp=Stamp.of(files, sorted({str(Path(file).parent) for file in files})),
         note=note,

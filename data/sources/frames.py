@@ -32,9 +32,9 @@ from contextlib import suppress
 from datetime import date
 from types import SimpleNamespace
 from typing import Any, BinaryIO
-from urllib.parse import quote
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
@@ -43,12 +43,19 @@ from lipt.common.errors import ConfigError, DataError
 from lipt.common.text import did_you_mean
 from lipt.data.images.formats import SUFFIXES
 from lipt.data.parallel import Progress
-from lipt.data.sources.cells import Cell, cell_of
+from lipt.data.sources.address import Address, quoted_names
 from lipt.data.sources.map_style import Pairs, has_rows, is_same
 from lipt.data.sources.rows import ColumnRows, EncodedRows, sampled_rows
-from lipt.data.sources.storage import Query, open_regular
-from lipt.data.sources.table_files import Table, require_columns, require_names
-from lipt.data.sources.tables import are_too_many, read_numbers, rows_of_table
+from lipt.data.sources.storage import open_regular
+from lipt.data.sources.tables.reading import are_too_many, read_numbers, rows_of_table
+from lipt.data.sources.tables.table import (
+    BATCH_ROWS,
+    Cell,
+    Table,
+    column_of,
+    require_columns,
+    require_names,
+)
 from lipt.data.sources.user_data import (
     KINDS,
     NUMBER,
@@ -69,35 +76,37 @@ _DENSE_BYTES = 2 * 2**30
 
 
 class FrameTable(Table):
-    """Columns in memory; `targets` are given apart from them, or `target` is one of them."""
-
-    files = ()
+    """Columns in memory: Arrow's, pandas's, arrays or lists."""
 
     def __init__(
         self,
         source: str,
-        columns: Sequence[tuple[str, Sequence[Any]]],
+        columns: Sequence[tuple[str, Any]],
         class_names: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
         self.name = source
-        self._cells = dict(columns)
-        self.columns = tuple(self._cells)
+        self._values = dict(columns)
+        self.columns = tuple(self._values)
         self.class_names = class_names or {}
         names = [name for name, _ in columns]
         require_names(names, "the table")
-        for name, cells in columns:
-            if len(cells) != len(self):
+        for name, values in columns:
+            if len(values) != len(self):
                 raise DataError(
-                    f"the columns {names[0]} and {name} have {len(self)} and {len(cells)} cells. "
+                    f"the columns {names[0]} and {name} have {len(self)} and {len(values)} cells. "
                     "Give columns of one length."
                 )
 
     def __len__(self) -> int:
-        return len(next(iter(self._cells.values()), ()))
+        return len(next(iter(self._values.values()), ()))
 
-    def _rows(self, names: Sequence[str]) -> Iterator[Sequence[Cell]]:
-        columns = ([cell_of(one, self.name, name) for one in self._cells[name]] for name in names)
-        yield from zip(*columns, strict=True)
+    def batches(self, names: Sequence[str]) -> Iterator[list[Any]]:
+        columns = [
+            (name, getattr(self._values[name], "iloc", self._values[name])) for name in names
+        ]
+        for start in range(0, len(self), BATCH_ROWS):
+            rows = slice(start, start + BATCH_ROWS)
+            yield [column_of(values[rows], self.name, name) for name, values in columns]
 
 
 def rows_in_memory(
@@ -299,24 +308,22 @@ def _is_value(feature: Any) -> bool:
     return type(feature).__name__ in {"Value", "ClassLabel"} and not binary
 
 
-def _columns(data: Any) -> list[tuple[str, Sequence[Any]]]:
+def _columns(data: Any) -> list[tuple[str, Any]]:
     if hasattr(data, "iloc"):
         if not hasattr(data, "to_numpy"):
             raise ConfigError(
                 f"a {type(data).__name__} is not in memory. Give what its compute() returns."
             )
-        return [(str(name), column.tolist()) for name, column in data.items()]
+        return [(str(name), column) for name, column in data.items()]
     if isinstance(data, np.ndarray):
-        return [(name, data[name].tolist()) for name in data.dtype.names or ()]
+        return [(name, data[name]) for name in data.dtype.names or ()]
     if isinstance(data, Mapping):
-        return [(str(name), list(column)) for name, column in data.items()]
+        return [(str(name), column) for name, column in data.items()]
     if isinstance(data, list):
         names = dict.fromkeys(name for row in data for name in row)
         return [(str(name), [row.get(name) for row in data]) for name in names]
-    found = data.with_format("arrow")[:] if hasattr(data, "with_format") else data
-    columns = list(getattr(found, "column_names", found.columns))
-    require_names(columns, "the table")
-    return [(name, _listed(found[name])) for name in columns]
+    table = data.with_format("arrow")[:] if hasattr(data, "with_format") else pa.table(data)
+    return list(zip(table.column_names, table.columns, strict=True))
 
 
 def _table_rows(source: str, data: Any, target: str | None) -> ColumnRows:
@@ -326,9 +333,9 @@ def _table_rows(source: str, data: Any, target: str | None) -> ColumnRows:
         if is_hugging_face(data):
             wanted = None if target in KINDS else target
             label, labels, class_names = _labels_of_table(data, wanted)
-            columns = [*((n, c) for n, c in columns if n != label), (label, _listed(labels))]
+            columns = [*((n, c) for n, c in columns if n != label), (label, labels)]
         table = FrameTable(source, columns, class_names)
-        return rows_of_table(Query(source, _options(table, target)), table)
+        return rows_of_table(Address(source, table_options(table, target)), table)
     if is_pair(data):
         examples, given = data[0], _listed(data[1])
     else:
@@ -349,11 +356,11 @@ def _table_rows(source: str, data: Any, target: str | None) -> ColumnRows:
     table = FrameTable(source, [*columns, (column, given)] if given else columns)
     if all(map(_is_cell, given)):
         options = _options_of(table, column, as_numbers=target == NUMBER)
-        return rows_of_table(Query(source, options), table)
-    options = {"label": _quoted([column]), **_text_options(table, column)}
+        return rows_of_table(Address(source, options), table)
+    options = {"label": quoted_names([column]), **_text_options(table, column)}
     names = list(map(str, getattr(data[1], "columns", ()))) if is_pair(data) else []
     described = SimpleNamespace(classes=names or None, target=target)
-    return rows_of_table(Query(source, options), table, labels_of_rows(given, described, source))
+    return rows_of_table(Address(source, options), table, labels_of_rows(given, described, source))
 
 
 def _class_names(data: Any) -> dict[str, tuple[str, ...]]:
@@ -377,7 +384,7 @@ def _listed(values: Any) -> list[Any]:
     return list(values.to_numpy() if hasattr(values, "to_numpy") else values)
 
 
-def _examples(examples: Any) -> list[tuple[str, Sequence[Any]]]:
+def _examples(examples: Any) -> list[tuple[str, Any]]:
     if is_frame(examples):
         return _columns(examples)
     if hasattr(examples, "tocsr"):
@@ -395,7 +402,7 @@ def _examples(examples: Any) -> list[tuple[str, Sequence[Any]]]:
         raise DataError("the rows of X differ in length. Give each row a cell for each column.")
     # Numbered with zeros in front, so that they keep their order.
     width = len(str(rows.shape[1]))
-    return [(f"{place:0{width}}", rows[:, place].tolist()) for place in range(rows.shape[1])]
+    return [(f"{place:0{width}}", rows[:, place]) for place in range(rows.shape[1])]
 
 
 def _target_column(
@@ -419,12 +426,8 @@ def _target_column(
     )
 
 
-def query_of(table: Table, target: str) -> str:
+def table_options(table: Table, target: str | None) -> dict[str, str]:
     """The options that open a file as a frame of the same columns is understood."""
-    return "&".join(f"{name}={value}" for name, value in _options(table, target).items())
-
-
-def _options(table: Table, target: str | None) -> dict[str, str]:
     kind = target if target in KINDS and target not in table.columns else None
     column = _target_column(table.columns, table.class_names, None if kind else target)
     return _options_of(table, column, as_numbers=kind == NUMBER)
@@ -433,15 +436,15 @@ def _options(table: Table, target: str | None) -> dict[str, str]:
 def _options_of(table: Table, column: str, *, as_numbers: bool) -> dict[str, str]:
     require_columns(table, (column,), "target")
     named = column in table.class_names
-    read = None if named else read_numbers(table, [column], required=()).get(column)
+    read = None if named else read_numbers(table, column, table.read([column])[column])
     numbers = read is not None and (as_numbers or _are_numbers(read.values_N))
-    own = {"target" if numbers else "label": _quoted([column])}
+    own = {"target" if numbers else "label": quoted_names([column])}
     return {**own, **_text_options(table, column)}
 
 
 def _text_options(table: Table, column: str) -> dict[str, str]:
     texts = _texts(table, [name for name in table.columns if name != column])
-    return {"text": _quoted(texts)} if texts else {}
+    return {"text": quoted_names(texts)} if texts else {}
 
 
 def _are_numbers(values_N: NDArray[np.float64]) -> bool:
@@ -452,22 +455,19 @@ def _are_numbers(values_N: NDArray[np.float64]) -> bool:
 
 def _texts(table: Table, used: list[str]) -> list[str]:
     """The columns of texts; empty for a table of numbers and categories."""
-    first = dict(zip(used, next(table.chunks(used), [[] for _ in used]), strict=True))
-    wordy = [name for name in used if _is_wordy(first[name])]
+    batch = next(table.batches(used), [])
+    first = {n: c.slice(0, _SAMPLED_TEXTS).to_pylist() for n, c in zip(used, batch, strict=False)}
+    wordy = [name for name, cells in first.items() if _is_wordy(cells)]
     if wordy and len(wordy) == len(used):
         return wordy
-    if used == ["text"] and are_texts(first["text"]):
+    if used == ["text"] and are_texts(first.get("text")):
         return used
     return [name for name in _TEXTS if name in wordy]
 
 
 def _is_wordy(cells: Sequence[Cell]) -> bool:
-    sample = [cell for cell in cells[:_SAMPLED_TEXTS] if cell is not None]
+    sample = [cell for cell in cells if cell is not None]
     texts = [cell for cell in sample if isinstance(cell, str)]
     if not sample or len(texts) < len(sample):
         return False
     return sum(len(text.split()) for text in texts) >= _WORDS * len(texts)
-
-
-def _quoted(names: Sequence[str]) -> str:
-    return ",".join(quote(name, safe="") for name in names)

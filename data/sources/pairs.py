@@ -40,26 +40,24 @@ from lipt.common.text import listed
 from lipt.data.images.formats import SUFFIXES
 from lipt.data.inputs.specs import Column, ColumnType
 from lipt.data.parallel import Progress, threads_for
+from lipt.data.sources.address import Address, at_home
 from lipt.data.sources.folders import identity_of, note_on, suffixes_of, walk_once
 from lipt.data.sources.rows import ColumnRows, EncodedRows
 from lipt.data.sources.storage import (
-    Query,
     Stamp,
     allocate_in_cache,
-    at_home,
     cached_tensors,
     open_regular,
     read_lines,
-    require_name,
-    split_query,
 )
-from lipt.data.sources.table_files import open_table, require_columns
+from lipt.data.sources.tables.reading import open_table
+from lipt.data.sources.tables.table import require_columns
 
 logger = logging.getLogger(__name__)
 
-_OPTIONS = (*TOWERS, "image", "caption", "classes", "clusters", "size", "batch", "weights")
-# A table's format by its suffix.
-_KINDS = {"csv": "csv", "tsv": "csv", "jsonl": "jsonl", "ndjson": "jsonl", "parquet": "parquet"}
+PAIR_OPTIONS = (*TOWERS, "image", "caption", "classes", "clusters", "size", "batch", "weights")
+# A table's scheme by its suffix.
+_SCHEMES = {"csv": "csv", "tsv": "csv", "jsonl": "jsonl", "ndjson": "jsonl", "parquet": "parquet"}
 _HOW = "Put name.txt beside each name.jpg, or name a table with a column of files and of captions."
 
 # Version of the cached tensors; raise it whenever the same pairs would give others.
@@ -104,18 +102,17 @@ class FoundPairs:
 
 def open_pairs(source: str) -> FoundPairs:
     """The image files and captions in row order; imports no tower."""
-    require_name(source)
-    kind, _, path = str(source).partition(":")
-    if kind != "pairs" or not path:
+    address = Address.parse(source, PAIR_OPTIONS)
+    if address.scheme != "pairs" or not address.path:
         raise ConfigError(f"{source!r} names no pairs. Write pairs:FOLDER or pairs:TABLE.")
-    place, query = split_query(source, at_home(path), _OPTIONS)
-    return _find_pairs(query, Path(place))
+    return _find_pairs(address)
 
 
-def _find_pairs(query: Query, path: Path) -> FoundPairs:
+def _find_pairs(address: Address) -> FoundPairs:
+    path = Path(address.path)
     if path.is_dir():
-        return _pairs_of_folder(query.source, path)
-    return _pairs_of_table(query, path)
+        return _pairs_of_folder(address.source, path)
+    return _pairs_of_table(address, path)
 
 
 def _pairs_of_folder(source: str, folder: Path) -> FoundPairs:
@@ -149,58 +146,64 @@ def _folders(files: list[str]) -> list[str]:
     return sorted({os.path.dirname(file) for file in files})  # noqa: PTH120 - of a million names
 
 
-def _pairs_of_table(query: Query, path: Path) -> FoundPairs:
+def _pairs_of_table(address: Address, path: Path) -> FoundPairs:
     suffix = path.name.lower().removesuffix(".gz").rpartition(".")[2]
-    if suffix not in _KINDS:
+    if suffix not in _SCHEMES:
         raise DataError(
-            f"{query.source}: {path} is no table of pairs. Name a .csv, .tsv, .jsonl or .parquet "
+            f"{address.source}: {path} is no table of pairs. Name a .csv, .tsv, .jsonl or .parquet "
             "file, or a folder."
         )
-    table = open_table(str(path), _KINDS[suffix], Query(query.source, {}))
-    image, caption = query.text("image", "file_name"), query.text("caption", "caption")
+    table = open_table(Address(address.source, {}, _SCHEMES[suffix], str(path)))
+    image, caption = address.text("image", "file_name"), address.text("caption", "caption")
     require_columns(table, (image,), "image")
     require_columns(table, (caption,), "caption")
     files, captions, missing = list[str](), list[str](), list[int]()
-    for names, texts in table.chunks([image, caption]):
-        for name, text in zip(names, texts, strict=True):
-            if not str(name or "").strip() or text is None:
-                missing.append(len(files))
-            files.append(str(path.parent / str(name).strip()))
-            captions.append(str(text).strip())
+    cells = table.read([image, caption])
+    for name, text in zip(cells[image].to_pylist(), cells[caption].to_pylist(), strict=True):
+        if not str(name or "").strip() or text is None:
+            missing.append(len(files))
+        files.append(str(path.parent / str(name).strip()))
+        captions.append(str(text).strip())
     if missing:
         raise DataError(
-            f"{query.source}: {len(missing)} of {len(files)} rows of {table.name} lack a file name "
-            f"or a caption: rows {listed(missing, 20)}. Fill them in or remove them."
+            f"{address.source}: {len(missing)} of {len(files)} rows of {table.name} lack a file "
+            f"name or a caption: rows {listed(missing, 20)}. Fill them in or remove them."
         )
     if not files:
-        raise DataError(f"{query.source}: {table.name} has no rows. {_HOW}")
-    stamp = Stamp.of([*files, *table.files], [str(path), *_folders(files)])
-    return FoundPairs(query.source, files, captions, stamp)
+        raise DataError(f"{address.source}: {table.name} has no rows. {_HOW}")
+    stamp = Stamp.of([*files, str(path)], [str(path), *_folders(files)])
+    return FoundPairs(address.source, files, captions, stamp)
 
 
 def pairs_rows(
-    source: str, path: str, allowed_modules: Collection[str], progress: Progress | None = None
+    address: Address, allowed_modules: Collection[str], progress: Progress | None = None
 ) -> ColumnRows:
     """The features of all pairs, with their latent classes as labels."""
-    place, query = split_query(source, path, _OPTIONS)
-    specs = [query.text(option) for option in TOWERS]
+    source = address.source
+    specs = [address.text(option) for option in TOWERS]
     for option, spec in zip(TOWERS, specs, strict=True):
         if not spec:
             raise ConfigError(f"{source} names no {option}. Add {option}=module:function.")
     towers = [Tower(spec, load_factory(spec, allowed_modules=allowed_modules)) for spec in specs]
-    pairs = _find_pairs(query, Path(place))
-    classes = _classes(query)
+    pairs = _find_pairs(address)
+    classes = _classes(address)
     usual = max(2, min(_MOST_CLUSTERS, len(pairs) // _PAIRS_PER_CLUSTER))
-    asked = query.number("clusters", usual, minimum=2, maximum=2**16)
+    asked = address.number("clusters", usual, minimum=2, maximum=2**16)
     num_clusters = max(2, min(asked, len(pairs)))
-    size = query.number("size", _SIZE, maximum=4096)
-    batch = query.number("batch", _BATCH, maximum=2**16)
+    size = address.number("size", _SIZE, maximum=4096)
+    batch = address.number("batch", _BATCH, maximum=2**16)
     # The towers' modules were imported above.
     modules = [getattr(sys.modules[module_of(spec)], "__file__", None) or "" for spec in specs]
-    origin = Stamp.of([*modules, *query.names("weights")])
+    origin = Stamp.of([*modules, *address.names("weights")])
     depends_on = (
-        *(_FORMAT, tuple(specs), origin.digest, pairs.stamp.digest, str(Path(place).resolve())),
-        *(query.text("image"), query.text("caption"), size, batch, classes, num_clusters),
+        *(
+            _FORMAT,
+            tuple(specs),
+            origin.digest,
+            pairs.stamp.digest,
+            str(Path(address.path).resolve()),
+        ),
+        *(address.text("image"), address.text("caption"), size, batch, classes, num_clusters),
     )
 
     def embed() -> Mapping[str, Tensor]:
@@ -223,19 +226,19 @@ def pairs_rows(
     )
 
 
-def _classes(query: Query) -> tuple[str, ...]:
-    if "classes" not in query:
+def _classes(address: Address) -> tuple[str, ...]:
+    if "classes" not in address:
         return ()
-    if "clusters" in query:
+    if "clusters" in address:
         raise ConfigError(
-            f"{query.source}: classes= and clusters= exclude each other. Leave one out."
+            f"{address.source}: classes= and clusters= exclude each other. Leave one out."
         )
-    file = at_home(query.text("classes"))
-    lines = map(str.strip, read_lines(query.source, file))
+    file = at_home(address.text("classes"))
+    lines = map(str.strip, read_lines(address.source, file))
     classes = tuple(line for line in lines if line)
     if len(classes) < 2 or len(set(classes)) < len(classes):
         raise DataError(
-            f"{query.source}: {file} has {len(classes)} prompts, {len(set(classes))} of them "
+            f"{address.source}: {file} has {len(classes)} prompts, {len(set(classes))} of them "
             "different. Write two or more, each once."
         )
     return classes

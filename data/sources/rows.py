@@ -28,7 +28,7 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import BinaryIO, ClassVar, NamedTuple, TypeGuard
 
 import numpy as np
@@ -39,7 +39,8 @@ from torch import Tensor
 from lipt.common.errors import DataError
 from lipt.common.text import encodable
 from lipt.data.images.formats import Header, check_file, decode_file, fit_pixels
-from lipt.data.inputs.specs import Column
+from lipt.data.inputs.model_input import Stored, rows_of
+from lipt.data.inputs.specs import Column, ColumnsSpec, ImageSpec, InputSpec
 from lipt.data.parallel import map_rows
 from lipt.data.sources.cells import ColumnReading
 from lipt.data.sources.storage import Stamp
@@ -99,8 +100,11 @@ class Rows(ABC):
         stamp: of the source's files, before reading; None without files.
         targets: of examples without a single class.
         note: a clause on ignored files, missing numbers or unused columns; empty without any.
+        files: each row's own file; None where rows are no files of their own.
         encoded: whether rows are image files rather than values.
         concurrent: whether several threads may read rows.
+        held: whether rows are in memory, and so never change.
+        reading: how a table's columns were read; empty for other data.
     """
 
     source: str
@@ -109,8 +113,11 @@ class Rows(ABC):
     stamp: Stamp | None = field(default=None, kw_only=True)
     targets: TargetValues | None = field(default=None, kw_only=True)
     note: str = field(default="", kw_only=True)
+    files: Sequence[str] | None = field(default=None, kw_only=True)
+    reading: tuple[ColumnReading, ...] = field(default=(), kw_only=True)
     encoded: ClassVar[bool] = False
     concurrent: ClassVar[bool] = True
+    held: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         # Messages, records and pages take only text that can be encoded.
@@ -139,6 +146,22 @@ class Rows(ABC):
     def raw(self, row: int) -> bytes:
         """The source's bytes of a row: an image file, or all values."""
 
+    def raw_rows(self, rows_B: Tensor) -> NDArray[np.uint8]:  # noqa: ARG002 - of columns alone
+        """The bytes of several rows' values, of equal length; B x bytes."""
+        raise DataError(f"{self.source} holds images, not columns. Use raw_bytes.")
+
+    @abstractmethod
+    def examples(self, rows_B: Tensor, inputs: InputSpec, num_threads: int) -> Stored:
+        """Rows as stored examples of `inputs`."""
+
+    def stores(self, inputs: InputSpec) -> bool:  # noqa: ARG002 - of rows in memory
+        """Whether reading examples of `inputs` only indexes a tensor."""
+        return False
+
+    def like(self, other: Rows, inputs: InputSpec) -> tuple[Rows, InputSpec]:  # noqa: ARG002
+        """Rows in the form of a training set's, and their inputs, here of `inputs`."""
+        return self, inputs
+
 
 class ImageRows(Rows):
     """Labelled images; a broken one raises a DataError with its name."""
@@ -152,6 +175,10 @@ class ImageRows(Rows):
         self, row: int, channels: int, size: tuple[int, int]
     ) -> tuple[Header, NDArray[np.uint8]]:
         """Decode the image and fit it to `channels` x `size` (height, width)."""
+
+    def examples(self, rows_B: Tensor, inputs: InputSpec, num_threads: int) -> Tensor:
+        channels, *size = inputs.shape if isinstance(inputs, ImageSpec) else (0, 0, 0)
+        return self.batch(rows_B.tolist(), channels, (size[0], size[1]), num_threads)
 
     def batch(
         self, numbers: Sequence[int], channels: int, size: tuple[int, int], num_threads: int
@@ -200,6 +227,15 @@ class ArrayRows(PixelRows):
     """Images of one size in memory."""
 
     images_NCHW: NDArray[np.uint8]
+    held: ClassVar[bool] = True
+
+    def stores(self, inputs: InputSpec) -> bool:
+        return isinstance(inputs, ImageSpec) and self.images_NCHW.shape[1:] == inputs.shape
+
+    def examples(self, rows_B: Tensor, inputs: InputSpec, num_threads: int) -> Tensor:
+        if self.stores(inputs):
+            return torch.from_numpy(self.images_NCHW)[rows_B]
+        return super().examples(rows_B, inputs, num_threads)
 
     def pixels(self, row: int) -> NDArray[np.uint8]:
         pixels_CHW: NDArray[np.uint8] = self.images_NCHW[row]
@@ -251,25 +287,58 @@ class ColumnRows(Rows):
 
     `paired_NP` are the other halves of pairs, float32, which are no model's input. `flagged` is
     whether the second half of the numbers, the first column, flags missing ones of the first half.
-    `reading` says how a table's columns were read.
     """
 
     columns: tuple[Column, ...]
     tensors: Mapping[str, Tensor]
     paired_NP: Tensor | None = None
     flagged: bool = False
-    reading: tuple[ColumnReading, ...] = ()
+    held: ClassVar[bool] = True
+
+    def stores(self, inputs: InputSpec) -> bool:  # noqa: ARG002 - always
+        return True
+
+    def examples(self, rows_B: Tensor, inputs: InputSpec, num_threads: int) -> Stored:  # noqa: ARG002
+        return rows_of(dict(self.tensors), rows_B)
+
+    def like(self, other: Rows, inputs: InputSpec) -> tuple[Rows, InputSpec]:
+        """With or without flags, and standardized numbers of the same type, as those of `other`."""
+        if not isinstance(other, ColumnRows):
+            return self, inputs
+        columns, tensors = self.columns, dict(self.tensors)
+        if self.flagged != other.flagged:
+            first, *rest = columns
+            values_ND = tensors[first.name]
+            if other.flagged:
+                values_ND = torch.cat([values_ND, torch.zeros_like(values_ND)], dim=1)
+            else:
+                values_ND = values_ND[:, : values_ND.shape[1] // 2]
+            columns = (replace(first, shape=(values_ND.shape[1],)), *rest)
+            tensors[first.name] = values_ND
+        # Float64 where the training set's differences need it.
+        types = {column.name: column.type for column in other.columns if column.standardized}
+        columns = tuple(
+            replace(column, type=types.get(column.name, column.type))
+            if column.standardized
+            else column
+            for column in columns
+        )
+        tensors = {column.name: tensors[column.name].to(column.type.dtype) for column in columns}
+        rows = replace(self, columns=columns, tensors=tensors, flagged=other.flagged)
+        return rows, ColumnsSpec(columns)
 
     def raw(self, row: int) -> bytes:
         """The bytes of the row's values, column by column, little-endian; then its other half."""
         return self.raw_rows(torch.tensor([row])).tobytes()
 
     def raw_rows(self, rows_B: Tensor) -> NDArray[np.uint8]:
-        """The bytes of several rows, of equal length; B x bytes."""
         parts = [self.tensors[column.name] for column in self.columns]
         parts += [] if self.paired_NP is None else [self.paired_NP]
         raw = [part[rows_B].reshape(len(rows_B), -1).view(torch.uint8) for part in parts]
         return torch.cat(raw, dim=1).numpy()
+
+
+SourceRows = ImageRows | ColumnRows
 
 
 class Labels(NamedTuple):

@@ -1,8 +1,4 @@
-"""Storage: files on disk or behind fsspec URLs, their stamps, a cache, and a source's options.
-
-Options follow a question mark, as in `csv:PATH?label=grade&drop=id,name`. Values are
-percent-decoded after lists are split: a comma in a column's name is `%2C`.
-"""
+"""Storage: files on disk or behind fsspec URLs, their stamps, and a cache of tensors."""
 
 from __future__ import annotations
 
@@ -17,14 +13,13 @@ import stat
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
-from urllib.parse import unquote
 
 import torch
 from platformdirs import user_cache_path
@@ -35,18 +30,15 @@ from lipt.common.blobs.files import cache_file, find_cached, remove_oldest
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.imports import import_extra
 from lipt.common.tensor_files import write_packed
-from lipt.common.text import did_you_mean, format_bytes
+from lipt.common.text import format_bytes
+from lipt.data.sources.address import is_url
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 logger = logging.getLogger(__name__)
 
-_URL = re.compile(r"(?P<kind>[A-Za-z][A-Za-z0-9+.-]*)://")
 _SECRET = re.compile(r"://[^/@]*:[^/@]*@")
-
-# The system's limit on paths, and room for the options of a wide table.
-_LONGEST_PART, _LONGEST_ADDRESS, _LONGEST_NAME = 255, 4096, 2**18
 
 # Stamping this many takes 0.1 to 0.3 s on a local disk.
 MAX_FILES = 20_000
@@ -225,15 +217,6 @@ def _os_errors() -> Iterator[None]:
         raise OSError(f"{type(error).__name__}: {error}") from error
 
 
-def at_home(path: str) -> str:
-    """A path with the home directory in place of `~`; that of an unknown user stays."""
-    return os.path.expanduser(path)  # noqa: PTH111 - which raises for unknown users
-
-
-def is_url(name: str) -> bool:
-    return _URL.match(name) is not None
-
-
 def storage_of(source: str, name: str) -> Storage:
     """The storage of a path or a URL; URLs of one scheme share connections."""
     import fsspec  # noqa: PLC0415 - slow to import, and not always needed
@@ -243,8 +226,7 @@ def storage_of(source: str, name: str) -> Storage:
             f"{_SECRET.sub('://', source)}: everybody on this machine could read the password in "
             "this URL. Put it into the environment, such as AWS_SECRET_ACCESS_KEY."
         )
-    match = _URL.match(name)
-    kind = match["kind"] if match is not None else "file"
+    kind = name.partition("://")[0] if is_url(name) else "file"
     if kind == "s3":
         needed_for = f"the data set {source}"
         import_extra("s3fs", package="s3fs", extra="remote", needed_for=needed_for)
@@ -373,86 +355,3 @@ def allocate_tensor(
 def allocate_in_cache(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """An uninitialized tensor; large ones go to a file in the cache directory."""
     return allocate_tensor(shape, dtype, _indexes(), memory_bytes=MEMORY_BYTES)
-
-
-def require_name(source: str) -> None:
-    """Refuse a source's name that no system takes, before it gets into a message whole."""
-    address = source.partition("?")[0]
-    try:
-        can_be_a_path = b"\0" not in os.fsencode(unquote(source, errors="surrogateescape"))
-    except UnicodeEncodeError:
-        can_be_a_path = False
-    if not can_be_a_path:
-        raise ConfigError(
-            f"the data's name {source!r:.80} has a character that no file's name has, such as NUL. "
-            "Leave it out."
-        )
-    # Braces stand for many names, and a server may have longer ones.
-    is_path = "{" not in address and "://" not in address
-    parts = (address.partition(":")[2] or address).split("/")
-    longest = max(len(os.fsencode(part)) for part in parts)
-    if is_path and longest > _LONGEST_PART:
-        raise ConfigError(
-            f"the data's name {source!r:.60} has a part of {longest} bytes; a file's or a "
-            f"directory's name has at most {_LONGEST_PART}. Shorten it."
-        )
-    if len(address) > _LONGEST_ADDRESS or len(source) > _LONGEST_NAME:
-        raise ConfigError(
-            f"the data's name {source!r:.60} has {len(address)} characters and {len(source)} with "
-            f"its options; at most {_LONGEST_ADDRESS} and {_LONGEST_NAME} are taken. Shorten it."
-        )
-
-
-@dataclass(frozen=True)
-class Query:
-    """The options of one source."""
-
-    source: str
-    values: Mapping[str, str]
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.values
-
-    def text(self, name: str, default: str = "") -> str:
-        return unquote(self.values[name]) if name in self.values else default
-
-    def names(self, name: str) -> tuple[str, ...]:
-        """The comma-separated parts of a list; empty without the option."""
-        return tuple(unquote(part) for part in self.values.get(name, "").split(",") if part)
-
-    def number(self, name: str, default: int, *, minimum: int = 1, maximum: int) -> int:
-        text = self.text(name, str(default))
-        if not text.isascii() or not text.isdigit() or not minimum <= int(text) <= maximum:
-            raise ConfigError(
-                f"{self.source}: {name}={text} is not a whole number in {minimum}..{maximum}. "
-                f"Write {name}={default}, which is the default, or leave it out."
-            )
-        return int(text)
-
-    def one_of(self, name: str, choices: Sequence[str]) -> str:
-        """One of several words; the first is the default."""
-        text = self.text(name, choices[0])
-        if text not in choices:
-            raise ConfigError(
-                f"{self.source}: {name}={text} is none of {', '.join(choices)}. Write one of them."
-            )
-        return text
-
-
-def split_query(source: str, path: str, options: Collection[str]) -> tuple[str, Query]:
-    """The path or URL of a source, and its options."""
-    before, _, query = path.partition("?")
-    values: dict[str, str] = {}
-    for part in query.split("&") if query else ():
-        name, _, value = part.partition("=")
-        if name not in options:
-            raise ConfigError(
-                f"{source}: there is no option {name!r}.{did_you_mean(name, options)} There are: "
-                f"{', '.join(options)}."
-            )
-        if not value or name in values:
-            raise ConfigError(
-                f"{source}: the option {name} needs one value. Write {name}=VALUE, once."
-            )
-        values[name] = value
-    return before, Query(source, values)

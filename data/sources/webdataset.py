@@ -30,6 +30,7 @@ from torch import Tensor
 from lipt.common.errors import ConfigError, DataError
 from lipt.data.images.formats import SUFFIXES
 from lipt.data.parallel import Progress, map_rows
+from lipt.data.sources.address import Address
 from lipt.data.sources.rows import EncodedRows, labels_of_names
 from lipt.data.sources.storage import (
     Stamp,
@@ -38,11 +39,9 @@ from lipt.data.sources.storage import (
     cached_tensors,
     read_exactly,
     read_lines,
-    split_query,
     storage_of,
 )
 
-_OPTIONS = ("image", "label")
 # File of class names beside the shards.
 CLASSES = "classes.txt"
 
@@ -60,19 +59,19 @@ _LARGEST_LABEL = 2**63 - 1
 _MOST_AT_ONCE = 2**20
 
 
-def webdataset_rows(source: str, path: str, progress: Progress | None = None) -> EncodedRows:
+def webdataset_rows(address: Address, progress: Progress | None = None) -> EncodedRows:
     """The samples of tar shards: shards in sorted order, samples in file order.
 
     `path` is a .tar, a directory of them, or a pattern as `shards-{000000..000099}.tar`, on disk or
     at a URL. Options: `image`, the extension of image members; `label`, the label's key in .json
     members. A file `classes.txt` beside the shards has a class name on each line.
     """
-    path, query = split_query(source, path, _OPTIONS)
+    source, path = address.source, address.path
     storage = storage_of(source, path)
     shards = _shards(source, storage, path)
     named = _classes_beside(storage, shards)
     of_shards = Stamp.of(shards)
-    image, label = query.text("image"), query.text("label")
+    image, label = address.text("image"), address.text("label")
 
     def build_index() -> Mapping[str, Tensor]:
         def samples(number: int) -> list[_Sample]:

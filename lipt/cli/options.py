@@ -73,9 +73,9 @@ class CsvFile:
 
     def name(self, data: str) -> str:
         """The name of the data with these options."""
-        from lipt.data.sources.table_files import CsvOptions, with_csv_options
+        from lipt.data.registry import name_with_csv_options
 
-        return with_csv_options(data, CsvOptions(self.delimiter, self.encoding, self.decimal))
+        return name_with_csv_options(data, **vars(self))
 
 
 def modules_of(allowed: Sequence[str] | None, *specs: str | None) -> tuple[str, ...]:

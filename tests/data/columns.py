@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lipt.data.inputs.specs import Column, ColumnType
 from lipt.data.sources.rows import ColumnRows
+from lipt.data.sources.tables.table import Table
 
 TOKENS = Column("tokens", ColumnType.INT16, (2,), num_values=9)
 SIZES = Column("sizes", ColumnType.FLOAT32, (), standardized=True)
@@ -22,6 +23,12 @@ def column_rows(**tensors: Tensor) -> ColumnRows:
         **tensors,
     }
     return ColumnRows("made", None, torch.tensor([0, 1, 2]), (TOKENS, SIZES), given)
+
+
+def cells_of(table: Table, *names: str) -> list[list[object]]:
+    """The cells of some columns."""
+    columns = table.read(names)
+    return [columns[name].to_pylist() for name in names]
 
 
 def write_folder(folder: Path, files: Mapping[str, bytes]) -> Path:

@@ -15,7 +15,8 @@ from torchvision import datasets
 from lipt.common.errors import ConfigError, DataError, MissingExtraError, UnknownNameError
 from lipt.common.imports import SCHEMES
 from lipt.data.inputs.specs import ColumnsSpec, ImageSpec
-from lipt.data.loading import decode_all, default_side, known_sources, load, open_dataset
+from lipt.data.loading import decode_all, default_side, load, open_dataset
+from lipt.data.registry import known_sources
 from lipt.data.sources.rows import EncodedRows
 from tests.data.columns import SIZES, TOKENS, column_rows, counted, write_folder
 

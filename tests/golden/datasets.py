@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pyarrow import parquet
 from torch import Tensor, nn
 
-from lipt.common.imports import import_extra
 from tests.coloured_shapes import TOWERS, swapped, write_folder
 
 _WORDS = (
@@ -45,7 +45,6 @@ def cifar10_folder() -> Path:
 
 
 def cifar10_slice(cifar10: Path, folder: Path) -> str:
-    parquet = import_extra("pyarrow.parquet", package="pyarrow", extra="parquet", needed_for="it")
     table = parquet.read_table(cifar10 / "train.parquet")
     taken: Counter[int] = Counter()
     rows = []

@@ -13,6 +13,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from PIL import Image
@@ -318,8 +319,6 @@ def test_a_notebook_has_a_bar_that_goes_away(monkeypatch: pytest.MonkeyPatch) ->
     assert shown == ["<progress value='1' max='2'></progress> &lt;b&gt; 1/2", ""]
     assert as_html(ProgressView("waiting", 0, 0), "waiting") == "<progress></progress> waiting"
 
-
-pa = pytest.importorskip("pyarrow")
 
 STRATEGIES = ("el2n", "grand", "entropy", "craig", "gradmatch", "moderate", "uniform")
 

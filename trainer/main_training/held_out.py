@@ -18,8 +18,7 @@ from torch.nn import functional
 
 from lipt.common.errors import DataError
 from lipt.data.dataset import Dataset
-from lipt.data.inputs.specs import Column, ColumnsSpec
-from lipt.data.sources.rows import ColumnRows, Labels
+from lipt.data.sources.rows import Labels
 from lipt.data.targets.kinds import TargetKind
 from lipt.data.targets.values import label_values, number_values
 
@@ -33,12 +32,11 @@ def comparable(test: Dataset, train: Dataset) -> Dataset:
 
     Raises DataError for other inputs, other targets, or classes that the training set lacks.
     """
-    theirs, ours = test.rows, train.rows
-    if isinstance(theirs, ColumnRows) and isinstance(ours, ColumnRows):
-        test = _typed_like(_flagged_like(test, theirs, flagged=ours.flagged), ours.columns)
+    rows, inputs = test.rows.like(train.rows, test.inputs)
+    test = replace(test, rows=rows, inputs=inputs)
     if test.inputs != train.inputs:
         raise _refused(test, train, f"holds {test.inputs}", f"holds {train.inputs}")
-    rows = copy.copy(test.rows)
+    rows = copy.copy(rows)
     for name, value in _matched(test, train)._asdict().items():
         # A copy: rows are frozen for all others.
         object.__setattr__(rows, name, value)
@@ -50,36 +48,6 @@ def _refused(test: Dataset, train: Dataset, found: str, wanted: str) -> DataErro
         f"the test set ({test.source}) {found}, but the training set ({train.source}) {wanted}. "
         "Give a test set with the same inputs, targets and names."
     )
-
-
-def _flagged_like(test: Dataset, rows: ColumnRows, *, flagged: bool) -> Dataset:
-    if rows.flagged == flagged:
-        return test
-    first, *others = rows.columns
-    values_ND = rows.tensors[first.name]
-    if flagged:
-        values_ND = torch.cat([values_ND, torch.zeros_like(values_ND)], dim=1)
-    else:
-        values_ND = values_ND[:, : values_ND.shape[1] // 2]
-    columns = (replace(first, shape=(values_ND.shape[1],)), *others)
-    tensors = {**rows.tensors, first.name: values_ND}
-    rows = replace(rows, columns=columns, tensors=tensors, flagged=flagged)
-    return replace(test, rows=rows, inputs=ColumnsSpec(columns))
-
-
-def _typed_like(test: Dataset, wanted: Sequence[Column]) -> Dataset:
-    """Standardized numbers in the training set's type: float64 where its differences need it."""
-    rows = test.rows
-    if not isinstance(rows, ColumnRows):
-        return test
-    types = {column.name: column.type for column in wanted if column.standardized}
-    columns = tuple(
-        replace(column, type=types.get(column.name, column.type)) if column.standardized else column
-        for column in rows.columns
-    )
-    tensors = {one.name: rows.tensors[one.name].to(one.type.dtype) for one in columns}
-    rows = replace(rows, columns=columns, tensors=tensors)
-    return replace(test, rows=rows, inputs=ColumnsSpec(columns))
 
 
 def _matched(test: Dataset, train: Dataset) -> Labels:

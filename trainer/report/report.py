@@ -23,7 +23,6 @@ from lipt.common.text import escaped, format_bytes
 from lipt.data.dataset import Dataset
 from lipt.data.images.formats import data_url
 from lipt.data.inputs.specs import ImageSpec
-from lipt.data.sources.rows import EncodedRows
 from lipt.trainer.client.client import Client
 from lipt.trainer.comparison.outcomes import alternatives, answers, cells, outcomes
 from lipt.trainer.comparison.trial import Trial
@@ -118,13 +117,9 @@ def _pictures(dataset: Dataset, rows: Sequence[int], max_pixels: int) -> list[st
 
 def file_paths(dataset: Dataset) -> list[str] | None:
     """The absolute paths of a data set's images, in order; None where they are no files."""
-    if not dataset.source.startswith("imagefolder:"):
-        return None
     # The rows may lie in memory by now, without the names of their files.
-    rows = dataset.source_rows
-    if not isinstance(rows, EncodedRows):
-        return None
-    return [str(Path(rows.where(row)).absolute()) for row in range(len(rows))]
+    files = dataset.source_rows.files
+    return None if files is None else [str(Path(file).absolute()) for file in files]
 
 
 def render_diagnosis(diagnosis: Diagnosis, dataset: Dataset | None = None) -> str:

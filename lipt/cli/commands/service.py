@@ -52,9 +52,9 @@ def doctor(context: Context, *, json: shared.Json = False, coordinator: shared.C
 
 # One seed gives one soup only where these agree.
 _RESULT_LIBRARIES = ("lipt", "torch", "torchvision")
-_LIBRARIES = (*_RESULT_LIBRARIES, "grpcio", "protobuf", "numpy", "safetensors")
+_LIBRARIES = (*_RESULT_LIBRARIES, "grpcio", "protobuf", "numpy", "pyarrow", "safetensors")
 # Those that an extra brings.
-_EXTRAS = {"pyarrow": "parquet", "scikit-learn": "demo"}
+_EXTRAS = {"scikit-learn": "demo"}
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from lipt.data.sources.cells import (
     ColumnReading,
     Decimals,
     Notation,
-    cell_of,
-    common_notation,
-    is_missing,
-    read_cells,
+    first_unread,
     unread_in,
 )
+from lipt.data.sources.frames import FrameTable
+from lipt.data.sources.tables.reading import read_numbers
+from lipt.data.sources.tables.table import column_of
 
 AUTO = Decimals()
 ID, COMMA = "like an id: drop=a ignores it", "decimal=%2C reads a decimal comma"
@@ -22,66 +22,59 @@ ID, COMMA = "like an id: drop=a ignores it", "decimal=%2C reads a decimal comma"
 @pytest.mark.parametrize(
     ("cells", "decimals", "values", "notation"),
     [
-        (["1", " 2e1 ", "NA"], AUTO, [1, 20, math.nan], Notation.WHOLE),
+        (["1", " 2e1 ", "NA"], AUTO, [1, 20, math.nan], Notation.POINT),
         (["1.5", ""], AUTO, [1.5, math.nan], Notation.POINT),
-        ([1, 2.5, None], AUTO, [1, 2.5, math.nan], Notation.WHOLE),
+        (["1_000", "+2"], AUTO, [1000, 2], Notation.POINT),
+        ([1, 2.5, None], AUTO, [1, 2.5, math.nan], Notation.POINT),
+        ([1, "2.5", None], AUTO, [1, 2.5, math.nan], Notation.POINT),
+        ([2**70, 1], AUTO, [2.0**70, 1], Notation.POINT),
         (["1,5", "2", "1.234,5"], AUTO, [1.5, 2, 1234.5], Notation.COMMA),
         (["-1,5e2", "?"], AUTO, [-150, math.nan], Notation.COMMA),
         # A comma before three digits may group thousands, but not where cells end with `;`.
         (["1,234", "2,500"], Decimals(groups=False), [1.234, 2.5], Notation.COMMA),
         (["1,234", "7"], Decimals(","), [1.234, 7], Notation.COMMA),
+        ([1.5, 2], Decimals(","), [1.5, 2], Notation.POINT),
         (["1970-01-02", "NaT"], AUTO, None, None),
         (["1970-01-02", ""], AUTO, [86_400, math.nan], Notation.DATE),
         (["1970-01-01 00:01", "1970-01-01T01:00:00+01:00"], AUTO, [60, 0], Notation.DATE),
         (["1970-01-01 00:00:00.5 +00:00", "1969-12-31"], AUTO, [0.5, -86_400], Notation.DATE),
         (["00:01:30", "01:00"], AUTO, [90, 3600], Notation.TIME),
-        (["", None], AUTO, [math.nan, math.nan], None),
+        (["", None], AUTO, None, None),
+        (["1,234", "2,500"], AUTO, None, None),
+        (["1.5", "1,5"], AUTO, None, None),
+        (["1,5", "2"], Decimals("."), None, None),
+        (["1.5", "2"], Decimals(","), None, None),
+        (["2024-02-30"], AUTO, None, None),
+        (["2024-01-01", "soon"], AUTO, None, None),
+        (["2024-01-01", "7"], AUTO, None, None),
+        (["25:00"], AUTO, None, None),
+        (["01/02/2024"], AUTO, None, None),
     ],
 )
-def test_cells_of_one_notation_are_numbers(
+def test_cells_of_one_notation_are_numbers_and_others_are_not(
     cells: Any, decimals: Decimals, values: list[float] | None, notation: Notation | None
 ) -> None:
-    found = read_cells(cells, decimals)
+    table = FrameTable("data", [("a", cells)])
+    table.decimals = decimals
+    found = read_numbers(table, "a", table.read(["a"])["a"])
     if values is None:
         assert found is None
         return
     assert found is not None
-    assert found[0].tolist() == pytest.approx(values, nan_ok=True)
-    assert found[1] is notation
+    assert found.values_N.tolist() == pytest.approx(values, nan_ok=True)
+    assert found.notation is notation
 
 
 @pytest.mark.parametrize(
-    ("cells", "decimals"),
-    [
-        (["1,234", "2,500"], AUTO),
-        (["1.5", "1,5"], AUTO),
-        (["1,5", "2"], Decimals(".")),
-        (["1.5", "2"], Decimals(",")),
-        (["2024-02-30"], AUTO),
-        (["2024-01-01", "soon"], AUTO),
-        (["25:00"], AUTO),
-        (["01/02/2024"], AUTO),
-    ],
+    ("texts", "place"), [(["1", "low"], 1), (["1.5", "1,5"], 1), (["2024-01-01", "7"], 1), ([], 0)]
 )
-def test_other_cells_are_no_numbers(cells: Any, decimals: Decimals) -> None:
-    assert read_cells(cells, decimals) is None
-
-
-def test_chunks_of_a_column_have_one_notation() -> None:
-    whole, point, comma, day = Notation.WHOLE, Notation.POINT, Notation.COMMA, Notation.DATE
-    assert common_notation({whole, comma}) is comma
-    assert common_notation(set()) is whole
-    for mixed in ({point, comma}, {whole, day}, {point, day}):
-        assert common_notation(mixed) is None
-
-
-def test_large_whole_numbers_are_not_missing() -> None:
-    assert not is_missing(10**400)
+def test_the_first_text_that_ends_a_notation_is_found(texts: list[str], place: int) -> None:
+    assert first_unread(texts, AUTO) == place
 
 
 def test_half_characters_are_refused() -> None:
     with pytest.raises(DataError, match=r"the column a holds .*half of a character at 1\. Write"):
-        cell_of("x\ud800", "t.jsonl", "a")
+        column_of(["x\ud800"], "t.jsonl", "a")
 
 
 def reading(**more: Any) -> str:
@@ -106,7 +99,7 @@ def reading(**more: Any) -> str:
             "a: label, 6 different: a, b, c, d, e, ...",
         ),
         (
-            reading(num_different=2, unread=unread_in(["1.2.2024", None], AUTO)),
+            reading(num_different=2, unread=unread_in(["1.2.2024"], AUTO)),
             "a: categories, 2 different, no numbers, as '1.2.2024' is no date like 2024-12-31",
         ),
         (

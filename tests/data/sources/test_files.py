@@ -14,16 +14,17 @@ from lipt.common.errors import DataError
 from lipt.common.tensor_files import pack
 from lipt.data.inputs.specs import Column, ColumnType
 from lipt.data.loading import open_dataset
+from lipt.data.sources.address import Address
 from lipt.data.sources.files import FILE_NAME, bundled_rows, features_rows, read_distilled
 from lipt.data.sources.rows import ColumnRows
-from lipt.data.sources.texts import hashing_tokenizer
+from lipt.data.sources.tables.texts import hashing_tokenizer
 
 X = torch.arange(6, dtype=torch.float16).view(3, 2)
 Y = torch.tensor([0, 2, 0], dtype=torch.uint8)
 
 
 def opened(path: Path, query: str = "") -> ColumnRows:
-    return features_rows(f"features:{path}{query}", f"{path}{query}")
+    return features_rows(Address.parse(f"features:{path}{query}", ("standardize",)))
 
 
 def write(path: Path, metadata: dict[str, str] | None = None, **tensors: Tensor) -> Path:
@@ -137,7 +138,7 @@ def test_a_folder_without_distilled_data_is_refused(
 
 
 def bundled(name: str) -> ColumnRows:
-    rows = bundled_rows(name)
+    rows = bundled_rows(Address.parse(name))
     assert isinstance(rows, ColumnRows)
     return rows
 

@@ -8,6 +8,7 @@ from torchvision.datasets import ImageFolder
 
 from lipt.common.errors import DataError
 from lipt.data.loading import decode_all, open_data, open_dataset
+from lipt.data.sources.address import Address
 from lipt.data.sources.folders import imagefolder_rows
 from lipt.data.sources.pairs import open_pairs
 from tests.data.columns import write_folder
@@ -16,7 +17,7 @@ Encode = Callable[..., bytes]
 
 
 def rows_of(folder: Path) -> tuple[tuple[str, ...], list[str], str]:
-    rows = imagefolder_rows(f"imagefolder:{folder}", str(folder))
+    rows = imagefolder_rows(Address.parse(f"imagefolder:{folder}"))
     files = [os.path.relpath(rows.where(row), folder) for row in range(len(rows))]
     return rows.class_names, files, rows.note
 

@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import scipy.sparse
 import torch
 from PIL import Image
+from pyarrow import parquet
 
 from lipt.common.errors import ConfigError, DataError
 from lipt.data.loading import open_data, open_dataset
@@ -18,8 +19,6 @@ from lipt.data.targets.kinds import TargetKind
 
 datasets = pytest.importorskip("datasets")
 pd = pytest.importorskip("pandas")
-pa = pytest.importorskip("pyarrow")
-parquet = pytest.importorskip("pyarrow.parquet")
 
 FRAME = pd.DataFrame(
     {
@@ -48,6 +47,7 @@ def test_a_data_frame_equals_its_csv_file(tmp_path: Path) -> None:
         *(file.inputs, file.class_names),
         "2 missing numbers in 2 columns are flagged and replaced by their column's mean",
     )
+    assert found.reading == file.reading
     # An index that is not in order, as after a random split.
     mixed = FRAME.iloc[[2, 0, 3, 1]]
     mixed.to_csv(tmp_path / "m.csv", index=False)
@@ -77,13 +77,8 @@ def test_booleans_nullable_numbers_and_dates_equal_those_of_a_parquet_file(
 class _Polars:
     """A frame with no more than polars' have in common with pandas'."""
 
-    __arrow_c_stream__ = None
-
     def __init__(self, table: Any) -> None:
-        self._table, self.columns = table, table.column_names
-
-    def __getitem__(self, name: str) -> Any:
-        return SimpleNamespace(to_list=self._table[name].to_pylist)
+        self.columns, self.__arrow_c_stream__ = table.column_names, table.__arrow_c_stream__
 
 
 @pytest.mark.parametrize(

@@ -4,18 +4,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import torch
+from pyarrow import parquet as pq
 
-from lipt.data.loading import open_dataset, open_rows
+from lipt.data.loading import open_dataset
+from lipt.data.registry import open_rows
 from tests.tar_shards import samples, write_shard
 
 Encode = Callable[..., bytes]
 pytest.importorskip("s3fs")
 moto_server = pytest.importorskip("moto.server")
 boto3 = pytest.importorskip("boto3")
-pa = pytest.importorskip("pyarrow")
-pq = pytest.importorskip("pyarrow.parquet")
 
 pytestmark = [
     # Of what s3fs and moto are made of.

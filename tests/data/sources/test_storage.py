@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lipt.common.errors import ConfigError, DataError, MissingExtraError
-from lipt.data.loading import name_with_target, open_dataset
+from lipt.data.loading import open_dataset
+from lipt.data.registry import name_with_target
 from lipt.data.sources import storage
+from lipt.data.sources.address import Address
 from lipt.data.sources.pairs import open_pairs
 from lipt.data.sources.storage import (
     Ranges,
@@ -43,12 +45,14 @@ def test_shards_in_memory_are_read_as_those_on_a_disk(tmp_path: Path) -> None:
     memory = fsspec.filesystem("memory")
     memory.pipe("/shards/a.tar", path.read_bytes())
     try:
-        rows = webdataset_rows("x", "memory://shards")
+        rows = webdataset_rows(Address("x", {}, "webdataset", "memory://shards"))
         assert [rows.raw(row) for row in range(8)] == images
         assert rows.where(3) == "memory:///shards/a.tar, member 000003.png"
         assert rows.stamp is not None
         assert rows.stamp.holds()
-        again = webdataset_rows("x", "memory://shards")  # by the index that was kept
+        again = webdataset_rows(
+            Address("x", {}, "webdataset", "memory://shards")
+        )  # by the index that was kept
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(Storage, "fetch", refuse)
             with pytest.raises(DataError, match=r"member 000001\.png\) .*be read: Forbidden"):
@@ -71,7 +75,7 @@ def test_an_unreachable_store_is_an_error_with_a_remedy(
 
     monkeypatch.setattr("fsspec.filesystem", lambda kind: Away())
     with pytest.raises(DataError, match=r"s3://b/x cannot be read: RuntimeError: Could not conn"):
-        webdataset_rows("x", "s3://b/x")
+        webdataset_rows(Address("x", {}, "webdataset", "s3://b/x"))
 
 
 def test_other_urls_are_opened_by_fsspec() -> None:

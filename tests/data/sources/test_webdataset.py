@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from lipt.common.errors import ConfigError, DataError
 from lipt.data.loading import open_dataset
+from lipt.data.sources.address import Address
+from lipt.data.sources.rows import EncodedRows
 from lipt.data.sources.webdataset import expand_braces, webdataset_rows
 from tests.properties import at_most
 from tests.tar_shards import Members, samples, write_shard
@@ -20,10 +22,14 @@ Encode = Callable[..., bytes]
 SUPPRESSED = (HealthCheck.function_scoped_fixture, HealthCheck.too_slow)
 
 
+def rows_of(path: object) -> EncodedRows:
+    return webdataset_rows(Address.parse(f"webdataset:{path}", ("image", "label")))
+
+
 def refused(path: Path, members: Members, words: str, options: str = "") -> None:
     write_shard(path, members)
     with pytest.raises(DataError, match=words):
-        webdataset_rows("webdataset:x", f"{path}{options}")
+        rows_of(f"{path}{options}")
 
 
 @pytest.mark.parametrize(
@@ -39,7 +45,7 @@ def test_shard_patterns_expand_ranges_and_lists_or_are_refused(pattern: str, wor
     names = ["a/08.tar", "a/09.tar", "a/10.tar", "b/08.tar", "b/09.tar", "b/10.tar"]
     assert list(expand_braces("x", "{a,b}/{08..10}.tar")) == names
     with pytest.raises(ConfigError, match=words):
-        webdataset_rows("webdataset:x", pattern)
+        rows_of(pattern)
 
 
 @pytest.mark.parametrize("format_", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
@@ -51,7 +57,7 @@ def test_samples_have_long_names_and_folders(tmp_path: Path, encode: Encode, for
         ("other/1.cls", b"1\n"),
         ("other/1.JPG", encode(2)),
     ]
-    rows = webdataset_rows("x", str(write_shard(tmp_path / "a.tar", members, format=format_)))
+    rows = rows_of(write_shard(tmp_path / "a.tar", members, format=format_))
     assert rows.labels_N.tolist() == [0, 1]
     shown = f"{long}/1.JPG".encode()[-200:].decode()
     assert rows.where(0) == f"{tmp_path / 'a.tar'}, member {shown}"
@@ -79,7 +85,7 @@ def test_a_sample_with_several_images_needs_a_name(tmp_path: Path, encode: Encod
     members = [("0.cls", b"1"), ("0.seg.png", encode(1)), ("0.rgb.png", encode(2))]
     words = r"a\.tar: the sample '0', with \.cls, \.seg\.png, \.rgb\.png, has 2 images\. .* image="
     refused(tmp_path / "a.tar", members, words)
-    assert webdataset_rows("x", f"{tmp_path}?image=rgb.png").raw(0) == encode(2)
+    assert rows_of(f"{tmp_path}?image=rgb.png").raw(0) == encode(2)
     refused(tmp_path / "a.tar", members, r"has 0 members called \.jpg", "?image=jpg")
 
 
@@ -115,7 +121,7 @@ def test_a_shard_truncated_anywhere_is_refused(tmp_path: Path, end: int) -> None
     path = tmp_path / "a.tar"
     path.write_bytes(shard_of_three(path)[:end])
     with pytest.raises(DataError, match=rf"^{path}: it is cut off or damaged .* fetch it again"):
-        webdataset_rows("x", str(path))
+        rows_of(path)
 
 
 def test_garbage_between_members_is_refused(tmp_path: Path) -> None:
@@ -125,7 +131,7 @@ def test_garbage_between_members_is_refused(tmp_path: Path) -> None:
     path.write_bytes(content)
     words = r"damaged behind the member '000000\.png': at byte 2560 there is no header"
     with pytest.raises(DataError, match=words):
-        webdataset_rows("x", str(path))
+        rows_of(path)
 
 
 @pytest.mark.parametrize("size", [b"77777777777\0", b"\xff" * 12, b"\x80" + b"\x7f" * 11])
@@ -139,7 +145,7 @@ def test_a_size_beyond_the_shard_s_end_is_refused(tmp_path: Path, size: bytes) -
     content[1024:1536] = header
     path.write_bytes(content)
     with pytest.raises(DataError, match=rf"^{path}.* Make the shard again"):
-        webdataset_rows("x", str(path))
+        rows_of(path)
 
 
 def test_a_name_of_gigabytes_is_not_read(tmp_path: Path) -> None:
@@ -149,7 +155,7 @@ def test_a_name_of_gigabytes_is_not_read(tmp_path: Path) -> None:
     path.write_bytes(info.tobuf(tarfile.GNU_FORMAT) + bytes(4096))
     os.truncate(path, 2**34)
     with pytest.raises(DataError, match=r"a header at byte \d+ claims \d+ bytes of names"):
-        webdataset_rows("x", str(path))
+        rows_of(path)
 
 
 @settings(max_examples=at_most(60), suppress_health_check=SUPPRESSED)
@@ -163,25 +169,25 @@ def test_random_bytes_are_refused(tmp_path: Path, data: st.DataObject) -> None:
         content[at : at + len(part)] = part
     path.write_bytes(content)
     with suppress(DataError):
-        rows = webdataset_rows("x", str(path))
+        rows = rows_of(path)
         assert all(len(rows.raw(row)) <= len(content) for row in range(len(rows)))
 
 
 def test_other_files_are_not_shards(tmp_path: Path) -> None:
     for path in (tmp_path / "absent", tmp_path):
         with pytest.raises(DataError, match=r"is no file, and there is no \*\.tar in it\. Name a"):
-            webdataset_rows("x", str(path))
+            rows_of(path)
     with tarfile.open(tmp_path / "a.tar", "w:gz") as archive:
         archive.addfile(tarfile.TarInfo("0.png"))
     with pytest.raises(DataError, match=r"A compressed one has to be unpacked to a plain \.tar"):
-        webdataset_rows("x", str(tmp_path))
+        rows_of(tmp_path)
     write_shard(tmp_path / "a.tar", [])
     with pytest.raises(DataError, match=r"has no samples"):
-        webdataset_rows("x", str(tmp_path))
+        rows_of(tmp_path)
     with pytest.raises(DataError, match=r"s-1\.tar: it is cut off .*No such file"):
-        webdataset_rows("x", str(tmp_path / "s-{1..2}.tar"))
+        rows_of(tmp_path / "s-{1..2}.tar")
     with pytest.raises(ConfigError, match=r"there is no option 'labels'\. Did you mean label\?"):
-        webdataset_rows("x", f"{tmp_path}?labels=a")
+        rows_of(f"{tmp_path}?labels=a")
 
 
 CONTENTS = st.binary(max_size=1500)
@@ -236,7 +242,7 @@ def test_members_equal_those_of_tarfile(
     expected = list(extracted(paths))
     if not expected:
         return
-    rows = webdataset_rows("x", str(folder))
+    rows = rows_of(folder)
     assert rows.labels_N.tolist() == [label for label, _ in expected]
     backwards = range(len(rows) - 1, -1, -1)
     assert [rows.raw(row) for row in backwards] == [image for _, image in expected[::-1]]
@@ -247,7 +253,7 @@ def test_only_images_are_read_and_a_cached_index_needs_no_shard(
 ) -> None:
     images = [bytes([i]) * 100_000 for i in range(20)]
     path = write_shard(tmp_path / "a.tar", samples(images, [0, 1] * 10))
-    rows = webdataset_rows("x", str(path))
+    rows = rows_of(path)
     # 16 KiB for each image, at most two more for the file's ends; of 2 MB.
     assert 0 < sum(end - start for _, start, end in fetched) <= (20 + 2) * 2**14
     fetched.clear()
@@ -257,7 +263,7 @@ def test_only_images_are_read_and_a_cached_index_needs_no_shard(
     assert fetched == [(str(path), start, start + 100_000)]
     assert len(list(indexes.iterdir())) == 1
     fetched.clear()
-    again = webdataset_rows("x", str(path))
+    again = rows_of(path)
     assert fetched == []
     assert torch.equal(again.labels_N, rows.labels_N)
     assert (again.raw(1), again.where(1)) == (images[1], rows.where(1))
@@ -265,10 +271,10 @@ def test_only_images_are_read_and_a_cached_index_needs_no_shard(
 
 def test_a_shard_truncated_later_names_its_member(tmp_path: Path, encode: Encode) -> None:
     path = write_shard(tmp_path / "a.tar", samples([encode(1), encode(2)], [0, 1]))
-    webdataset_rows("x", str(path))
-    rows = webdataset_rows("x", str(path))  # by the index that was kept: nothing was read
+    rows_of(path)
+    rows = rows_of(path)  # by the index that was kept: nothing was read
     os.truncate(path, path.stat().st_size // 4)
-    with pytest.raises(DataError, match=r"image 1 of x .*member 000001\.png\) .*ends \d+ byt"):
+    with pytest.raises(DataError, match=r"image 1 of web.*member 000001\.png\) .*ends \d+ byt"):
         rows.raw(1)
 
 
@@ -281,12 +287,12 @@ def test_json_labels_are_numbers_or_names(tmp_path: Path, encode: Encode) -> Non
         return made
 
     write_shard(tmp_path / "a.tar", members("dog", "cat", "dog"))
-    rows = webdataset_rows("x", f"{tmp_path}?label=species")
+    rows = rows_of(f"{tmp_path}?label=species")
     assert (rows.names, rows.labels_N.tolist()) == (("cat", "dog"), [1, 0, 1])
-    assert webdataset_rows("x", str(tmp_path)).labels_N.tolist() == [7, 7, 7]
+    assert rows_of(tmp_path).labels_N.tolist() == [7, 7, 7]
     write_shard(tmp_path / "b.tar", members(2, 0))
     with pytest.raises(DataError, match=r"the label of .* is a class's name, and that of .*number"):
-        webdataset_rows("x", f"{tmp_path}?label=species")
+        rows_of(f"{tmp_path}?label=species")
 
 
 @pytest.mark.parametrize(
@@ -308,4 +314,4 @@ def test_links_devices_and_sparse_files_are_not_images(
         info.type, info.linkname, info.pax_headers = kind, "x.png", pax_headers
         archive.addfile(info)
     with pytest.raises(DataError, match=r"with \.cls, has 0 images\. Give .* and no link"):
-        webdataset_rows("x", str(path))
+        rows_of(path)

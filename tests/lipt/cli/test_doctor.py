@@ -79,10 +79,9 @@ def test_the_doctor_shows_its_token_and_names_a_refusal(
 
 
 def test_missing_extras_and_classes_without_examples_are_noted() -> None:
-    _, note, _ = local_checks({"lipt": "0.1.0", "scikit-learn": "1.6.0"})
+    _, note, _ = local_checks({"lipt": "0.1.0"})
     assert str(note) == (
-        "note   installed: pyarrow is not, and only lipt[parquet] needs it. "
-        "pip install '.[parquet]'"
+        "note   installed: scikit-learn is not, and only lipt[demo] needs it. pip install '.[demo]'"
     )
     named = replace(DATASET, class_names=("ant", "bee"), class_counts=(0, 9))
     found = check("data", dataset=named)

@@ -26,9 +26,9 @@ from torch import Tensor
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.imports import import_extra
 from lipt.data.inputs.specs import Column, ColumnType
-from lipt.data.sources.cells import Cell
-from lipt.data.sources.storage import Query, allocate_in_cache, at_home
-from lipt.data.sources.table_files import Table, require_columns
+from lipt.data.sources.address import Address, at_home
+from lipt.data.sources.storage import allocate_in_cache
+from lipt.data.sources.tables.table import Table, require_columns
 
 logger = logging.getLogger(__name__)
 
@@ -39,24 +39,35 @@ _PADDING_TOKENS = ("[PAD]", "<pad>", "<PAD>", "<|pad|>", "<|padding|>", "PAD")
 
 
 def token_columns(
-    query: Query, table: Table, num_texts: int
+    options: Address, table: Table, num_texts: int
 ) -> tuple[tuple[Column, ...], dict[str, Tensor]]:
-    texts = query.names("text")
+    texts = options.names("text")
     require_columns(table, texts, "text")
-    length = query.number("max_length", _DEFAULT_LENGTH, minimum=1, maximum=2**16)
-    if query.one_of("embedding", ("none", "wordllama")) == "wordllama":
-        return embedded_texts(table.chunks(texts), length)
-    huggingface = query.one_of("names", ("none", "huggingface")) == "huggingface"
-    if "tokenizer" in query:
-        path = Path(at_home(query.text("tokenizer")))
+    length = options.number("max_length", _DEFAULT_LENGTH, minimum=1, maximum=2**16)
+    if options.one_of("embedding", ("none", "wordllama")) == "wordllama":
+        return embedded_texts(_texts(table, texts), length)
+    huggingface = options.one_of("names", ("none", "huggingface")) == "huggingface"
+    if "tokenizer" in options:
+        path = Path(at_home(options.text("tokenizer")))
         tokenizer = file_tokenizer(path, length, keep_numbers=huggingface)
     else:
-        vocabulary = query.number("vocabulary", _DEFAULT_VOCABULARY, minimum=2, maximum=2**24)
+        vocabulary = options.number("vocabulary", _DEFAULT_VOCABULARY, minimum=2, maximum=2**24)
         tokenizer = hashing_tokenizer(length, vocabulary)
-    chunks = table.chunks(texts)
     return text_columns(
-        table.name, chunks, tokenizer, num_texts=num_texts, length=length, huggingface=huggingface
+        table.name,
+        _texts(table, texts),
+        tokenizer,
+        num_texts=num_texts,
+        length=length,
+        huggingface=huggingface,
     )
+
+
+def _texts(table: Table, columns: Sequence[str]) -> Iterator[list[str]]:
+    """Batches of texts; several columns are joined with a space."""
+    for batch in table.batches(columns):
+        rows = zip(*(column.to_pylist() for column in batch), strict=True)
+        yield [" ".join(str(cell) for cell in cells if cell is not None) for cells in rows]
 
 
 def bucket_of(salt: str, text: str, buckets: int) -> int:
@@ -118,7 +129,7 @@ def file_tokenizer(path: Path, max_length: int, *, keep_numbers: bool) -> Tokeni
 
 
 def embedded_texts(
-    chunks: Iterable[Sequence[Sequence[Cell]]], length: int
+    batches: Iterable[list[str]], length: int
 ) -> tuple[tuple[Column, ...], dict[str, Tensor]]:
     """Texts as the mean of wordllama's vectors of their tokens, N x 256; zeros for an empty one.
 
@@ -135,8 +146,8 @@ def embedded_texts(
     path = folder / "tokenizers/l2_supercat_tokenizer_config.json"
     tokenizer = file_tokenizer(path, length, keep_numbers=True)
     parts = []
-    for chunk in chunks:
-        for numbers, _ in tokenizer.encode(_joined(chunk)):
+    for batch in batches:
+        for numbers, _ in tokenizer.encode(batch):
             known_LD = vectors_VD[torch.tensor(numbers, dtype=torch.int64)].float()
             parts.append(known_LD.sum(dim=0) / max(1, len(numbers)))
     embedded_ND = torch.stack(parts)
@@ -144,38 +155,30 @@ def embedded_texts(
     return (Column("", ColumnType.FLOAT32, shape, standardized=True),), {"": embedded_ND}
 
 
-def _joined(chunk: Sequence[Sequence[Cell]]) -> list[str]:
-    return [
-        " ".join(str(cell) for cell in cells if cell is not None)
-        for cells in zip(*chunk, strict=True)
-    ]
-
-
 def text_columns(
     name: str,
-    chunks: Iterable[Sequence[Sequence[Cell]]],
+    batches: Iterable[list[str]],
     tokenizer: Tokenizer,
     *,
     num_texts: int,
     length: int,
     huggingface: bool = False,
 ) -> tuple[tuple[Column, ...], dict[str, Tensor]]:
-    """Texts as tokens, N x L; joins several columns with a space.
+    """Texts as tokens, N x L.
 
     L does not depend on the texts, so that files opened separately agree. `name` is for the log, if
     any; `huggingface` makes the columns input_ids and attention_mask.
     """
     tokens_NL = allocate_in_cache((num_texts, length), torch.int64)
     sizes_N, num_cut, begin = np.zeros(num_texts, np.int32), 0, 0
-    for chunk in chunks:
-        joined = _joined(chunk)
-        part_NL = np.full((len(joined), length), tokenizer.padding, np.int64)
-        for row, (numbers, cut) in enumerate(tokenizer.encode(joined)):
+    for batch in batches:
+        part_NL = np.full((len(batch), length), tokenizer.padding, np.int64)
+        for row, (numbers, cut) in enumerate(tokenizer.encode(batch)):
             part_NL[row, : len(numbers)] = numbers
             sizes_N[begin + row] = len(numbers)
             num_cut += cut
-        tokens_NL[begin : begin + len(joined)] = torch.from_numpy(part_NL)
-        begin += len(joined)
+        tokens_NL[begin : begin + len(batch)] = torch.from_numpy(part_NL)
+        begin += len(batch)
     if name and num_cut:
         logger.warning(
             "%s: %d of %d texts (%.1f%%) are longer than %d tokens and cut there; "
