@@ -12,11 +12,9 @@ import pytest
 import torch
 from torchvision import datasets
 
-from lipt.common.errors import ConfigError, DataError, MissingExtraError, UnknownNameError
-from lipt.common.imports import SCHEMES
+from lipt.common.errors import ConfigError, DataError, MissingExtraError
 from lipt.data.inputs.specs import ColumnsSpec, ImageSpec
 from lipt.data.loading import decode_all, default_side, load, open_dataset
-from lipt.data.registry import known_sources
 from lipt.data.sources.rows import EncodedRows
 from tests.data.columns import SIZES, TOKENS, column_rows, counted, write_folder
 
@@ -136,17 +134,6 @@ def test_all_unusable_images_are_listed_by_their_ids(tmp_path: Path, encode: Enc
         decode_all("digits")
 
 
-def test_unknown_source_is_refused_with_the_list_of_sources() -> None:
-    for source in ("", "MNIST:", "s3://bucket/x"):
-        with pytest.raises(UnknownNameError) as caught:
-            open_dataset(source)
-        assert str(caught.value) == (
-            f"there is no data set {source!r}. There are: {', '.join(known_sources())}."
-        )
-    with_path = {source.partition(":")[0] for source in known_sources() if ":" in source}
-    assert with_path - {"package.module"} <= SCHEMES | {"cifar10-test", "cifar100-test"}
-
-
 def test_the_mislabelled_digits_have_5_percent_wrong_labels() -> None:
     right, given = open_dataset("digits-train"), open_dataset("digits-mislabelled")
     every = torch.arange(len(right))
@@ -234,33 +221,3 @@ def test_an_image_folder_equals_torchvision_s(image_folder: Path, encode: Encode
     assert [ours.rows.where(row) for row in range(len(ours))] == [  # type: ignore[attr-defined]
         file for file, _ in theirs.samples
     ]
-
-
-@pytest.mark.parametrize(
-    ("source", "image_size", "words"),
-    [
-        ("digits:x", None, r"digits takes no path, not 'x'\. Write digits\."),
-        ("cifar10", None, "Write cifar10:PATH"),
-        ("parquet:", None, "Write parquet:PATH"),
-        ("digits", 5000, r"the image size 5000 is outside 1\.\.4096"),
-    ],
-)
-def test_wrong_paths_and_sizes_are_refused(source: str, image_size: int | None, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        open_dataset(source, image_size=image_size)
-
-
-@pytest.mark.parametrize(
-    ("source", "meant"),
-    [
-        ("data.csv", r"csv:data\.csv\?label=COLUMN\?"),
-        ("/x/train.parquet", r"parquet:/x/train\.parquet\?label=COLUMN\?"),
-        ("train.safetensors", r"features:train\.safetensors\?"),
-        (".", r"imagefolder:\.\?"),
-        ("digit", "digits"),
-        ("cifar-10:/data", "cifar10"),
-    ],
-)
-def test_a_path_or_misspelt_source_is_refused_with_the_right_name(source: str, meant: str) -> None:
-    with pytest.raises(UnknownNameError, match=f"Did you mean {meant}"):
-        open_dataset(source)

@@ -10,7 +10,6 @@ from pyarrow import parquet
 
 from lipt.common.errors import ConfigError, DataError
 from lipt.data.loading import open_dataset
-from lipt.data.registry import name_with_csv_options
 from lipt.data.sources.rows import ColumnRows
 from lipt.data.sources.tables import table as tables
 from lipt.data.sources.tables.csv_and_json import CsvTable, JsonlTable
@@ -135,16 +134,6 @@ def test_a_byte_order_mark_is_no_part_of_a_name(write: Write) -> None:
 def test_unusable_csv_options_are_refused(option: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         open_dataset(f"csv:none.csv?{option}")
-
-
-def test_options_are_added_to_the_name_of_a_csv_file() -> None:
-    assert name_with_csv_options("t.csv", delimiter="") == "t.csv"
-    found = name_with_csv_options("t.csv", delimiter=";", encoding="latin-1", decimal=",")
-    assert found == "csv:t.csv?delimiter=%3B&encoding=latin-1&decimal=%2C"
-    found = name_with_csv_options("csv:t?label=a", delimiter="\t")
-    assert found == "csv:t?label=a&delimiter=%09"
-    with pytest.raises(ConfigError, match="delimiter=; is an option of CSV files, and 'digits'"):
-        name_with_csv_options("digits", delimiter=";")
 
 
 def test_two_columns_of_one_name_and_endless_names_are_refused(
