@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from lipt.core.selection.strategy import Strategy as Strategy
     from lipt.core.signals.signals import Signals as Signals
     from lipt.data.sources.pairs import open_pairs as open_pairs
+    from lipt.mixture import Mixture as Mixture
+    from lipt.mixture import mix as mix
     from lipt.pretraining import Pretrained as Pretrained
     from lipt.pretraining import open_dataset as open_dataset
     from lipt.pretraining import pretrain as pretrain
@@ -63,6 +65,7 @@ _MODULES = {
     "lipt.core.selection.selection": "Selection",
     "lipt.core.selection.strategy": "Strategy",
     "lipt.core.signals.signals": "Signals",
+    "lipt.mixture": "Mixture mix",
     "lipt.pretraining": "Pretrained open_dataset pretrain",
     "lipt.trainer.client.client": "Client",
     "lipt.trainer.diagnosis.diagnosis": "Diagnosis",

@@ -43,7 +43,7 @@ class Soup:
 
 
 @dataclass(frozen=True, eq=False)
-class Mixture(Mapping[str, Tensor]):
+class Interpolated(Mapping[str, Tensor]):
     """(1 - alpha) soup + alpha ingredient, computed in float64, anew at every access.
 
     Tensors have the soup's dtype; integers, such as a batch counter, are the soup's. alpha 0 and 1
@@ -139,14 +139,14 @@ def _offer(
 ) -> tuple[Weights, float, float]:
     # Read once as a whole, so every mixture uses the verified content.
     learner = dict(opened())
-    mixtures = [partial(Mixture, soup, learner, alpha) for alpha in alphas]
+    mixtures = [partial(Interpolated, soup, learner, alpha) for alpha in alphas]
     best, statistics = 0.0, Weights()
     for alpha, scored in zip(alphas, evaluate(mixtures, floor), strict=True):
         if scored.accuracy > floor:
             best, statistics, floor = alpha, scored.statistics, scored.accuracy
     if best:
         # Mixed again, in place: each old tensor is freed when its mixture is made.
-        for name, tensor in Mixture(soup, learner, best).items():
+        for name, tensor in Interpolated(soup, learner, best).items():
             soup[name] = tensor
     return soup | statistics, best, floor
 

@@ -9,7 +9,7 @@ from lipt.common.errors import RunFailedError
 from lipt.common.tensor_files import Weights
 from lipt.core.pretraining.evaluation import OpenWeights, Scored
 from lipt.core.pretraining.results import Ingredient
-from lipt.core.pretraining.soup import Mixture, Soup, greedy_soup, uniform_soup
+from lipt.core.pretraining.soup import Interpolated, Soup, greedy_soup, uniform_soup
 from tests.one_by_one import one_by_one
 from tests.properties import at_most
 
@@ -157,7 +157,7 @@ def test_the_soup_equals_a_brute_force_search(
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
 def test_the_ends_of_an_interpolation_are_exact(alpha: float) -> None:
     soup, ingredient = vector(0.1, -0.0, 3e38), vector(1e-30, 5.0, -3e38)
-    mixed = Mixture(soup, ingredient, alpha)
+    mixed = Interpolated(soup, ingredient, alpha)
     expected = ingredient if alpha else soup
     assert mixed["w"].view(torch.int32).tolist() == expected["w"].view(torch.int32).tolist()
     assert mixed["w"].data_ptr() != expected["w"].data_ptr()
@@ -168,7 +168,7 @@ def test_blockwise_mixing_equals_mixing_at_once() -> None:
     start = torch.randn(300, 700, generator=generator).t()
     end = torch.randn(700, 300, generator=generator)
     expected = (start.double() + 0.3 * (end.double() - start.double())).float()
-    assert torch.equal(Mixture({"w": start}, {"w": end}, 0.3)["w"], expected)
+    assert torch.equal(Interpolated({"w": start}, {"w": end}, 0.3)["w"], expected)
 
 
 def test_integer_tensors_and_dtypes_are_the_soup_s() -> None:
@@ -185,7 +185,7 @@ def test_integer_tensors_and_dtypes_are_the_soup_s() -> None:
         "mask": torch.tensor([False]),
     }
     before = {name: tensor.clone() for name, tensor in ingredient.items()}
-    mixed = Mixture(soup, ingredient, 0.5)
+    mixed = Interpolated(soup, ingredient, 0.5)
     assert {name: tensor.tolist() for name, tensor in mixed.items()} == {
         "counter": 3,
         "half": [1.5],

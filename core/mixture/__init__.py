@@ -1,0 +1,1 @@
+"""Mixtures: how much of each source to train on for a target."""

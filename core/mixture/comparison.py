@@ -1,0 +1,132 @@
+"""Comparison: the fitted mixture beside baselines, by held-out losses of merged learners.
+
+What was chosen by the target's examples is scored on those that did not choose it, fold by fold;
+but the greedy soup's shares, which take many passes, are chosen by all.
+
+Shapes: N target examples, K sources, D features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from lipt.common.config.run_config import RunConfig
+from lipt.common.determinism import derive_generator
+from lipt.core.mixture.baselines import (
+    TEMPERED,
+    by_size,
+    greedy_shares,
+    lone_ranking,
+    nearest_sources,
+)
+from lipt.core.mixture.densities import Featured, expectation_maximization, log_densities
+from lipt.core.mixture.learning import Learned
+from lipt.core.mixture.simplex import Fitted, uniform
+from lipt.core.proxies.untrained import column_values
+from lipt.data.dataset import Dataset
+from lipt.data.inputs.specs import ImageSpec
+from lipt.data.sources.rows import ColumnRows
+
+MERGED, UNIFORM, SIZE, CLOSED_FORM = "merged", "uniform", "size", "closed form"
+# Examples of a source for features; more change little.
+_MOST_FEATURED = 5_000
+# Side of the images of the closed form.
+_PIXELS = 16
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A mixture: its shares, each held-out target example's loss, and the score."""
+
+    shares_K: Tensor
+    losses_N: Tensor
+    score: float
+
+
+def compare(
+    dataset: Dataset,
+    config: RunConfig,
+    source_ids: Sequence[Tensor],
+    target_ids: Tensor,
+    learned: Learned,
+    fitted: Fitted,
+) -> Mapping[str, Compared]:
+    """The fitted mixture and every baseline, by name."""
+    merged, sizes_K = learned.merged, torch.tensor([len(ids) for ids in source_ids])
+    some = _some(source_ids, config.seed)
+    log_densities_NK = closed_form(dataset, config.seed, source_ids, target_ids)
+    features_ND = merged.features(merged.batches)
+    features_of_sources = [merged.features(learned.batches_of(ids)) for ids in some]
+    corners_KK = torch.eye(len(source_ids), dtype=torch.float64)
+    lone_NK = torch.stack([merged.losses_at(corner_K) for corner_K in corners_KK], dim=1)
+    greedy_K = greedy_shares(
+        lone_NK.mean(dim=0), lambda shares_K: float(merged.losses_at(shares_K).mean())
+    )
+    # From positions in the target to shares chosen by these examples.
+    chosen: dict[str, Callable[[Tensor], Tensor]] = {
+        UNIFORM: lambda _: uniform(len(source_ids)),
+        SIZE: lambda _: by_size(sizes_K),
+        f"size^{TEMPERED}": lambda _: by_size(sizes_K, TEMPERED),
+        CLOSED_FORM: lambda some_N: expectation_maximization(log_densities_NK[some_N]),
+        "lone ranking": lambda some_N: lone_ranking(lone_NK[some_N].mean(dim=0)),
+        "nearest source": lambda some_N: nearest_sources(features_of_sources, features_ND[some_N]),
+        "greedy soup": lambda _: greedy_K,
+    }
+    whole_N, fold_N = torch.arange(len(target_ids)), fitted.fold_N
+    rest = [torch.nonzero(fold_N != fold).flatten() for fold in range(len(fitted.held_out_FK))]
+    found = {MERGED: (fitted.weights_K, list(fitted.held_out_FK))}
+    for name, shares_of in chosen.items():
+        found[name] = shares_of(whole_N), [shares_of(some_N) for some_N in rest]
+    return {
+        name: Compared(shares_K, *_held_out(learned, by_fold, fold_N))
+        for name, (shares_K, by_fold) in found.items()
+    }
+
+
+def closed_form(
+    dataset: Dataset, seed: int, source_ids: Sequence[Tensor], target_ids: Tensor
+) -> Tensor:
+    """Log densities of the target's examples under each source, by pixels or columns; N x K."""
+    featured = _featured(dataset, seed)
+    sources = [featured(ids) for ids in _some(source_ids, seed)]
+    return log_densities(sources, featured(target_ids), dataset.target)
+
+
+def _some(source_ids: Sequence[Tensor], seed: int) -> list[Tensor]:
+    draws = derive_generator(seed, "mixture features")
+    return [ids[torch.randperm(len(ids), generator=draws)[:_MOST_FEATURED]] for ids in source_ids]
+
+
+def _held_out(learned: Learned, by_fold: Sequence[Tensor], fold_N: Tensor) -> tuple[Tensor, float]:
+    merged, first_K = learned.merged, by_fold[0]
+    if all(torch.equal(shares_K, first_K) for shares_K in by_fold):
+        outputs_NT = merged.outputs(first_K)
+    else:
+        each = torch.stack([merged.outputs(shares_K) for shares_K in by_fold])
+        outputs_NT = each[fold_N, torch.arange(len(fold_N))]
+    return merged.target.losses(outputs_NT, merged.targets_N), merged.score(outputs_NT)
+
+
+def _featured(dataset: Dataset, seed: int) -> Callable[[Tensor], Featured]:
+    """From ids to small images' pixels, or the values of columns, with targets."""
+    rows = dataset.rows
+    of_columns = (
+        column_values(rows.columns, rows.tensors, seed=seed)
+        if isinstance(rows, ColumnRows)
+        else None
+    )
+
+    def features(ids: Tensor) -> Tensor:
+        stored = dataset.examples(ids)
+        if isinstance(stored, Tensor) and isinstance(dataset.inputs, ImageSpec):
+            side = min(_PIXELS, *stored.shape[2:])
+            return functional.adaptive_avg_pool2d(stored.float(), side).flatten(start_dim=1)
+        assert of_columns is not None  # noqa: S101 - other examples are columns
+        return of_columns({"": stored} if isinstance(stored, Tensor) else stored)
+
+    return lambda ids: Featured(features(ids), dataset.targets_N[ids])

@@ -1,0 +1,217 @@
+"""Data of a mixture: several sources, and a target after them, in one data set.
+
+Tables and (X, y) are joined before they are read, so that classes, categories and missing numbers
+are read alike, however few a part has. Other data is opened part by part, and matched by the names
+of its classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lipt.common.errors import ConfigError, DataError
+from lipt.common.text import did_you_mean, listed
+from lipt.data.dataset import Dataset
+from lipt.data.loading import name_with_target, open_set
+from lipt.data.sources.frames import is_frame, is_pair
+from lipt.data.sources.rows import ArrayRows, ColumnRows, EncodedRows, Rows
+from lipt.data.sources.storage import at_home, split_query
+from lipt.data.sources.table_files import CsvOptions, open_table
+
+_FOLDERS = "imagefolder:"
+# Of a table file that is joined with others before it is read.
+_OPTIONS = ("label", "target", *CsvOptions.NAMES)
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The data set of all parts, each source's ids there, and the target's.
+
+    given: the table that was given with a column of sources; else the same data set.
+    rows: each source's row numbers in it.
+    """
+
+    dataset: Dataset
+    ids: Mapping[str, Tensor]
+    target_ids: Tensor
+    given: Dataset
+    rows: Mapping[str, Tensor]
+
+
+def join(
+    sources: Any,
+    target_data: Any,
+    *,
+    target: str | None = None,
+    source: str | None = None,
+    image_size: int | None = None,
+) -> Joined:
+    """Open sources and a target; arguments as in `lipt.mix`."""
+    given, rows = None, None
+    if source is not None and str(sources).startswith(_FOLDERS):
+        root = Path(at_home(str(sources).removeprefix(_FOLDERS)))
+        folders = sorted(at for at in root.iterdir() if at.is_dir())
+        sources = {at.name: f"{_FOLDERS}{at}" for at in folders}
+    elif source is not None:
+        given = open_set("sources", sources, target)
+        sources, rows, target = _by_column(sources, target, source)
+        if (table := _table_of(target_data, target)) is not None:
+            table[0].pop(source, None)
+            target_data = table[0]
+    if not isinstance(sources, Mapping) or not sources or is_frame(sources):
+        raise ConfigError(
+            f"the sources are a {type(sources).__name__}. Give a mapping from each source's name "
+            'to its data, or one table and the column of its sources: source="site".'
+        )
+    names, parts = tuple(map(str, sources)), [*sources.values(), target_data]
+    dataset, sizes = _joined(parts, (*names, "the target"), target, image_size)
+    *own, target_ids = torch.arange(sum(sizes)).split_with_sizes(sizes)
+    ids = dict(zip(names, own, strict=True))
+    return Joined(dataset, ids, target_ids, given or dataset, rows or ids)
+
+
+def _joined(
+    parts: Sequence[Any], names: Sequence[str], target: str | None, image_size: int | None
+) -> tuple[Dataset, list[int]]:
+    tables = [table for table in (_table_of(part, target) for part in parts) if table is not None]
+    if len(tables) == len(parts):
+        sizes = [len(next(iter(columns.values()))) for columns, _ in tables]
+        joined = {
+            name: list(
+                chain.from_iterable(
+                    columns.get(name, [None] * size)
+                    for (columns, _), size in zip(tables, sizes, strict=True)
+                )
+            )
+            for name in dict.fromkeys(chain.from_iterable(columns for columns, _ in tables))
+        }
+        label = next((label for _, label in tables if label), None)
+        return open_set("sources", joined, label, image_size), sizes
+    if all(is_pair(part) for part in parts):
+        examples, labels = (_chained([part[half] for part in parts]) for half in (0, 1))
+        opened = open_set("sources", (examples, labels), target, image_size)
+        return opened, [len(part[1]) for part in parts]
+    datasets = [
+        open_set(name, part, None if isinstance(part, Dataset) else target, image_size)
+        for name, part in zip(names, parts, strict=True)
+    ]
+    return _together(datasets), [len(part) for part in datasets]
+
+
+def _table_of(data: Any, target: str | None) -> tuple[dict[str, list[Any]], str | None] | None:
+    """The columns of a frame or a table file, and its target; None for other data."""
+    if isinstance(data, str | Path):
+        plain = target is not None and "=" not in str(data)
+        name = name_with_target(str(data), target or "") if plain else str(data)
+        kind, _, path = name.partition(":")
+        asked = {part.partition("=")[0] for part in path.partition("?")[2].split("&")}
+        if kind not in {"csv", "jsonl", "parquet"} or not asked <= set(_OPTIONS):
+            return None
+        path, query = split_query(name, at_home(path), _OPTIONS)
+        table = open_table(path, kind, query)
+        chunks = list(table.chunks(table.columns))
+        cells = (
+            list(chain.from_iterable(chunk[place] for chunk in chunks))
+            for place in range(len(table.columns))
+        )
+        label = query.text("label") or query.text("target")
+        return dict(zip(table.columns, cells, strict=True)), label
+    if not is_frame(data):
+        return None
+    if isinstance(data, list):
+        names = dict.fromkeys(chain.from_iterable(data))
+        return {str(name): [row.get(name) for row in data] for name in names}, target
+    found = data.with_format(None)[:] if hasattr(data, "with_format") else data
+    if isinstance(found, np.ndarray):
+        names = dict.fromkeys(found.dtype.names or ())
+    else:
+        names = dict.fromkeys(getattr(found, "column_names", getattr(found, "columns", found)))
+    as_list = ("to_pylist", "to_list", "tolist", "copy")
+    columns = {
+        str(name): getattr(found[name], next(one for one in as_list if hasattr(found[name], one)))()
+        for name in names
+    }
+    return columns, target
+
+
+def _by_column(
+    data: Any, target: str | None, source: str
+) -> tuple[dict[str, dict[str, list[Any]]], dict[str, Tensor], str | None]:
+    """The parts of a table by the values of a column, each part's row numbers, and the target."""
+    columns, label = _table_of(data, target) or ({}, None)
+    if source not in columns:
+        raise DataError(
+            f"the sources have no column {source!r}.{did_you_mean(source, columns)} Name one of "
+            f"the columns of a table ({listed(list(columns), 20)}), or give a mapping of sources."
+        )
+    rows: dict[str, list[int]] = {}
+    for row, cell in enumerate(columns.pop(source)):
+        rows.setdefault("missing" if cell is None else str(cell), []).append(row)
+    parts = {
+        name: {column: [cells[row] for row in rows[name]] for column, cells in columns.items()}
+        for name in sorted(rows)
+    }
+    return parts, {name: torch.tensor(rows[name]) for name in parts}, label
+
+
+def _chained(parts: Sequence[Any]) -> Any:
+    """Arrays, tensors, lists or columns by name, one after another."""
+    first = parts[0]
+    if isinstance(first, Mapping):
+        return {name: _chained([part[name] for part in parts]) for name in first}
+    if all(isinstance(part, Tensor) for part in parts):
+        return torch.cat(list(parts))
+    if all(isinstance(part, list) for part in parts):
+        return list(chain.from_iterable(parts))
+    return np.concatenate([np.asarray(part) for part in parts])
+
+
+def _together(parts: Sequence[Dataset]) -> Dataset:
+    """Opened data sets of one kind of example as one, with the classes of all."""
+    first = parts[0]
+    for part in parts:
+        if part.inputs != first.inputs or part.rows.targets is not None:
+            raise DataError(
+                f"{part.source} holds {part}, and {first.source} {first}. Give sources and a "
+                "target with examples of one kind and size, and classes: image_size=64."
+            )
+    names = tuple(dict.fromkeys(chain.from_iterable(part.class_names for part in parts)))
+    labels = [
+        torch.tensor([names.index(name) for name in part.class_names])[part.labels_N]
+        for part in parts
+    ]
+    rows = _stacked([part.rows for part in parts], names, torch.cat(labels))
+    return replace(first, rows=rows, fingerprint=rows.fingerprint(), stamp=None, again=None)
+
+
+def _stacked(parts: Sequence[Rows], names: tuple[str, ...], labels_N: Tensor) -> Rows:
+    labelled = ("sources", names, labels_N)
+    arrays = [part.images_NCHW for part in parts if isinstance(part, ArrayRows)]
+    tables = [part for part in parts if isinstance(part, ColumnRows)]
+    files = [
+        (part, row) for part in parts if isinstance(part, EncodedRows) for row in range(len(part))
+    ]
+    if len(arrays) == len(parts):
+        return ArrayRows(*labelled, np.concatenate(arrays))
+    if len(tables) == len(parts):
+        columns = tables[0].columns
+        tensors = {
+            one.name: torch.cat([part.tensors[one.name] for part in tables]) for one in columns
+        }
+        return ColumnRows(*labelled, columns, tensors)
+    if len(files) == len(labels_N):
+        return EncodedRows(
+            *labelled,
+            open=lambda row: files[row][0].open(files[row][1]),
+            where=lambda row: files[row][0].where(files[row][1]),
+        )
+    kinds = listed(sorted({type(part).__name__ for part in parts}), 5)
+    raise DataError(f"the sources are read in different ways: {kinds}. Give all in one form.")

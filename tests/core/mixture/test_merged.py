@@ -1,0 +1,157 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lipt.common.tensor_files import Weights
+from lipt.core.mixture.merged import Merged, added_by
+from lipt.core.mixture.readiness import Readiness, constant_outputs, readiness_of
+from lipt.core.mixture.simplex import uniform
+from lipt.data.targets.values import MultiLabel, Regression, SingleLabel
+
+NUMBER = Regression((0.0,), (1.0,))
+
+
+def shifts(*values: float, targets: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0)) -> Merged:
+    """A model whose output is its bias; each learner adds one number to it."""
+    model = nn.Sequential(nn.Linear(1, 1))
+    initial = {"0.weight": torch.zeros(1, 1), "0.bias": torch.zeros(1)}
+    learners: list[Weights] = [{**initial, "0.bias": torch.tensor([value])} for value in values]
+    targets_N1 = torch.tensor(targets)[:, None]
+    inputs = [torch.zeros(len(targets), 1)]
+    return Merged(model, initial, added_by(initial, learners), inputs, NUMBER, targets_N1)
+
+
+def test_theta_moves_by_the_weighted_differences() -> None:
+    found = shifts(1.0, 4.0).weights(torch.tensor([0.75, 0.25]))
+    assert found["0.bias"].tolist() == [1.75]
+    assert found["0.weight"].tolist() == [[0.0]]
+
+
+def test_whole_numbers_are_those_of_theta_star() -> None:
+    initial = {"weight": torch.zeros(2), "num_batches_tracked": torch.tensor(7)}
+    learner = {"weight": torch.ones(2), "num_batches_tracked": torch.tensor(99)}
+    added = added_by(initial, [learner])
+    assert list(added) == ["weight"]
+    merged = replace(shifts(1.0), initial=initial, added=added)
+    assert merged.weights(torch.ones(1))["num_batches_tracked"] == 7
+
+
+def test_the_target_between_two_learners_gets_its_exact_shares() -> None:
+    # 0.25 x 0 + 0.75 x 4 is the target, 3.
+    found = shifts(0.0, 4.0, targets=(3.0,) * 8).fit(seed=0)
+    assert torch.allclose(found.weights_K, torch.tensor([0.25, 0.75]).double(), atol=0.01)
+
+
+def test_linearized_losses_and_slopes_are_exact_at_their_point() -> None:
+    merged = network(seed=0)
+    around_K = torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64)
+    linear = merged.linearized(around_K)
+    assert torch.allclose(linear(around_K[None])[0].float(), merged.losses_at(around_K), atol=1e-5)
+    towards_K = torch.tensor([0.1, -0.1, 0.0], dtype=torch.float64)
+    for losses in (
+        lambda one_K: linear(one_K[None])[0].mean(),
+        lambda one_K: merged.losses_at(one_K).mean(),
+    ):
+        slope = (losses(around_K + 0.1 * towards_K) - losses(around_K - 0.1 * towards_K)) / 0.2
+        assert abs(float(slope) - exact_slope(merged, around_K, towards_K)) < 5e-3
+
+
+def exact_slope(merged: Merged, around_K: Tensor, towards_K: Tensor) -> float:
+    shares_K = around_K.float().requires_grad_()
+    (slopes_K,) = torch.autograd.grad(loss_through_the_network(merged, shares_K), shares_K)
+    return float(slopes_K @ towards_K.float())
+
+
+def loss_through_the_network(merged: Merged, shares_K: Tensor) -> Tensor:
+    """One functional forward pass, which automatic differentiation can follow."""
+    buffers = dict(merged.model.named_buffers())
+    weights = {
+        name: buffers[name].clone() if name in buffers else tensor
+        for name, tensor in merged.weights(shares_K).items()
+    }
+    inputs = (merged.batches[0],)
+    outputs_NT = torch.func.functional_call(merged.model.train(), weights, inputs)
+    return merged.target.mean_loss(outputs_NT, merged.targets_N)
+
+
+def network(seed: int) -> Merged:
+    """Learners of a small network with batch norm, near theta*."""
+    draws = torch.Generator().manual_seed(seed)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    initial = {
+        name: torch.randn(tensor.shape, generator=draws) if tensor.is_floating_point() else tensor
+        for name, tensor in model.state_dict().items()
+    }
+    initial["1.running_var"] = torch.ones(8)
+    learners = [
+        {
+            name: tensor + 0.2 * torch.randn(tensor.shape, generator=draws)
+            if tensor.is_floating_point()
+            else tensor
+            for name, tensor in initial.items()
+        }
+        for _ in range(3)
+    ]
+    batches = [torch.randn(60, 4, generator=draws)]
+    targets_N = torch.randint(3, (60,), generator=draws)
+    return Merged(model, initial, added_by(initial, learners), batches, SingleLabel(3), targets_N)
+
+
+def test_fit_is_as_good_as_exponentiated_gradient_through_the_network() -> None:
+    merged = network(seed=1)
+    logs_K = torch.zeros(3)
+    for _ in range(200):
+        shares_K = logs_K.softmax(dim=0).requires_grad_()
+        (slopes_K,) = torch.autograd.grad(loss_through_the_network(merged, shares_K), shares_K)
+        logs_K = logs_K - slopes_K
+    slow = float(merged.losses_at(logs_K.softmax(dim=0)).mean())
+    found = merged.fit(seed=0, num_resamples=0)
+    # Cross-fitting may choose a penalty, so the loss may be a little larger.
+    assert float(merged.losses_at(found.weights_K).mean()) <= slow + 0.01
+
+
+def test_batch_statistics_of_the_target_replace_running_ones() -> None:
+    merged = network(seed=2)
+    other = {**merged.initial, "1.running_mean": torch.full((8,), 50.0)}
+    moved = replace(merged, initial=other)
+    assert torch.equal(merged.outputs(uniform(3)), moved.outputs(uniform(3)))
+
+
+def test_halves_that_agree_and_know_something_are_ready() -> None:
+    targets = (3.0, 2.0, 4.0, 3.0, 2.5, 3.5)
+    half = shifts(0.0, 4.0, targets=targets)
+    knowing = replace(half, initial={**half.initial, "0.bias": torch.tensor([0.5])})
+    found, crossed_N = readiness_of(10, (knowing, knowing), torch.zeros(8, 1), seed=0)
+    # Equal shares end at 0.5 + 2, off by 0.5 from the mean of the target.
+    assert crossed_N.mean().item() == pytest.approx(0.125, abs=0.01)
+    assert found.agreement == pytest.approx(1.0)
+    # Half the squared errors: 3.25 with a bias of 0.5, against 4.75 of the pool's mean, 0.
+    assert found.knowledge == pytest.approx(1 - (3.125 + 0.2083) / (4.5 + 0.2083), abs=0.01)
+    assert found.is_ready
+
+
+def test_halves_with_opposite_weights_are_not_ready() -> None:
+    targets = (3.0, 2.0, 4.0, 3.0, 2.5, 3.5)
+    halves = shifts(0.0, 4.0, targets=targets), shifts(4.0, 0.0, targets=targets)
+    found, _ = readiness_of(10, halves, torch.zeros(8, 1), seed=0)
+    assert found.agreement < 0.5
+    assert not found.is_ready
+
+
+def test_a_theta_star_that_knows_nothing_is_not_ready_even_if_halves_agree() -> None:
+    assert not Readiness(steps=100, knowledge=0.01, agreement=1.0).is_ready
+    assert not Readiness(steps=100, knowledge=0.5, agreement=0.2).is_ready
+    assert Readiness(steps=100, knowledge=0.5, agreement=0.9).is_ready
+
+
+def test_constant_answers_are_the_pools_frequencies_and_means() -> None:
+    labels_N = torch.tensor([0] * 8 + [1] * 0)
+    classes_NT = constant_outputs(SingleLabel(2), labels_N, 3)
+    # One more of each class: 9 and 1 of 10.
+    assert torch.allclose(classes_NT.exp()[0], torch.tensor([0.9, 0.1]))
+    labels_NT = constant_outputs(MultiLabel(2), torch.tensor([[1, 0], [0, 0]]), 1)
+    assert torch.allclose(labels_NT.sigmoid(), torch.tensor([[0.5, 0.0]]), atol=1e-4)
+    numbers_NT = constant_outputs(Regression((1.0,), (2.0,)), torch.tensor([[3.0], [7.0]]), 2)
+    assert numbers_NT.tolist() == [[2.0], [2.0]]
