@@ -133,6 +133,17 @@ def test_one_pre_training_gives_several_subsets(run_alone: Run) -> None:
     ]
 
 
+def test_sources_get_shares_for_a_target(run_alone: Run) -> None:
+    said = run_alone("mixture.py").stdout
+    shares = {
+        name: float(share)
+        for name, share in re.findall(r"^(\w.*?) +(0\.\d+) +0\.", said, re.MULTILINE)
+    }
+    assert max(shares, key=shares.__getitem__) == "inverted"
+    assert "Better than equal shares" in said
+    assert said.endswith("500 examples to train on\n")
+
+
 # A notebook, cell by cell, and what the last line of each would show.
 NOTEBOOK = """
 import ast, json, sys
