@@ -127,8 +127,8 @@ def test_halves_that_agree_and_know_something_are_ready() -> None:
     # Equal shares end at 0.5 + 2, off by 0.5 from the mean of the target.
     assert crossed_N.mean().item() == pytest.approx(0.125, abs=0.01)
     assert found.agreement == pytest.approx(1.0)
-    # Half the squared errors: 3.25 with a bias of 0.5, against 4.75 of the pool's mean, 0.
-    assert found.knowledge == pytest.approx(1 - (3.125 + 0.2083) / (4.5 + 0.2083), abs=0.01)
+    # Merged, the mean is met, and half the variance is left: 2.5 / 12 of 9 / 2 + 2.5 / 12.
+    assert found.knowledge == pytest.approx(4.5 / (4.5 + 2.5 / 12), abs=0.01)
     assert found.is_ready
 
 
