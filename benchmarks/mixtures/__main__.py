@@ -27,7 +27,6 @@ from benchmarks.mixtures.cases import CASES, Part
 from lipt.common.config.run_config import PruningMethod, RunConfig, merge
 from lipt.core.mixture.check import MixtureTraining
 from lipt.core.mixture.comparison import MERGED, UNIFORM, closed_form, compare
-from lipt.core.mixture.densities import likelihood_losses
 from lipt.core.mixture.learning import MIXTURE_DEFAULTS, learn
 from lipt.core.mixture.merged import Merged
 from lipt.core.pretraining.evaluation import reestimate_batch_norm
@@ -86,7 +85,10 @@ def measure(name: str, seed: int) -> dict[str, Any]:
         log_densities_NK = closed_form(joined.dataset, seed, ids, target_ids)
         predictions = {
             "merged": [float(own.merged.losses_at(shares_K).mean()) for shares_K in random_RK],
-            "closed form": likelihood_losses(log_densities_NK)(random_RK).mean(dim=1).tolist(),
+            "closed form": [
+                -float(torch.logsumexp(log_densities_NK + shares_K.log(), dim=1).mean())
+                for shares_K in random_RK
+            ],
             "lone learners": (random_RK @ _lone_losses(own.merged)).tolist(),
         }
         losses = [real(shares_K, target)[0] for shares_K in random_RK]

@@ -4,9 +4,7 @@ A closed form without learners. Features are projected on the pool's principal c
 source has a mean for every class and one covariance, partly that of all sources. Numbers to predict
 are features as well: a source with another rule, or with wrong numbers, then has another shape.
 
-The weights maximize the likelihood of the target's examples, by expectation maximization. The
-negative log-likelihood is convex in them, so `simplex.fit` gives strengths and intervals as for
-merged learners.
+The weights maximize the likelihood of the target's examples, by expectation maximization.
 
 Shapes: N examples, K sources, D features, P components, C classes.
 Source: Dempster et al. 1977; with class-conditional Gaussians, as in linear discriminants.
@@ -21,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.core.mixture.simplex import Losses, uniform
+from lipt.core.mixture.simplex import uniform
 from lipt.data.targets.kinds import TargetKind
 from lipt.data.targets.values import Regression, Target
 
@@ -92,16 +90,6 @@ def expectation_maximization(log_densities_NK: Tensor) -> Tensor:
         shares_NK = (log_densities_NK + weights_K.clamp_min(_SMALLEST).log()).softmax(dim=1)
         weights_K = shares_NK.mean(dim=0)
     return weights_K
-
-
-def likelihood_losses(log_densities_NK: Tensor) -> Losses:
-    """Negative log-likelihoods under each fit's weights, up to a constant of each example."""
-    relative_NK = log_densities_NK - log_densities_NK.max(dim=1, keepdim=True).values
-
-    def losses(weights_RK: Tensor) -> Tensor:
-        return -(weights_RK.clamp_min(_SMALLEST) @ relative_NK.exp().T).clamp_min(_SMALLEST).log()
-
-    return losses
 
 
 def _means_and_rest(

@@ -5,7 +5,6 @@ from lipt.core.mixture.baselines import by_size, greedy_shares, lone_ranking, ne
 from lipt.core.mixture.densities import (
     Featured,
     expectation_maximization,
-    likelihood_losses,
     log_densities,
 )
 from lipt.core.mixture.simplex import exponentiated_gradient
@@ -114,8 +113,10 @@ def test_exponentiated_gradient_and_expectation_maximization_agree() -> None:
     sources = [classes(500, 0.0, 1), classes(500, 1.5, 2)]
     found_NK = log_densities(sources, classes(400, 0.5, 3), SingleLabel(2))
     each_1N = torch.full((1, len(found_NK)), 1 / len(found_NK), dtype=torch.float64)
-    losses = likelihood_losses(found_NK)
-    fitted_1K = exponentiated_gradient(losses, each_1N, torch.zeros(1), 2, 300)
+    densities_NK = (found_NK - found_NK.max(dim=1, keepdim=True).values).exp()
+    fitted_1K = exponentiated_gradient(
+        lambda weights_RK: -(weights_RK @ densities_NK.T).log(), each_1N, torch.zeros(1), 2, 300
+    )
     em_K = expectation_maximization(found_NK)
     assert fitted_1K[0].tolist() == pytest.approx(em_K.tolist(), abs=0.01)
     assert 0.1 < em_K[1] < 0.9
