@@ -18,6 +18,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+import lipt
 from lipt.cli.commands import demo
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
@@ -91,7 +92,7 @@ CASES: Mapping[str, Case] = {
     ),
 }
 CIFAR10 = "cifar10-jpeg"
-NAMES = (*CASES, CIFAR10, "files", "demo")
+NAMES = (*CASES, CIFAR10, "mixture", "files", "demo")
 
 
 def parts(cifar10: Path | None) -> dict[str, Callable[[Path], list[Stage]]]:
@@ -110,7 +111,7 @@ def parts(cifar10: Path | None) -> dict[str, Callable[[Path], list[Stage]]]:
             exact_data=False,
         )
         found[CIFAR10] = partial(run_case, case)
-    return {**found, "files": run_files, "demo": run_demo}
+    return {**found, "mixture": run_mixture, "files": run_files, "demo": run_demo}
 
 
 def run_case(case: Case, folder: Path) -> list[Stage]:
@@ -255,6 +256,26 @@ def _made_up(name: str, value: Tensor) -> Tensor:
         return torch.ones_like(value)
     made = pattern(*value.shape, seed=len(name)).to(value.dtype) / 4
     return 1 + made.abs() if name.endswith("running_var") else made
+
+
+def run_mixture(_folder: Path) -> list[Stage]:
+    """Two sources of digits, of which the target has the second one's kind."""
+    images_NHW, labels_N = datasets.digits()
+    inverted_NHW = 255 - images_NHW
+    sources = {
+        "upright": (images_NHW[:150, None], labels_N[:150]),
+        "inverted": (inverted_NHW[150:250, None], labels_N[150:250]),
+    }
+    run = {"initialization": {"steps": 20}, "learners": {"num_minibatches": 8}}
+    target = inverted_NHW[250:, None], labels_N[250:]
+    mixture = lipt.mix(sources, target, run=run, device="cpu", progress=False)
+    shares = {name: dict(one.weights) for name, one in mixture.outcomes.items()}
+    return [
+        Stage("merged learners", digest(mixture.theta)),
+        Stage("shares", digest({"fitted": shares, "intervals": dict(mixture.intervals)})),
+        Stage("held-out losses", digest(mixture.loss)),
+        Stage("sample of the shares", digest(mixture.sample(80).indices)),
+    ]
 
 
 def run_files(folder: Path) -> list[Stage]:
