@@ -1,9 +1,10 @@
 """Mixtures by short learners against real trainings, and against baselines.
 
-    python -m benchmarks.mixtures FOLDER [--cases digits table] [--seeds 0 1 2]
+    python -m benchmarks.mixtures [FOLDER] [--cases digits table] [--seeds 0 1 2]
 
-Each case and seed is a JSON file in the folder, and is not measured again. Every mixture is trained
-for 300 steps from theta*; `cifar-six` also trains 16 random mixtures for the rank correlation.
+Each case and seed is a JSON file in the folder, by default docs/results/mixtures, and is not
+measured again. Every mixture is trained for 300 steps from theta*; `cifar-six` also trains 16
+random mixtures, for the rank correlation of predicted and real losses.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from lipt.core.workspace import InMemory
 from lipt.data.inputs.specs import call_model
 from lipt.mixture_data import join
 
+FOLDER = Path(__file__).parents[2] / "docs" / "results" / "mixtures"
 NUM_RANDOM, CONCENTRATION = 16, 0.4
 CPU = torch.device("cpu")
 
@@ -212,7 +214,7 @@ def spread(values: Sequence[float]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?", default=FOLDER)
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     asked = parser.parse_args()

@@ -23,7 +23,7 @@ from lipt.core.mixture.simplex import uniform
 from lipt.data.targets.kinds import TargetKind
 from lipt.data.targets.values import Regression, Target
 
-MIN_KNOWLEDGE, MIN_AGREEMENT = 0.1, 0.5
+MIN_KNOWLEDGE, MIN_AGREEMENT = 0.125, 0.5
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Readiness:
     def __str__(self) -> str:
         return (
             f"after {self.steps} shared steps merged learners remove {self.knowledge:.0%} of a "
-            f"constant answer's loss (at least {MIN_KNOWLEDGE:.0%} is needed), and one half of the "
+            f"constant answer's loss (at least {MIN_KNOWLEDGE:.1%} is needed), and one half of the "
             f"learners keeps {self.agreement:.0%} of the other's gain (at least "
             f"{MIN_AGREEMENT:.0%})"
         )
