@@ -136,7 +136,7 @@ def _meant(source: str) -> str:
     return did_you_mean(source, BUNDLED)
 
 
-def _table_address(source: str) -> Address | None:
+def table_address(source: str) -> Address | None:
     """The address of a table's file, `train.csv` or `csv:train.csv`; None of other data."""
     scheme, colon, _ = source.partition(":")
     name, tables = source, [name for name, known in SOURCES.items() if known.usual == _LABEL]
@@ -151,7 +151,7 @@ def _table_address(source: str) -> Address | None:
 
 def name_with_target(source: str, target: str) -> str:
     """The name of a table's file with its target's column."""
-    address = _table_address(source)
+    address = table_address(source)
     if address is None or set(address.values) - {*CSV_OPTIONS}:
         raise ConfigError(
             f"target={target!r} was given together with the name {source!r}, which is no table's "
@@ -164,7 +164,7 @@ def name_with_target(source: str, target: str) -> str:
 def name_with_csv_options(source: str, **options: str) -> str:
     """The name of a CSV file with those of `CSV_OPTIONS` that are not empty."""
     given = {name: value for name, value in options.items() if value}
-    address = _table_address(source) if given else None
+    address = table_address(source) if given else None
     if given and (address is None or address.scheme != "csv"):
         name, value = next(iter(given.items()))
         raise ConfigError(

@@ -14,21 +14,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor
 
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.text import did_you_mean, listed
 from lipt.data.dataset import Dataset
-from lipt.data.loading import name_with_target, open_set
-from lipt.data.sources.frames import is_frame, is_pair
+from lipt.data.loading import open_set
+from lipt.data.registry import table_address
+from lipt.data.sources.address import at_home
+from lipt.data.sources.cells import Decimals
+from lipt.data.sources.frames import frame_table, is_frame, is_pair
 from lipt.data.sources.rows import ArrayRows, ColumnRows, EncodedRows, Rows
-from lipt.data.sources.storage import at_home, split_query
-from lipt.data.sources.table_files import CsvOptions, open_table
+from lipt.data.sources.tables.csv_and_json import CSV_OPTIONS
+from lipt.data.sources.tables.reading import open_table
+from lipt.data.sources.tables.table import coded, joined_chunks
 
 _FOLDERS = "imagefolder:"
-# Of a table file that is joined with others before it is read.
-_OPTIONS = ("label", "target", *CsvOptions.NAMES)
 
 
 @dataclass(frozen=True)
@@ -63,9 +66,10 @@ def join(
     elif source is not None:
         given = open_set("sources", sources, target)
         sources, rows, target = _by_column(sources, target, source)
-        if (table := _table_of(target_data, target)) is not None:
-            table[0].pop(source, None)
-            target_data = table[0]
+        if (found := _table_of(target_data, target)) is not None:
+            table, _ = found
+            kept = [name for name in table.column_names if name != source]
+            target_data = table.select(kept)
     if not isinstance(sources, Mapping) or not sources or is_frame(sources):
         raise ConfigError(
             f"the sources are a {type(sources).__name__}. Give a mapping from each source's name "
@@ -83,18 +87,13 @@ def _joined(
 ) -> tuple[Dataset, list[int]]:
     tables = [table for table in (_table_of(part, target) for part in parts) if table is not None]
     if len(tables) == len(parts):
-        sizes = [len(next(iter(columns.values()))) for columns, _ in tables]
+        named = dict.fromkeys(chain.from_iterable(table.column_names for table, _ in tables))
         joined = {
-            name: list(
-                chain.from_iterable(
-                    columns.get(name, [None] * size)
-                    for (columns, _), size in zip(tables, sizes, strict=True)
-                )
-            )
-            for name in dict.fromkeys(chain.from_iterable(columns for columns, _ in tables))
+            name: joined_chunks([_column(table, name) for table, _ in tables]) for name in named
         }
         label = next((label for _, label in tables if label), None)
-        return open_set("sources", joined, label, image_size), sizes
+        sizes = [table.num_rows for table, _ in tables]
+        return open_set("sources", pa.table(joined), label, image_size), sizes
     if all(is_pair(part) for part in parts):
         examples, labels = (_chained([part[half] for part in parts]) for half in (0, 1))
         opened = open_set("sources", (examples, labels), target, image_size)
@@ -106,60 +105,44 @@ def _joined(
     return _together(datasets), [len(part) for part in datasets]
 
 
-def _table_of(data: Any, target: str | None) -> tuple[dict[str, list[Any]], str | None] | None:
-    """The columns of a frame or a table file, and its target; None for other data."""
+def _column(table: pa.Table, name: str) -> Any:
+    return table[name] if name in table.column_names else pa.nulls(table.num_rows)
+
+
+def _table_of(data: Any, target: str | None) -> tuple[pa.Table, str | None] | None:
+    """The columns of a frame or a table's file, and its target; None for other data."""
+    label = target
     if isinstance(data, str | Path):
-        plain = target is not None and "=" not in str(data)
-        name = name_with_target(str(data), target or "") if plain else str(data)
-        kind, _, path = name.partition(":")
-        asked = {part.partition("=")[0] for part in path.partition("?")[2].split("&")}
-        if kind not in {"csv", "jsonl", "parquet"} or not asked <= set(_OPTIONS):
+        address = table_address(str(data))
+        if address is None or set(address.values) - {"label", "target", *CSV_OPTIONS}:
             return None
-        path, query = split_query(name, at_home(path), _OPTIONS)
-        table = open_table(path, kind, query)
-        chunks = list(table.chunks(table.columns))
-        cells = (
-            list(chain.from_iterable(chunk[place] for chunk in chunks))
-            for place in range(len(table.columns))
-        )
-        label = query.text("label") or query.text("target")
-        return dict(zip(table.columns, cells, strict=True)), label
-    if not is_frame(data):
-        return None
-    if isinstance(data, list):
-        names = dict.fromkeys(chain.from_iterable(data))
-        return {str(name): [row.get(name) for row in data] for name in names}, target
-    found = data.with_format(None)[:] if hasattr(data, "with_format") else data
-    if isinstance(found, np.ndarray):
-        names = dict.fromkeys(found.dtype.names or ())
+        table = open_table(address)
+        label = address.text("label") or address.text("target") or target
+    elif is_frame(data):
+        table = frame_table("sources", data)
     else:
-        names = dict.fromkeys(getattr(found, "column_names", getattr(found, "columns", found)))
-    as_list = ("to_pylist", "to_list", "tolist", "copy")
-    columns = {
-        str(name): getattr(found[name], next(one for one in as_list if hasattr(found[name], one)))()
-        for name in names
-    }
-    return columns, target
+        return None
+    # Its texts are no numbers without their decimal mark.
+    return (pa.table(table.read(table.columns)), label) if table.decimals == Decimals() else None
 
 
 def _by_column(
     data: Any, target: str | None, source: str
-) -> tuple[dict[str, dict[str, list[Any]]], dict[str, Tensor], str | None]:
+) -> tuple[dict[str, pa.Table], dict[str, Tensor], str | None]:
     """The parts of a table by the values of a column, each part's row numbers, and the target."""
-    columns, label = _table_of(data, target) or ({}, None)
-    if source not in columns:
+    table, label = _table_of(data, target) or (pa.table({}), None)
+    if source not in table.column_names:
         raise DataError(
-            f"the sources have no column {source!r}.{did_you_mean(source, columns)} Name one of "
-            f"the columns of a table ({listed(list(columns), 20)}), or give a mapping of sources."
+            f"the sources have no column {source!r}.{did_you_mean(source, table.column_names)} "
+            f"Name one of the columns of a table ({listed(table.column_names, 20)}), or give a "
+            "mapping of sources."
         )
-    rows: dict[str, list[int]] = {}
-    for row, cell in enumerate(columns.pop(source)):
-        rows.setdefault("missing" if cell is None else str(cell), []).append(row)
-    parts = {
-        name: {column: [cells[row] for row in rows[name]] for column, cells in columns.items()}
-        for name in sorted(rows)
-    }
-    return parts, {name: torch.tensor(rows[name]) for name in parts}, label
+    codes_N, values = coded(table[source])
+    names = ["missing", *map(str, values)]
+    found = {name: np.flatnonzero(codes_N == place - 1) for place, name in enumerate(names)}
+    rows = {name: torch.from_numpy(found[name]) for name in sorted(found) if len(found[name])}
+    others = table.drop_columns([source])
+    return {name: others.take(pa.array(found[name])) for name in rows}, rows, label
 
 
 def _chained(parts: Sequence[Any]) -> Any:

@@ -109,6 +109,11 @@ class FrameTable(Table):
             yield [column_of(values[rows], self.name, name) for name, values in columns]
 
 
+def frame_table(source: str, data: Any) -> FrameTable:
+    """The table of a frame: see `is_frame`."""
+    return FrameTable(source, _columns(data), _class_names(data))
+
+
 def rows_in_memory(
     source: str, data: Any, progress: Progress | None = None, *, target: str | None = None
 ) -> EncodedRows | FactoryRows | ColumnRows:

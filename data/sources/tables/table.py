@@ -68,11 +68,11 @@ class Table(ABC):
         batches = self.batches(names) if names else iter(())
         while some := list(islice(batches, _JOINED_BATCHES)):
             for of_column, given in zip(parts, zip(*some, strict=True), strict=True):
-                joined = _joined(given)
+                joined = joined_chunks(given)
                 # Many small arrays would scatter the memory.
                 small = joined.nbytes < _LARGE_BYTES
                 of_column.append(joined.combine_chunks() if small else joined)
-        return dict(zip(names, map(_joined, parts), strict=True))
+        return dict(zip(names, map(joined_chunks, parts), strict=True))
 
 
 def require_columns(table: Table, names: Sequence[str], option: str) -> None:
@@ -118,7 +118,7 @@ def column_of(
     `first` is the number of the first object of a file, for messages.
     """
     if isinstance(values, pa.ChunkedArray):
-        return _joined([arrow_column(part, where, name) for part in values.chunks])
+        return joined_chunks([arrow_column(part, where, name) for part in values.chunks])
     # What Arrow cannot hold in one type, such as numbers and texts, is read cell by cell.
     with suppress(pa.ArrowException, OverflowError, TypeError, UnicodeError, DataError):
         return arrow_column(pa.array(values, from_pandas=True), where, name)
@@ -191,7 +191,7 @@ def is_text(column: pa.Array | pa.ChunkedArray) -> bool:
     return column.type in _TEXTS
 
 
-def _joined(given: Sequence[Any]) -> pa.ChunkedArray:
+def joined_chunks(given: Sequence[Any]) -> pa.ChunkedArray:
     """A column's parts in one type: texts where only some are numbers."""
     parts = [piece for part in given for piece in getattr(part, "chunks", [part])]
     kinds = {part.type for part in parts} - {pa.null()}
