@@ -68,11 +68,12 @@ def _words(command: Any, context: Any, arguments: list[str]) -> Iterator[str]:
 _ON_DEMAND = {
     "plan": ("lipt.cli.commands.local", "plan_app"),
     "select": ("lipt.cli.commands.local", "select_app"),
+    "mix": ("lipt.cli.commands.local", "mix_app"),
     "state": ("lipt.coordinator.state.commands", "app"),
     "up": ("lipt.worker.pool.up", "app"),
 }
 _PANELS = {
-    "Data": ("select", "diagnose", "check", "plan", "distill"),
+    "Data": ("select", "mix", "diagnose", "check", "plan", "distill"),
     "Runs and their subsets": ("run", "subset", "strategies", "weights"),
     "Main training": ("train", "compare", "report", "track"),
     "The service": ("demo", "up", "doctor", "dashboard", "state", "token", "certs"),
