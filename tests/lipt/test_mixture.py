@@ -282,3 +282,18 @@ def test_parts_of_different_kinds_are_refused() -> None:
     images = torch.zeros(4, 3, 8, 8, dtype=torch.uint8), torch.arange(4) % 2
     with pytest.raises(DataError, match="of one kind"):
         join({"images": lipt.open_dataset(images)}, lipt.open_dataset(rows(40, 1.0, 1)))
+
+
+def test_there_are_at_most_64_sources() -> None:
+    sources = {f"source {number}": rows(20, 1.0, number) for number in range(65)}
+    with pytest.raises(DataError, match=r"there are 65 sources. Give from 1 to 64"):
+        mixed(sources, rows(40, 1.0, 100))
+
+
+def test_a_large_target_is_sampled_and_a_small_one_is_said_to_be() -> None:
+    sources = {"right": rows(100, 1.0, 1), "turned": rows(100, -1.0, 2)}
+    large = mixed(sources, rows(10_050, 1.0, 3))
+    assert "10,000 of the target's 10,050 examples are used." in large.findings
+    assert large.manifest["target_examples"] == 10_000
+    small = mixed(sources, rows(12, 1.0, 3))
+    assert "The target has only 12 examples, so its intervals are wide." in small.findings
