@@ -312,8 +312,8 @@ def _inspected(
 ) -> tuple[Joined, list[str]]:
     """The data without dropped duplicates and most of a large target, and findings on it."""
     target_ids, num_target = joined.target_ids, len(joined.target_ids)
-    pictures_N = matches_of(workspace, 1).pictures_N
-    leaked_N = torch.isin(pictures_N, pictures_N[target_ids])
+    duplicate_group_N = matches_of(workspace, 1).duplicate_group_N
+    leaked_N = torch.isin(duplicate_group_N, duplicate_group_N[target_ids])
     leaks = {name: int(leaked_N[own].sum()) for name, own in joined.ids.items()}
     shown = [f"{count} of {name}" for name, count in leaks.items() if count]
     findings = list[str]()

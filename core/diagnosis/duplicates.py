@@ -165,7 +165,7 @@ class Pictures:
 class Matches(KeptValue):
     """Each example's first match and first one of equal pixels, int64; the matching threshold."""
 
-    pictures_N: Tensor
+    duplicate_group_N: Tensor
     exact_N: Tensor
     threshold: float
 
@@ -266,14 +266,14 @@ def find_duplicates(labels_N: Tensor, quality_N: Tensor, copies: Matches) -> Dup
     by_quality_N = quality_N.argsort(descending=True, stable=True)
     ranks_N = torch.empty_like(ids_N).scatter_(0, by_quality_N, ids_N)
     best_N = torch.full_like(ids_N, len(ids_N)).scatter_reduce_(
-        0, copies.pictures_N, ranks_N, "amin"
+        0, copies.duplicate_group_N, ranks_N, "amin"
     )
-    kept_N = by_quality_N[best_N[copies.pictures_N]]
+    kept_N = by_quality_N[best_N[copies.duplicate_group_N]]
     different = copies.exact_N == ids_N
     return DuplicateGroups(
         kept_N=kept_N,
         exact_groups=int((copies.exact_N.bincount() > 1).sum()),
-        near_groups=int((copies.pictures_N[different].bincount() > 1).sum()),
+        near_groups=int((copies.duplicate_group_N[different].bincount() > 1).sum()),
         conflicting=len(set(kept_N[labels_N != labels_N[kept_N]].tolist())),
         threshold=copies.threshold,
     )
@@ -368,10 +368,10 @@ def _unit(pixels_BCHW: Tensor) -> Tensor:
     return functional.normalize(flat_BP - flat_BP.mean(dim=1, keepdim=True), dim=1)
 
 
-def surplus_duplicates(pictures_N: Tensor) -> Tensor:
+def surplus_duplicates(duplicate_group_N: Tensor) -> Tensor:
     """Which examples are near-duplicates of an earlier one; N bool."""
-    order_N = pictures_N.argsort(stable=True)
-    sorted_N = pictures_N[order_N]
-    surplus_N = torch.zeros_like(pictures_N, dtype=torch.bool)
+    order_N = duplicate_group_N.argsort(stable=True)
+    sorted_N = duplicate_group_N[order_N]
+    surplus_N = torch.zeros_like(duplicate_group_N, dtype=torch.bool)
     surplus_N[order_N[1:]] = sorted_N[1:] == sorted_N[:-1]
     return surplus_N

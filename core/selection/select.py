@@ -206,7 +206,7 @@ def _values(signals: Signals, need: Need) -> Mapping[str, Tensor | None]:
             pairs_NP = signals.paired_features_NP
             return {"features of pairs": signals.features_ND, "paired features": pairs_NP}
         case Need.DUPLICATES:
-            return {"near-duplicates": signals.pictures_N}
+            return {"near-duplicates": signals.duplicate_group_N}
         case Need.VALIDATION if held is not None:
             values = _values(held, Need.SIGNALS)
             return {f"{name} of validation examples": values[name] for name in values}

@@ -46,7 +46,7 @@ class Signals(KeptValue):
     gradient_norms_N: of all parameters.
     has_bias: whether the last layer has a bias: the 1 in [h_i, 1].
     paired_features_NP: the second half of each pair (a caption's features, say), float32.
-    pictures_N: int64, the same for near-duplicates.
+    duplicate_group_N: int64, the same for near-duplicates.
     second_errors_NC: of a second head, on confident labels, if others move the first.
     confidence_N: weights of the labels in a later fit, float64 in (0, 1], if some are surely wrong.
     validation: of the run's validation examples; they stay whole in `take`.
@@ -63,7 +63,7 @@ class Signals(KeptValue):
     has_bias: bool = True
     dynamics: Dynamics | None = None
     paired_features_NP: Tensor | None = None
-    pictures_N: Tensor | None = None
+    duplicate_group_N: Tensor | None = None
     second_errors_NC: Tensor | None = None
     confidence_N: Tensor | None = None
     validation: Signals | None = None

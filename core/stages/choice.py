@@ -290,7 +290,7 @@ def _completed(
         signals = replace(signals, dynamics=dynamics)
     if Need.DUPLICATES in needs:
         copies = matches_of(workspace, config.evaluation_threads)
-        signals = replace(signals, pictures_N=copies.pictures_N)
+        signals = replace(signals, duplicate_group_N=copies.duplicate_group_N)
     if Need.VALIDATION in needs:
         ids = workspace.split(config).validation_ids
         signals = replace(signals, validation=signals.take(ids) if len(ids) else None)

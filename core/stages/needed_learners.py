@@ -99,8 +99,8 @@ def _unneeded(
         return Unneeded.PRICE
     if not decides_by_plan:
         return None
-    pictures_N = matches_of(workspace, config.evaluation_threads).pictures_N
-    copies = float(surplus_duplicates(pictures_N).double().mean())
+    duplicate_group_N = matches_of(workspace, config.evaluation_threads).duplicate_group_N
+    copies = float(surplus_duplicates(duplicate_group_N).double().mean())
     training = request.options["training"]
     found = gather(signals, find_label_errors(signals), request.budget, training, copies)
     share = len(signals.labels_N) / len(dataset)

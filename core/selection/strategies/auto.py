@@ -63,12 +63,15 @@ def auto(
     """
     if signals.kind is not TargetKind.CLASS:
         return auto_strata(signals, budget, balanced=balanced, seed=seed)
-    labels_N, pictures_N = signals.labels_N, required(signals.pictures_N, "near-duplicates")
+    labels_N, duplicate_group_N = (
+        signals.labels_N,
+        required(signals.duplicate_group_N, "near-duplicates"),
+    )
     found = find_label_errors(signals)
     # Near-duplicates of an example with a better label.
     order_N = found.quality_N.argsort(descending=True, stable=True)
     copies_N = torch.empty_like(found.suspects_N)
-    copies_N[order_N] = surplus_duplicates(pictures_N[order_N])
+    copies_N[order_N] = surplus_duplicates(duplicate_group_N[order_N])
     copies = float(copies_N.double().mean())
     evidence = gather(signals, found, budget, training, copies)
     plan = make_plan(evidence)
@@ -97,7 +100,7 @@ def auto(
 def auto_strata(signals: Signals, budget: int, *, balanced: bool, seed: int) -> Selection:
     """Draw from every stratum of examples with labels or numbers."""
     labels_N = signals.labels_N
-    surplus_N = surplus_duplicates(required(signals.pictures_N, "near-duplicates"))
+    surplus_N = surplus_duplicates(required(signals.duplicate_group_N, "near-duplicates"))
     copies = float(surplus_N.double().mean())
     # Near-duplicates are used only if nothing else is left.
     if copies < REDUNDANT or int((~surplus_N).sum()) < budget:

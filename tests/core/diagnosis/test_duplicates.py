@@ -49,9 +49,9 @@ def on_a_circle(*degrees: float) -> Tensor:
 
 def test_near_duplicate_groups_do_not_chain() -> None:
     # 30 degrees apart: cosine 0.87; 60 apart: 0.5.
-    assert found_in(on_a_circle(0, 30, 60)).pictures_N.tolist() == [0, 0, 2]
+    assert found_in(on_a_circle(0, 30, 60)).duplicate_group_N.tolist() == [0, 0, 2]
     # Where the middle one comes first, both are like it.
-    assert found_in(on_a_circle(30, 0, 60)).pictures_N.tolist() == [0, 0, 0]
+    assert found_in(on_a_circle(30, 0, 60)).duplicate_group_N.tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("block", [4, 64, 512])
@@ -63,9 +63,9 @@ def test_near_duplicates_equal_all_pairs(monkeypatch: pytest.MonkeyPatch, block:
     which = torch.randint(60, (300,), generator=generator)
     points_ND = originals[which] + 0.35 * torch.randn(300, 40, generator=generator)
     found = found_in(points_ND)
-    assert found.pictures_N.tolist() == slowly(points_ND)
-    assert 60 < len(found.pictures_N.unique()) < 100
-    assert bool((which == which[found.pictures_N]).all())
+    assert found.duplicate_group_N.tolist() == slowly(points_ND)
+    assert 60 < len(found.duplicate_group_N.unique()) < 100
+    assert bool((which == which[found.duplicate_group_N]).all())
 
 
 def slowly(points_ND: Tensor) -> list[int]:
@@ -88,7 +88,7 @@ def test_images_shifted_by_a_pixel_are_near_duplicates() -> None:
     images = torch.cat((originals, moved, noisy, originals)).clamp(0, 255).to(torch.uint8)
     pictures = Pictures.of(lambda ids: images[ids], len(images))
     found = find_matches(pictures.digests, pictures)
-    assert found.pictures_N.tolist() == list(range(40)) * 4
+    assert found.duplicate_group_N.tolist() == list(range(40)) * 4
     assert found.exact_N.tolist() == [*range(120), *range(40)]
 
 
@@ -127,7 +127,7 @@ def test_saved_matches_are_loaded_unchanged(tmp_path: Path) -> None:
     saved = Matches(torch.tensor([0, 0, 2]), torch.tensor([0, 1, 2]), 0.96)
     saved.save(path)
     loaded = Matches.load(path)
-    assert torch.equal(loaded.pictures_N, saved.pictures_N)
+    assert torch.equal(loaded.duplicate_group_N, saved.duplicate_group_N)
     assert torch.equal(loaded.exact_N, saved.exact_N)
     assert loaded.threshold == 0.96
     path.write_bytes(b"no tensors")

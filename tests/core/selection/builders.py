@@ -108,7 +108,7 @@ def full_signals(
             gradient_norms_N=torch.rand(size, generator=generator),
             dynamics=random_dynamics(size, generator=generator),
             paired_features_NP=features_ND + torch.randn(features_ND.shape, generator=generator),
-            pictures_N=torch.arange(size),
+            duplicate_group_N=torch.arange(size),
         )
 
     held = part(torch.arange(10 * classes) % classes)

@@ -346,7 +346,7 @@ def test_signals_that_are_not_finite_name_their_examples(strategy: Strategy) -> 
 MISSING = {
     Need.VALIDATION: ("validation", r"needs a validation split. The run has none: set"),
     Need.DYNAMICS: ("dynamics", r"needs the learners' view .* a run with learners"),
-    Need.DUPLICATES: ("pictures_N", r"needs near-duplicates. They were not computed"),
+    Need.DUPLICATES: ("duplicate_group_N", r"needs near-duplicates. They were not computed"),
     Need.PAIRED_FEATURES: ("paired_features_NP", r"needs paired features. Give .* tensors"),
 }
 

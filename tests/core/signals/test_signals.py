@@ -61,7 +61,7 @@ def test_take_reorders_every_value() -> None:
     taken = signals.take(rows)
     assert taken.errors_NC.dtype == taken.features_ND.dtype == torch.float32
     assert torch.equal(taken.errors_NC, signals.errors_NC[rows].float())
-    for name in ("labels_N", "gradient_norms_N", "pictures_N"):
+    for name in ("labels_N", "gradient_norms_N", "duplicate_group_N"):
         assert torch.equal(getattr(taken, name), getattr(signals, name)[rows]), name
     assert torch.equal(taken.learners().margins_NLT, signals.learners().margins_NLT[rows])
     assert taken.validation is signals.validation

@@ -79,10 +79,10 @@ def select(context: Context) -> object:
 
 def test_near_duplicates_share_a_group_across_labels(make_context: MakeContext) -> None:
     copies = matches_of(make_context(), cpu_threads=1)
-    assert copies.pictures_N[7] == copies.pictures_N[3] == 3
-    assert copies.pictures_N[9] == copies.pictures_N[4] == 4
+    assert copies.duplicate_group_N[7] == copies.duplicate_group_N[3] == 3
+    assert copies.duplicate_group_N[9] == copies.duplicate_group_N[4] == 4
     assert (copies.exact_N[7], copies.exact_N[9]) == (3, 9)
-    assert len(copies.pictures_N.unique()) >= 95
+    assert len(copies.duplicate_group_N.unique()) >= 95
 
 
 @pytest.mark.parametrize(("first", "second"), [(diagnose, select), (select, diagnose)])
@@ -118,4 +118,4 @@ def test_columns_are_duplicates_only_if_equal(make_context: MakeContext) -> None
     rows = ColumnRows("mine", ("a", "b"), torch.tensor([0, 1, 1, 0]), (column,), {"x": values})
     vars(context)["dataset"] = load(rows)
     copies = matches_of(context, cpu_threads=1)
-    assert copies.pictures_N.tolist() == copies.exact_N.tolist() == [0, 1, 0, 3]
+    assert copies.duplicate_group_N.tolist() == copies.exact_N.tolist() == [0, 1, 0, 3]

@@ -192,12 +192,12 @@ def test_without_labels_all_examples_have_one_class(context: Context, select: An
     assert probe.seen.labels_N.tolist() == [0] * NUM_EXAMPLES
     assert probe.seen.errors_NC.shape == (NUM_EXAMPLES, 0)
     assert probe.seen.features_ND.shape == (NUM_EXAMPLES, 2048)
-    assert probe.seen.pictures_N is not None
+    assert probe.seen.duplicate_group_N is not None
     assert (probe.seen.gradient_norms_N, probe.seen.dynamics) == (None, None)
     assert selected.manifest["proxy"]["features"] == "patches"
     plain = Probe(frozenset({Need.DUPLICATES}))
     select(plain)
-    assert torch.equal(plain.seen.pictures_N, probe.seen.pictures_N)
+    assert torch.equal(plain.seen.duplicate_group_N, probe.seen.duplicate_group_N)
 
 
 @pytest.mark.parametrize("need", [Need.SIGNALS, Need.GRADIENT_NORMS, Need.VALIDATION])

@@ -34,7 +34,7 @@ def made_up(*, wrong: int = 0, trust: float = 0.9, seed: int = 0) -> Signals:
     chances_NC[torch.arange(len(true_N)), true_N] = own_N
     errors_NC = chances_NC - functional.one_hot(labels_N, NUM_CLASSES)
     every_N = torch.arange(len(labels_N))
-    return Signals(errors_NC, features_ND, labels_N, pictures_N=every_N)
+    return Signals(errors_NC, features_ND, labels_N, duplicate_group_N=every_N)
 
 
 def chosen(signals: Signals, budget: int, strategy: str = "auto", seed: int = 5) -> Selection:
@@ -79,11 +79,11 @@ def test_findings_name_the_lowest_quality_labels_up_to_a_limit() -> None:
 
 
 def with_copies(signals: Signals, share: float) -> Signals:
-    pictures_N = torch.arange(len(signals.labels_N))
+    duplicate_group_N = torch.arange(len(signals.labels_N))
     for label in range(NUM_CLASSES):
         start = label * PER_CLASS
-        pictures_N[start : start + round(share * PER_CLASS)] = start
-    return replace(signals, pictures_N=pictures_N)
+        duplicate_group_N[start : start + round(share * PER_CLASS)] = start
+    return replace(signals, duplicate_group_N=duplicate_group_N)
 
 
 @pytest.mark.parametrize("budget", [40, 800])
@@ -91,7 +91,7 @@ def test_at_most_one_of_many_near_duplicates_is_chosen(budget: int) -> None:
     signals = with_copies(made_up(), 0.5)
     found = chosen(signals, budget)
     assert counts(signals, found.indices_K) == [budget // NUM_CLASSES] * NUM_CLASSES
-    pictures = signals.pictures_N
+    pictures = signals.duplicate_group_N
     assert pictures is not None
     assert len(pictures[found.indices_K].unique()) == budget
     assert findings_of(found).evidence.copies == pytest.approx(0.498)
@@ -112,7 +112,7 @@ def test_a_class_of_wrong_labels_loses_its_share() -> None:
     # Of what says class 0 are 100 wrong and 20 right: a rare class among noisy ones.
     ids_N = torch.arange(len(signals))
     signals = signals.take(ids_N[(ids_N < 120) | (ids_N >= PER_CLASS)])
-    signals = replace(signals, pictures_N=torch.arange(len(signals)))
+    signals = replace(signals, duplicate_group_N=torch.arange(len(signals)))
     found = chosen(signals, 400)
     shares = counts(signals, found.indices_K)
     assert sum(shares) == 400
@@ -141,7 +141,7 @@ LABELS = torch.tensor([0] * 60 + [1] * 30 + [2] * 10)
 
 def signals_of(pictures: torch.Tensor | None = None) -> Signals:
     signals = labels_only(LABELS, TargetKind.NUMBER)
-    return replace(signals, pictures_N=torch.arange(100) if pictures is None else pictures)
+    return replace(signals, duplicate_group_N=torch.arange(100) if pictures is None else pictures)
 
 
 def counts_of_strata(chosen: Selection) -> list[int]:
