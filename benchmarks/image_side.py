@@ -30,7 +30,7 @@ from lipt.common.requests import Proxy
 from lipt.core.proxies import untrained
 from lipt.core.proxies.features import LITE0, load_backbone
 from lipt.core.stages.proxy import proxied_signals
-from lipt.core.stages.request import Sources
+from lipt.core.stages.resolve import Sources
 from lipt.core.workspace import InMemory
 from lipt.data.images.formats import fit_pixels
 from lipt.data.loading import open_dataset

@@ -23,7 +23,7 @@ from lipt.common.tensor_files import pack
 from lipt.core.pipeline import model_inputs
 from lipt.core.pretraining.evaluation import Evaluator
 from lipt.core.stages.proxy import proxied_signals
-from lipt.core.stages.request import Sources
+from lipt.core.stages.resolve import Sources
 from lipt.data.dataset import Dataset
 from lipt.data.loading import open_dataset
 from tests.golden.datasets import cifar10_folder

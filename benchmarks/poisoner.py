@@ -51,7 +51,7 @@ from lipt.coordinator.runs.transitions import done, with_result
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.state.records import Holder, LearnerRecord, LearnerResult, RunRecord
 from lipt.core.pretraining.learner import train_learner
-from lipt.core.stages.request import resolve, sources_of
+from lipt.core.stages.resolve import resolve, sources_of
 from lipt.core.tasks import LearnerTask
 from lipt.data.inputs.model_input import images_in, to_model_input
 from lipt.data.inputs.specs import call_model

@@ -40,7 +40,7 @@ from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import DiagnosisRecord, RunRecord, SubsetRecord
 from lipt.core.selection.select import find_strategy
-from lipt.core.stages.request import (
+from lipt.core.stages.resolve import (
     NeededTraining,
     ResolvedRequest,
     Sources,

@@ -52,7 +52,7 @@ class StrategyView:
 def describe() -> list[StrategyView]:
     """Every strategy of this version, in the order of listings."""
     from lipt.core.selection.select import STRATEGIES  # noqa: PLC0415 - torch
-    from lipt.core.stages.request import works_without_labels  # noqa: PLC0415
+    from lipt.core.stages.resolve import works_without_labels  # noqa: PLC0415
 
     return [
         StrategyView(

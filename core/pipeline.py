@@ -42,7 +42,7 @@ from lipt.core.pretraining.soup import OnIngredient, Soup, greedy_soup, uniform_
 from lipt.core.stages.choice import ChosenSubset
 from lipt.core.stages.choice import choose as choose_on
 from lipt.core.stages.needed_learners import needs_learners
-from lipt.core.stages.request import ResolvedRequest, sources_of
+from lipt.core.stages.resolve import ResolvedRequest, sources_of
 from lipt.core.tasks import LearnerTask
 from lipt.core.workspace import InMemory, Workspace
 from lipt.data.dataset import input_format

@@ -37,7 +37,7 @@ from lipt.core.selection.solvers.representatives import MATRIX_BYTES
 from lipt.core.selection.strategy import Growth, Need
 from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.signals import STORAGE_LIMITS
-from lipt.core.stages.request import ResolvedRequest
+from lipt.core.stages.resolve import ResolvedRequest
 from lipt.data.dataset import Dataset
 from lipt.data.inputs.specs import InputFormat
 from lipt.data.shard import pack_shard

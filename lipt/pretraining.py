@@ -37,7 +37,7 @@ from lipt.core.pretraining.sharding import fit_defaults, split_validation
 from lipt.core.signals.probabilities import PROBABILITIES, read_probabilities
 from lipt.core.stages.diagnosis import diagnose
 from lipt.core.stages.needed_learners import training_passes
-from lipt.core.stages.request import NeededTraining, ResolvedRequest, Sources, resolve
+from lipt.core.stages.resolve import NeededTraining, ResolvedRequest, Sources, resolve
 from lipt.core.workspace import InMemory
 from lipt.data.dataset import Dataset
 from lipt.data.inputs.specs import standardized_columns

@@ -9,7 +9,7 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.requests import SOUP
 from lipt.coordinator.compute.jobs.selection import SelectSubset
 from lipt.core.selection.select import find_strategy
-from lipt.core.stages.request import NeededTraining, ResolvedRequest, Sources
+from lipt.core.stages.resolve import NeededTraining, ResolvedRequest, Sources
 from lipt.data.inputs.specs import InputFormat
 
 

@@ -56,7 +56,7 @@ from lipt.core.stages.findings import (
 )
 from lipt.core.stages.needed_learners import usable_sources
 from lipt.core.stages.proxy import proxied_features, proxied_signals, with_probabilities
-from lipt.core.stages.request import PROXY_NEEDS, ResolvedRequest, Sources
+from lipt.core.stages.resolve import PROXY_NEEDS, ResolvedRequest, Sources
 from lipt.core.stages.warm_up import (
     ComputeSignals,
     WarmUpSignals,

@@ -32,7 +32,7 @@ from lipt.core.proxies.proxy import with_features_as_text
 from lipt.core.proxies.ridge import HeadTargets
 from lipt.core.selection.solvers.representatives import redundancy
 from lipt.core.stages.proxy import proxied_signals, with_probabilities
-from lipt.core.stages.request import Sources
+from lipt.core.stages.resolve import Sources
 from lipt.core.workspace import Key, Workspace
 from lipt.data.inputs.specs import ImageSpec
 from lipt.data.targets.kinds import TargetKind

@@ -32,7 +32,7 @@ from lipt.core.proxies.untrained import (
     patch_features,
 )
 from lipt.core.signals.signals import required
-from lipt.core.stages.request import Sources
+from lipt.core.stages.resolve import Sources
 from lipt.core.stages.warm_up import own_learners
 from lipt.core.workspace import Key, Workspace
 from lipt.data.dataset import Dataset

@@ -18,7 +18,7 @@ from lipt.core.auto.plan import Reason, without_copies
 from lipt.core.proxies.proxy import MAX_SAMPLE
 from lipt.core.selection.strategy import Need
 from lipt.core.stages.needed_learners import Unneeded
-from lipt.core.stages.request import PROXY_NEEDS, TRAINED_FEATURES, ResolvedRequest, Sources
+from lipt.core.stages.resolve import PROXY_NEEDS, TRAINED_FEATURES, ResolvedRequest, Sources
 from lipt.data.dataset import Dataset
 
 Facts = Mapping[str, Any]

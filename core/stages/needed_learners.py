@@ -31,7 +31,7 @@ from lipt.core.selection.strategies.auto import auto
 from lipt.core.selection.strategy import Need
 from lipt.core.stages.diagnosis import matches_of
 from lipt.core.stages.proxy import proxied_signals, sample_signals
-from lipt.core.stages.request import PROXY_NEEDS, ResolvedRequest, Sources
+from lipt.core.stages.resolve import PROXY_NEEDS, ResolvedRequest, Sources
 from lipt.core.workspace import Workspace
 from lipt.data.targets.kinds import TargetKind
 

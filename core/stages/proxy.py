@@ -39,7 +39,7 @@ from lipt.core.proxies.ridge import (
 from lipt.core.signals.compute import errors_of
 from lipt.core.signals.signals import STORAGE_LIMITS, Signals, required, unlabelled
 from lipt.core.stages.proxy_features import Kinds, ProxyFeatures, ProxySample
-from lipt.core.stages.request import Sources
+from lipt.core.stages.resolve import Sources
 from lipt.core.workspace import Key, Workspace
 
 # Accuracy on the sample above which the first proxy is fitted to all examples.

@@ -28,7 +28,7 @@ from lipt.core.stages.feature_kinds import (
     common_identity,
     consecutive_parts,
 )
-from lipt.core.stages.request import TRAINED_FEATURES, Sources
+from lipt.core.stages.resolve import TRAINED_FEATURES, Sources
 from lipt.core.workspace import Key, Workspace
 
 Kinds = tuple[FeatureKind, ...]

@@ -27,7 +27,7 @@ from lipt.core.selection.strategy import Need
 from lipt.core.signals.compute import compute_signals, default_chunk_size, full_gradient_norms
 from lipt.core.signals.dynamics import Dynamics, States, compute_dynamics
 from lipt.core.signals.signals import Signals, labels_only
-from lipt.core.stages.request import PROXY_NEEDS, Sources
+from lipt.core.stages.resolve import PROXY_NEEDS, Sources
 from lipt.core.workspace import Key, Workspace
 from lipt.data.inputs.specs import InputFormat
 from lipt.models.head import freeze

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from docs.make.markdown import code, table
 from lipt.core.selection.select import STRATEGIES
 from lipt.core.selection.strategy import Balance, Strategy
-from lipt.core.stages.request import works_without_labels
+from lipt.core.stages.resolve import works_without_labels
 from lipt.data.targets.kinds import TargetKind
 
 # The reference stands in the strategy's entry, the letters in the page's legend.

@@ -66,9 +66,9 @@ def _words(command: Any, context: Any, arguments: list[str]) -> Iterator[str]:
 
 # Modules that are imported on demand, with the name of their `typer.Typer`.
 _ON_DEMAND = {
-    "plan": ("lipt.cli.commands.local", "plan_app"),
-    "select": ("lipt.cli.commands.local", "select_app"),
-    "mix": ("lipt.cli.commands.local", "mix_app"),
+    "plan": ("lipt.cli.commands.plan", "app"),
+    "select": ("lipt.cli.commands.select", "app"),
+    "mix": ("lipt.cli.commands.mix", "app"),
     "state": ("lipt.coordinator.state.commands", "app"),
     "up": ("lipt.worker.pool.up", "app"),
 }

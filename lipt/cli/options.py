@@ -52,6 +52,8 @@ Settings = Annotated[
     list[str] | None, Option("--set", metavar="NAME=VALUE", help="Any setting; repeatable.")
 ]
 Model = Annotated[str, Option(help="resnet8, resnet18, torchvision:NAME, ...")]
+OwnModel = Annotated[str | None, Option("--model", help="The model; else one that suits.")]
+RunFile = Annotated[Path | None, Option("--config", help="A TOML file with a [run] table.")]
 Device = Annotated[str, Option(help="Where to train: auto, cpu, cuda or cuda:N.")]
 ImageSize = Annotated[
     int | None, Option(help="Scale images to so many pixels a side, as lipt-coordinator does.")

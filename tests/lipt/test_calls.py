@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 import lipt
 from lipt import Subset
 from lipt.arrow import Scorer, select_from
-from lipt.cli.commands.local import select_app
+from lipt.cli.commands.select import app as select_app
 from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import BudgetError, ConfigError, DataError, SignalsError, UnknownNameError
 from lipt.data.dataset import Dataset

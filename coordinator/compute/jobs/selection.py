@@ -27,7 +27,7 @@ from lipt.core.signals.signals import Signals
 from lipt.core.stages.choice import ChosenSubset, choose
 from lipt.core.stages.diagnosis import diagnose
 from lipt.core.stages.recheck import Recheck, recheck
-from lipt.core.stages.request import ResolvedRequest, Sources
+from lipt.core.stages.resolve import ResolvedRequest, Sources
 from lipt.core.workspace import Workspace
 from lipt.data.images.formats import data_url
 from lipt.data.inputs.model_input import columns_in, images_in

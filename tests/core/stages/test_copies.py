@@ -13,7 +13,7 @@ from lipt.coordinator.compute.jobs.selection import DiagnoseData
 from lipt.coordinator.compute.messages import Progressed
 from lipt.core.diagnosis.diagnosis import DiagnosisFile
 from lipt.core.stages.diagnosis import matches_of
-from lipt.core.stages.request import Sources
+from lipt.core.stages.resolve import Sources
 from lipt.data.dataset import Dataset
 from lipt.data.inputs.specs import Column, ColumnType, ImageFormat
 from lipt.data.loading import load

@@ -29,7 +29,7 @@ from lipt.core.signals.signals import Signals, required
 from lipt.core.stages import proxy as proxying
 from lipt.core.stages import proxy_features
 from lipt.core.stages.proxy import proxied_features, proxied_signals
-from lipt.core.stages.request import Sources
+from lipt.core.stages.resolve import Sources
 from lipt.core.stages.warm_up import own_learners
 from lipt.data.inputs.specs import ImageFormat, ImageSpec
 from lipt.data.loading import open_dataset

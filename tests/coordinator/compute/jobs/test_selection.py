@@ -32,7 +32,7 @@ from lipt.core.selection.select import STRATEGIES
 from lipt.core.selection.selection import Selection, unweighted
 from lipt.core.selection.strategy import FEATURES, SIGNALS, Cost, Growth, Need, Strategy
 from lipt.core.signals.signals import Signals
-from lipt.core.stages.request import Sources, without_labels, works_without_labels
+from lipt.core.stages.resolve import Sources, without_labels, works_without_labels
 from lipt.data.dataset import Dataset
 from lipt.data.inputs.specs import Column, ColumnsSpec, ColumnType, ImageFormat
 from lipt.data.sources.rows import ColumnRows

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import lipt
-from lipt.cli.commands.local import mix_app
+from lipt.cli.commands.mix import app
 
 QUICK = [
     *("--set", "initialization.steps=20", "--set", "initialization.batch_size=16"),
@@ -32,7 +32,7 @@ def write(path: Path, signs: dict[str, float], number: int, seed: int) -> None:
 
 
 def mix(*arguments: Any) -> tuple[int, str]:
-    done = CliRunner().invoke(mix_app, [*map(str, arguments), *QUICK])
+    done = CliRunner().invoke(app, [*map(str, arguments), *QUICK])
     return done.exit_code, done.output
 
 

@@ -16,7 +16,7 @@ from lipt.common.requests import SOUP, Budget, Labels, Proxy, SubsetRequest, War
 from lipt.coordinator.compute.jobs.selection import SelectSubset
 from lipt.core.pretraining.results import CommittedLearner, PretrainingState
 from lipt.core.selection.select import STRATEGIES, find_strategy
-from lipt.core.stages.request import (
+from lipt.core.stages.resolve import (
     NeededTraining,
     ResolvedRequest,
     Sources,

@@ -1,0 +1,108 @@
+"""`lipt mix`: how much of each source to train on, without a coordinator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lipt.cli import options as shared
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@dataclass(frozen=True)
+class MixtureFlags:
+    target_data: str = typer.Option(..., help="Labelled examples of what you care about.")
+    by: str | None = typer.Option(None, help="The column of one table that names the sources.")
+    target: str | None = typer.Option(None, help="The tables' column to predict.")
+    check: bool = typer.Option(False, "--check", help="Train on the mixture and on equal shares.")
+    drop_duplicates: bool = typer.Option(
+        False, "--drop-duplicates", help="Leave out examples that duplicate the target's."
+    )
+
+    def sources(self, given: list[str]) -> dict[str, str] | str:
+        """The data of each source by name, or of all."""
+        if self.by is not None:
+            if len(given) > 1:
+                raise typer.BadParameter(f"{len(given)} sources were given with --by. Give one.")
+            return given[0]
+        named = dict(source.partition("=")[::2] for source in given)
+        if len(named) < len(given) or not all(name and data for name, data in named.items()):
+            raise typer.BadParameter(
+                f"{' '.join(given)}: write each source once as NAME=DATA, or one table with --by."
+            )
+        return named
+
+
+@app.command()
+@shared.grouped
+def mix(
+    *,
+    sources: Annotated[
+        list[str], typer.Argument(help="Each source as NAME=DATA; or one table, with --by.")
+    ],
+    asked: MixtureFlags,
+    model: shared.OwnModel = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="A .json file of the mixture.")],
+    subset: Annotated[Path | None, typer.Option(help="A file for --budget examples.")] = None,
+    budget: Annotated[
+        int | None, typer.Option("--budget", "-k", help="How many examples to draw.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
+    settings: shared.Settings = None,
+    config: shared.RunFile = None,
+    image_size: shared.ImageSize = None,
+    device: shared.Device = "auto",
+    allow_module: shared.AllowModule = None,
+    json: shared.Json = False,
+) -> None:
+    """Find how much of each source to train on for a target, without a coordinator.
+
+    With --subset and --budget, examples are drawn by the shares: row numbers of the one table, or
+    of all sources one after another.
+    """
+    from lipt.cli.output import print_result
+    from lipt.trainer.subsets.subset import writer_of
+
+    named = asked.sources(sources)
+    if (subset is None) != (budget is None):
+        raise typer.BadParameter("--subset and --budget belong together. Give both, or none.")
+    shared.require_replaceable(out, subset)
+    shared.require_apart({"--out": out, "--subset": subset})
+    if subset is not None:
+        with shared.usage_errors():
+            writer_of(subset)
+    run = shared.collect_overrides({}, settings, config)
+    from lipt.common.process import wait_passively
+
+    wait_passively()
+    from lipt.mixture import mix as mix_here
+
+    data = [named] if isinstance(named, str) else [*named.values()]
+    modules = shared.modules_of(allow_module, *data, asked.target_data, model)
+    found = mix_here(
+        named,
+        asked.target_data,
+        model,
+        target=asked.target,
+        source=asked.by,
+        seed=seed,
+        run=run,
+        check=asked.check,
+        drop_duplicates=asked.drop_duplicates,
+        image_size=image_size,
+        device=device,
+        allow_modules=modules,
+    )
+    found.save(out)
+    lines = [*str(found).splitlines(), "", f"{out}: shares of {len(found.weights)} sources"]
+    shown = {"path": out, "weights": found.weights, "intervals": found.intervals}
+    if subset is not None and budget is not None:
+        chosen = found.sample(budget, seed=seed)
+        chosen.save(subset)
+        lines.append(f"{subset}: {len(chosen)} examples by these shares, digest {chosen.digest}")
+        shown |= {"subset": subset, "digest": chosen.digest}
+    print_result({**shown, "verdict": found.verdict}, lines, as_json=json)

@@ -1,0 +1,56 @@
+"""`lipt select`: a subset in one call, without a coordinator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lipt.cli import options as shared
+from lipt.cli.commands.subset import SubsetFlags, prepare, save_and_print
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command()
+@shared.grouped
+def select(
+    *,
+    data: Annotated[
+        str,
+        typer.Argument(
+            help="The data: csv:PATH?label=COLUMN, imagefolder:PATH; a table's file with --target."
+        ),
+    ],
+    target: Annotated[str | None, typer.Option(help="The table's column to predict.")] = None,
+    csv: shared.CsvFile,
+    model: shared.OwnModel = None,
+    choice: SubsetFlags,
+    out: Annotated[Path, typer.Option("--out", "-o", help="A .npy, .csv or .json file.")],
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
+    settings: shared.Settings = None,
+    config: shared.RunFile = None,
+    image_size: shared.ImageSize = None,
+    device: shared.Device = "auto",
+    allow_module: shared.AllowModule = None,
+    json: shared.Json = False,
+) -> None:
+    """Select the examples worth training on, without a coordinator.
+
+    The whole pipeline runs in this process.
+    """
+    asked: dict[str, Any] = {**vars(choice), "options": prepare(choice, out)}
+    run = shared.collect_overrides({}, settings, config)
+    from lipt.common.process import wait_passively
+
+    wait_passively()
+    from lipt.calls import select as select_here
+
+    data = csv.name(data)
+    modules = shared.modules_of(allow_module, data, model)
+    where: dict[str, Any] = {"image_size": image_size, "device": device, "allow_modules": modules}
+    where["target"] = target
+    save_and_print(
+        out, select_here(data, model, seed=seed, run=run, **asked, **where), as_json=json
+    )
