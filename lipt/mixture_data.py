@@ -31,7 +31,7 @@ from lipt.data.sources.tables.csv_and_json import CSV_OPTIONS
 from lipt.data.sources.tables.reading import open_table
 from lipt.data.sources.tables.table import coded, joined_chunks
 
-_FOLDERS = "imagefolder:"
+_FOLDERS, _TARGET = "imagefolder:", "the target"
 
 
 @dataclass(frozen=True)
@@ -71,12 +71,18 @@ def join(
             kept = [name for name in table.column_names if name != source]
             target_data = table.select(kept)
     if not isinstance(sources, Mapping) or not sources or is_frame(sources):
+        given_as = "empty" if isinstance(sources, Mapping) else f"a {type(sources).__name__}"
         raise ConfigError(
-            f"the sources are a {type(sources).__name__}. Give a mapping from each source's name "
-            'to its data, or one table and the column of its sources: source="site".'
+            f"the sources are {given_as}. Give a mapping from each source's name to its data, or "
+            'one table and the column of its sources: source="site".'
         )
     names, parts = tuple(map(str, sources)), [*sources.values(), target_data]
-    dataset, sizes = _joined(parts, (*names, "the target"), target, image_size)
+    if len(set(names)) < len(names):
+        raise ConfigError(f"two sources have one name ({listed(names, 20)}). Rename one of them.")
+    dataset, sizes = _joined(parts, (*names, _TARGET), target, image_size)
+    for name, size in zip((*names, _TARGET), sizes, strict=True):
+        if not size:
+            raise DataError(f"{name} has no example. Give some, or leave it out.")
     *own, target_ids = torch.arange(sum(sizes)).split_with_sizes(sizes)
     ids = dict(zip(names, own, strict=True))
     return Joined(dataset, ids, target_ids, given or dataset, rows or ids)
@@ -92,10 +98,12 @@ def _joined(
             name: joined_chunks([_column(table, name) for table, _ in tables]) for name in named
         }
         label = next((label for _, label in tables if label), None)
+        for name, (table, _) in zip(names, tables, strict=True):
+            _require_labels(name, table, label)
         sizes = [table.num_rows for table, _ in tables]
         return open_set("sources", pa.table(joined), label, image_size), sizes
     if all(is_pair(part) for part in parts):
-        examples, labels = (_chained([part[half] for part in parts]) for half in (0, 1))
+        examples, labels = (_chained([part[half] for part in parts], names) for half in (0, 1))
         opened = open_set("sources", (examples, labels), target, image_size)
         return opened, [len(part[1]) for part in parts]
     datasets = [
@@ -145,15 +153,39 @@ def _by_column(
     return {name: others.take(pa.array(found[name])) for name in rows}, rows, label
 
 
-def _chained(parts: Sequence[Any]) -> Any:
+def _require_labels(name: str, table: pa.Table, label: str | None) -> None:
+    """DataError for a part without the target's column, or with rows that lack its cell."""
+    if label is None:
+        return
+    if label not in table.column_names:
+        raise DataError(
+            f"{name} has no column {label!r}.{did_you_mean(label, table.column_names)} All sources "
+            f"and the target need it; this one has {listed(table.column_names, 20)}."
+        )
+    codes_N, _ = coded(table[label], missing=("",))
+    if len(missing := np.flatnonzero(codes_N < 0)):
+        raise DataError(
+            f"{name}: {len(missing)} of {table.num_rows} rows have no label in the column {label}: "
+            f"rows {listed(list(map(str, missing.tolist())), 20)}. Label or remove them."
+        )
+
+
+def _chained(parts: Sequence[Any], names: Sequence[str]) -> Any:
     """Arrays, tensors, lists or columns by name, one after another."""
     first = parts[0]
     if isinstance(first, Mapping):
-        return {name: _chained([part[name] for part in parts]) for name in first}
-    if all(isinstance(part, Tensor) for part in parts):
-        return torch.cat(list(parts))
+        return {name: _chained([part[name] for part in parts], names) for name in first}
     if all(isinstance(part, list) for part in parts):
         return list(chain.from_iterable(parts))
+    shapes = [tuple(np.shape(part)) for part in parts]
+    for name, shape in zip(names, shapes, strict=True):
+        if shape[1:] != shapes[0][1:]:
+            raise DataError(
+                f"{name} has an array of shape {shape}, and {names[0]} {shapes[0]}. Give all "
+                "sources and the target rows of one shape."
+            )
+    if all(isinstance(part, Tensor) for part in parts):
+        return torch.cat(list(parts))
     return np.concatenate([np.asarray(part) for part in parts])
 
 

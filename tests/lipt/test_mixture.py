@@ -284,6 +284,34 @@ def test_parts_of_different_kinds_are_refused() -> None:
         join({"images": lipt.open_dataset(images)}, lipt.open_dataset(rows(40, 1.0, 1)))
 
 
+@pytest.mark.parametrize(
+    ("sources", "target_data", "words"),
+    [
+        ({"a": table(40, 1.0, 1)}, {"value": [0.5]}, "the target has no column 'label'.*value"),
+        (
+            {"a": table(40, 1.0, 1), "b": table(3, 1.0, 2) | {"label": ["yes", None, None]}},
+            table(30, 1.0, 3),
+            "b: 2 of 3 rows have no label in the column label: rows 1, 2. Label or remove them",
+        ),
+        ({"a": rows(40, 1.0, 1), "b": rows(0, 1.0, 2)}, rows(30, 1.0, 3), "b has no example"),
+        ({"a": rows(40, 1.0, 1)}, rows(0, 1.0, 3), "the target has no example"),
+        (
+            {"a": rows(40, 1.0, 1)},
+            (torch.zeros(3, 4), torch.arange(3)),
+            r"the target has an array of shape \(3, 4\), and a \(40, 5\)",
+        ),
+        ({1: rows(40, 1.0, 1), "1": rows(40, 1.0, 2)}, rows(30, 1.0, 3), "two sources have one"),
+        ({}, rows(30, 1.0, 3), "the sources are empty"),
+    ],
+)
+def test_parts_that_cannot_be_mixed_are_named(
+    sources: dict[Any, Any], target_data: Any, words: str
+) -> None:
+    target = "label" if isinstance(target_data, dict) else None
+    with pytest.raises((ConfigError, DataError), match=words):
+        mixed(sources, target_data, target=target)
+
+
 def test_there_are_at_most_64_sources() -> None:
     sources = {f"source {number}": rows(20, 1.0, number) for number in range(65)}
     with pytest.raises(DataError, match=r"there are 65 sources. Give from 1 to 64"):

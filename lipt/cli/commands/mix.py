@@ -29,7 +29,8 @@ class MixtureFlags:
             if len(given) > 1:
                 raise typer.BadParameter(f"{len(given)} sources were given with --by. Give one.")
             return given[0]
-        named = dict(source.partition("=")[::2] for source in given)
+        parted = [source.partition("=") for source in given]
+        named = {name: data for name, _, data in parted}
         if len(named) < len(given) or not all(name and data for name, data in named.items()):
             raise typer.BadParameter(
                 f"{' '.join(given)}: write each source once as NAME=DATA, or one table with --by."
