@@ -124,6 +124,10 @@ def test_a_fraction_rounds_to_a_budget(fraction: float, num_examples: int, expec
     assert Budget(fraction).of(num_examples) == expected
 
 
+def test_a_number_of_examples_is_from_one_to_all() -> None:
+    assert [Budget(number=number).of(50) for number in (1, 50)] == [1, 50]
+
+
 OUTSIDE = (0.0, -0.1, 1.0001, math.nan, math.inf, -math.inf)
 
 
@@ -152,6 +156,7 @@ def test_a_budget_outside_its_range_and_other_than_one_form_are_refused(
         ("epochs:0.5", WarmUp(0.5), "epochs:0.5"),
         ("epochs:0", WarmUp(0.0), "epochs:0"),
         ("epochs:1x10", WarmUp(1.0, 10), "epochs:1x10"),
+        ("epochs:1x2", WarmUp(1.0, 2), "epochs:1x2"),
     ],
 )
 def test_equal_warm_ups_are_one_text(text: str, warm_up: WarmUp, one_text: str) -> None:

@@ -2,9 +2,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
+from torch.nn import functional
 
-from lipt.core.auto.evidence import Evidence
+from lipt.core.auto.evidence import Evidence, gather
 from lipt.core.auto.plan import Reason, learners_can_matter, make_plan
+from lipt.core.diagnosis.label_errors import find_label_errors
+from lipt.core.signals.signals import Signals
 
 # As on cifar10-jpeg: a head that gets 40% and 20% of two classes wrong, and labels that are right.
 CLEAN = Evidence(
@@ -52,6 +56,12 @@ TEN = {"full_C": (1.0,) * 10, "errors_C": (0.4,) * 10, "noise_C": (0.35,) * 10}
         ({"errors_C": (0.08, 0.02), "fraction": 0.5}, "random", (0.08, 0.02)),
         ({"errors_C": (0.01, 0.15), "fraction": 0.5}, "random", (0.01, 0.0)),
         ({"copies": 0.1}, "facility_location", (0.4, 0.2)),
+        # Without its copies a 50th of the data is a 25th: two thirds of the way to none.
+        (
+            {"copies": 0.5, "fraction": 0.02, "training": "converged"},
+            "facility_location",
+            (0.4, 0.2),
+        ),
         # Few by their share, and half-way to many or many by their number.
         ({"fraction": 0.05, "per_class": 625}, "facility_location", (0.3, 0.15)),
         ({"fraction": 0.05, "per_class": 1000}, "random", (0.0, 0.0)),
@@ -117,3 +127,22 @@ def test_a_plan_of_half_of_clean_data_stays_random_with_any_head() -> None:
     assert learners_can_matter(replace(evidence, fraction=0.01, per_class=5), 0.5)
     # Labels that are surely wrong are excluded at any fraction, which a better head does better.
     assert learners_can_matter(replace(evidence, noise_rate=0.2, noise_low=0.1), 0.5)
+
+
+def test_learners_matter_where_a_better_head_is_no_longer_weak() -> None:
+    weak = replace(CLEAN, fraction=0.01, errors_C=(0.45, 0.45))
+    assert make_plan(weak).reason is Reason.WEAK_HEAD
+    # It is right on 55% of two classes; without half of the errors, on 78%.
+    assert learners_can_matter(weak, 0.5)
+    assert not learners_can_matter(weak, 0.0)
+
+
+def test_a_class_of_one_example_that_the_head_misses_is_all_wrong() -> None:
+    labels_N = torch.tensor([0, 0, 1, 1, 2])
+    called_N = torch.tensor([0, 0, 1, 1, 0])
+    probabilities_NC = 0.9 * functional.one_hot(called_N, 3) + 0.1 / 3
+    errors_NC = probabilities_NC - functional.one_hot(labels_N, 3)
+    signals = Signals(errors_NC, torch.zeros(5, 4), labels_N)
+    evidence = gather(signals, find_label_errors(signals), 2, "short")
+    assert evidence.errors_C == (0.0, 0.0, 1.0)
+    assert (evidence.fraction, evidence.num_features) == (0.4, 4)

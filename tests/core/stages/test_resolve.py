@@ -193,6 +193,12 @@ def test_a_warm_up_needs_no_theta_p() -> None:
     assert asked_for("craig", "lipt").training is NeededTraining.LEARNERS
 
 
+def test_learners_took_part_only_in_their_own_soup() -> None:
+    assert found_for(asked_for("craig")).num_merged == 1
+    own = found_for(asked_for("craig", weights=FILE))
+    assert (own.num_merged, own.has_own_weights) == (0, True)
+
+
 def test_soft_labels_need_a_proxy_with_classes() -> None:
     assert asked_for("craig").teacher is None
     soft = asked_for("craig", soft_labels=True)
