@@ -1,6 +1,7 @@
 # pyright: reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
 
+import inspect
 import math
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import torch
 import lipt
 from lipt.common.errors import ConfigError, LiptError
 from lipt.trainer.arguments import UNEVEN
+from lipt.trainer.client.sources import SelectionArguments
 from lipt.trainer.resampling.samplers import Uneven
 from tests.trainer.made_up import made_up_subset
 
@@ -232,3 +234,15 @@ def test_weights_are_taken_from_a_subset_an_array_a_tensor_or_a_list() -> None:
 def test_rs2_takes_any_data() -> None:
     source = lipt.RepeatedRandom(DATA, 4, 0)
     assert len(source.before_epoch(1)) == 4
+
+
+def test_the_arguments_of_a_selection_stand_in_the_signature_of_each_call() -> None:
+    shared = set(SelectionArguments.__annotations__)
+    for call in (lipt.select, lipt.Pretrained.select, lipt.Client.subset):
+        assert shared <= set(inspect.signature(call).parameters)
+    assert shared <= set(inspect.signature(lipt.ReselectingSampler.__init__).parameters)
+
+
+def test_an_unknown_argument_of_a_selection_is_named_with_its_call() -> None:
+    with pytest.raises(TypeError, match=r"^select\(\): .*unexpected keyword argument 'fractoin'"):
+        lipt.select([], fractoin=0.1)  # type: ignore[call-arg]
