@@ -5,24 +5,11 @@ import pytest
 import torch
 from torch.nn import functional
 
-from lipt.core.auto.evidence import Evidence, gather
+from lipt.core.auto.evidence import gather
 from lipt.core.auto.plan import Reason, learners_can_matter, make_plan
 from lipt.core.diagnosis.label_errors import find_label_errors
 from lipt.core.signals.signals import Signals
-
-# As on cifar10-jpeg: a head that gets 40% and 20% of two classes wrong, and labels that are right.
-CLEAN = Evidence(
-    fraction=0.1,
-    per_class=10,
-    num_features=1000,
-    errors_C=(0.4, 0.2),
-    full_C=(1.0, 1.0),
-    noise_rate=0.0,
-    noise_low=0.0,
-    noise_C=(0.0, 0.0),
-    training="short",
-)
-
+from tests.core.auto.clean import CLEAN
 
 NOISY = {"noise_rate": 0.2, "noise_low": 0.1, "noise_C": (0.2, 0.1)}
 TEN = {"full_C": (1.0,) * 10, "errors_C": (0.4,) * 10, "noise_C": (0.35,) * 10}
@@ -113,16 +100,8 @@ def test_only_surely_wrong_labels_reduce_a_class_s_share() -> None:
 
 
 def test_a_plan_of_half_of_clean_data_stays_random_with_any_head() -> None:
-    evidence = Evidence(
-        fraction=0.5,
-        per_class=300,
-        num_features=2000,
-        errors_C=(0.3, 0.3),
-        full_C=(1.0, 1.0),
-        noise_rate=0.0,
-        noise_low=0.0,
-        noise_C=(0.0, 0.0),
-    )
+    half = {"fraction": 0.5, "per_class": 300, "num_features": 2000, "errors_C": (0.3, 0.3)}
+    evidence = replace(CLEAN, **half, training="converged")
     assert not learners_can_matter(evidence, 0.5)
     assert learners_can_matter(replace(evidence, fraction=0.01, per_class=5), 0.5)
     # Labels that are surely wrong are excluded at any fraction, which a better head does better.

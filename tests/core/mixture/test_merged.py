@@ -3,22 +3,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from lipt.common.tensor_files import Weights
 from lipt.core.mixture.merged import Merged, added_by
 from lipt.core.mixture.simplex import uniform
-from lipt.data.targets.values import Regression, SingleLabel
-
-NUMBER = Regression((0.0,), (1.0,))
-
-
-def shifts(*values: float, targets: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0)) -> Merged:
-    """A model whose output is its bias; each learner adds one number to it."""
-    model = nn.Sequential(nn.Linear(1, 1))
-    initial = {"0.weight": torch.zeros(1, 1), "0.bias": torch.zeros(1)}
-    learners: list[Weights] = [{**initial, "0.bias": torch.tensor([value])} for value in values]
-    targets_N1 = torch.tensor(targets)[:, None]
-    inputs = [torch.zeros(len(targets), 1)]
-    return Merged(model, initial, added_by(initial, learners), inputs, NUMBER, targets_N1)
+from lipt.data.targets.values import SingleLabel
+from tests.core.mixture.shifts import shifts
 
 
 def test_theta_moves_by_the_weighted_differences() -> None:

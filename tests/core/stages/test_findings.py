@@ -8,12 +8,12 @@ from typing import Any, cast
 import pytest
 import torch
 
-from lipt.core.auto.evidence import Evidence
 from lipt.core.auto.findings import PlanFindings, StrataFindings
 from lipt.core.auto.plan import Reason, make_plan
 from lipt.core.diagnosis.noise import NoiseRate
 from lipt.core.stages.findings import class_shift, plan_sentences
 from lipt.data.targets.kinds import TargetKind
+from tests.core.auto.clean import CLEAN
 
 
 def data_of(*counts: int) -> Any:
@@ -38,17 +38,7 @@ def test_small_shifts_are_not_named_and_absent_classes_weigh_nothing() -> None:
     assert (shares["weights_that_undo"], sentences) == ([1.2, 0.8, 0.0], [])
 
 
-FEW = Evidence(
-    fraction=0.05,
-    per_class=10,
-    num_features=100,
-    errors_C=(0.4, 0.2),
-    full_C=(1.0, 1.0),
-    noise_rate=0.0,
-    noise_low=0.0,
-    noise_C=(0.0, 0.0),
-    training="short",
-)
+FEW = replace(CLEAN, fraction=0.05, num_features=100)
 NOISY = {"noise_rate": 0.2, "noise_low": 0.1, "noise_C": (0.2, 0.1)}
 
 
