@@ -194,6 +194,7 @@ class SubsetRequest:
     soft_labels: whether a ridge head's probabilities are added as training targets.
     weights: of the run's model, in place of theta_p.
     features, probabilities: the user's own, in place of the model's and of a head's.
+    mixture: a file with the sources' shares, within which the strategy chooses.
     previous: digest of the trainer's current subset, or empty.
     """
 
@@ -210,6 +211,7 @@ class SubsetRequest:
     weights: BlobName | None = None
     features: BlobName | None = None
     probabilities: BlobName | None = None
+    mixture: BlobName | None = None
     previous: str = ""
 
 
@@ -235,6 +237,7 @@ def request_to_proto(request: SubsetRequest) -> pb.GetSubsetRequest:
         previous=request.previous,
         weights=None if request.weights is None else blob_to_proto(request.weights),
         features=None if request.features is None else blob_to_proto(request.features),
+        mixture=None if request.mixture is None else blob_to_proto(request.mixture),
     )
     if request.balanced is not None:
         message.balanced = request.balanced
@@ -248,7 +251,7 @@ def request_from_proto(message: pb.GetSubsetRequest) -> SubsetRequest:
         return getattr(message, name) if message.HasField(name) else None
 
     options, warm_up = split_warm_up(message.options)
-    weights, features = given("weights"), given("features")
+    weights, features, mixture = (given(name) for name in ("weights", "features", "mixture"))
     return SubsetRequest(
         run=message.run_id,
         strategy=message.strategy,
@@ -262,5 +265,6 @@ def request_from_proto(message: pb.GetSubsetRequest) -> SubsetRequest:
         soft_labels=message.soft_labels,
         weights=weights and blob_from_proto(weights),
         features=features and blob_from_proto(features),
+        mixture=mixture and blob_from_proto(mixture),
         previous=message.previous,
     )

@@ -157,7 +157,7 @@ class Answers:
     ) -> tuple[SubsetRecord, bool]:
         """A subset, and whether it is the request's previous one, which is still valid."""
         callers = _always(caller)
-        with self._holding(request.weights, request.features):
+        with self._holding(request.weights, request.features, request.mixture):
             run = find_named(self.store, request.run)
             log_about(run=run.run_id)
             held = self.store.held(run.run_id)

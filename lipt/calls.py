@@ -87,6 +87,8 @@ def select(
         labels: "none" selects by features alone.
         soft_labels: return `Subset.soft_labels` as well, as training targets: probabilities by a
             ridge head fitted without the example.
+        mixture: what `lipt.mix` returned for this table by a column, or its file: each source gets
+            its share of the examples, and the strategy chooses within it.
         pred_probs: out-of-sample class probabilities of your own model, N x C, columns in the order
             of the class names: an array, tensor or frame. They replace a head's: for `auto`, scores
             of errors, and soft labels.

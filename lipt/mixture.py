@@ -30,8 +30,8 @@ from lipt.common.text import listed
 from lipt.core.mixture.check import CHECK_STEPS, MixtureTraining
 from lipt.core.mixture.comparison import MERGED, SIZE, UNIFORM, compare
 from lipt.core.mixture.learning import MIXTURE_DEFAULTS, NUM_HALVES, Learned, learn
-from lipt.core.mixture.sources import apportion
 from lipt.core.mixture.verdict import judge
+from lipt.core.selection.by_source import apportion
 from lipt.core.stages.diagnosis import matches_of
 from lipt.core.workspace import InMemory
 from lipt.data.dataset import Dataset
@@ -131,13 +131,14 @@ class Mixture:
         manifest = {"mixture": to_jsonable(self.manifest), "shares": dict(self.weights)}
         return Subset(*columns, self.fingerprint, subset_digest(*columns), "mixture", manifest)
 
+    def to_json(self) -> bytes:
+        """Return the content of a file, without theta and the data."""
+        return TypeAdapter(Mixture).dump_json(self, exclude={"theta", "data"})
+
     @checked
     def save(self, path: str | Path) -> Path:
         """Write as JSON, without theta and the data."""
-        without = {"theta", "data"}
-        write_atomically(
-            Path(path), TypeAdapter(Mixture).dump_json(self, indent=1, exclude=without)
-        )
+        write_atomically(Path(path), self.to_json())
         return Path(path)
 
     @classmethod

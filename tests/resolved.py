@@ -30,6 +30,7 @@ def resolved(strategy: str, budget: int = 40, **others: Any) -> ResolvedRequest:
         "weights": None,
         "features": None,
         "probabilities": None,
+        "mixture": None,
     }
     return ResolvedRequest(strategy=strategy, budget=budget, **{**defaults, **others})
 

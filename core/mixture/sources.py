@@ -10,14 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-
-def apportion(shares_K: Tensor, total: int) -> list[int]:
-    """Whole numbers of sum `total` in proportion to shares; remainders go to the largest."""
-    exact_K = shares_K.double() * total / shares_K.double().sum()
-    counts_K = exact_K.floor().long()
-    left = total - int(counts_K.sum())
-    counts_K[(exact_K - counts_K).argsort(descending=True, stable=True)[:left]] += 1
-    return [int(count) for count in counts_K]
+from lipt.core.selection.by_source import apportion
 
 
 def draw(

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from lipt.common.computation import computation
 from lipt.common.determinism import derive_generator, derive_seed
-from lipt.common.errors import SignalsError
+from lipt.common.errors import InvalidRequestError, SignalsError
 from lipt.common.observability.tracing import span
 from lipt.common.process.devices import device_name, versions
 from lipt.common.requests import PRETRAINING, FeatureKind, Proxy
@@ -33,6 +33,7 @@ from lipt.core.diagnosis.label_errors import find_label_errors
 from lipt.core.passes import row_blocks
 from lipt.core.proxies.proxy import with_features_as_text
 from lipt.core.proxies.ridge import class_weights, leave_one_out, weighted_accuracy
+from lipt.core.selection.by_source import SourceShares, select_by_source
 from lipt.core.selection.select import find_strategy, select
 from lipt.core.selection.selection import Selection
 from lipt.core.selection.strategy import MODEL_NEEDS, Need
@@ -53,6 +54,7 @@ from lipt.core.stages.findings import (
     input_sentences,
     inputs_of,
     plan_sentences,
+    source_sentence,
 )
 from lipt.core.stages.needed_learners import usable_sources
 from lipt.core.stages.proxy import proxied_features, proxied_signals, with_probabilities
@@ -102,6 +104,7 @@ def choose(
 ) -> ChosenSubset:
     """Compute the inputs and select; SignalsError for outputs not finite, or an empty selection."""
     config, needs = sources.config, request.needs
+    shares, source_N = _shares(workspace, request)
     with span("signals", strategy=request.strategy):
         signals, warm_up = _signals(workspace, request, sources, compute)
     selecting = workspace.progress(f"selecting by {request.strategy}", CallPart.SELECTION)
@@ -113,14 +116,8 @@ def choose(
         computation(config.evaluation_threads),
         span("select", strategy=request.strategy, budget=request.budget),
     ):
-        chosen = select(
-            find_strategy(request.strategy),
-            moved_if_it_fits(signals, device),
-            request.budget,
-            balanced=request.balanced,
-            seed=derive_seed(config.seed, "selection"),
-            options=request.options,
-        )
+        placed, seed = moved_if_it_fits(signals, device), derive_seed(config.seed, "selection")
+        chosen, by_source = _selected(request, placed, seed, shares, source_N)
     selecting(1, 1)
     if not len(chosen.indices_K):
         raise SignalsError(
@@ -143,7 +140,7 @@ def choose(
         # With weights of its own, or a warm-up, a request looks at no learner.
         "uses_pretraining": bool(learned and sources.num_merged),
         "stopped_early": chosen.stopped_early,
-        "findings": _findings(workspace, request, sources, chosen, inputs, heads, soft),
+        "findings": _findings(workspace, request, sources, chosen, by_source, inputs, heads, soft),
         "scored_by": signals.scored_by,
         "device": device_name(device),
         "versions": versions(),
@@ -156,6 +153,41 @@ def choose(
     if warm_up is None:
         return ChosenSubset(examples, manifest)
     return ChosenSubset(examples, manifest, warm_up.seconds, warm_up.spent_seconds)
+
+
+def _shares(
+    workspace: Workspace, request: ResolvedRequest
+) -> tuple[SourceShares | None, Tensor | None]:
+    """The shares of the request's mixture, and each example's source, by position."""
+    if request.mixture is None:
+        return None, None
+    shares, dataset = SourceShares.read(workspace.read(request.mixture)), workspace.dataset
+    if shares.fingerprint != dataset.fingerprint:
+        raise InvalidRequestError(
+            f"the mixture is of data with the fingerprint {shares.fingerprint:.12}, and this data "
+            f"has {dataset.fingerprint[:12]}. Mix the sources of this data: one table, by a column."
+        )
+    return shares, dataset.id_mapping.by_position(shares.source_of(dataset.num_ids))
+
+
+def _selected(
+    request: ResolvedRequest,
+    signals: Signals,
+    seed: int,
+    shares: SourceShares | None,
+    source_N: Tensor | None,
+) -> tuple[Selection, Mapping[str, int]]:
+    """The selection, and the number of examples of each source, if there are shares."""
+    how: dict[str, Any] = {
+        "balanced": request.balanced,
+        "seed": seed,
+        "options": request.options,
+    }
+    strategy, budget = find_strategy(request.strategy), request.budget
+    if shares is None or source_N is None:
+        return select(strategy, signals, budget, **how), {}
+    chosen = select_by_source(strategy, signals, budget, source_N, shares.weights, **how)
+    return chosen.selection, chosen.counts
 
 
 def request_facts(
@@ -187,6 +219,7 @@ def _findings(
     request: ResolvedRequest,
     sources: Sources,
     chosen: Selection,
+    by_source: Mapping[str, int],
     inputs: ChoiceInputs,
     heads: Sequence[Mapping[str, Any]],
     soft: SoftLabels | None,
@@ -195,6 +228,8 @@ def _findings(
     dataset, found = workspace.dataset, chosen.findings
     findings: dict[str, Any] = found.by_id(dataset.id_mapping).to_json() if found else {}
     plan, shift = plan_sentences(found) if found else [], list[str]()
+    if by_source:
+        findings["by_source"], plan = dict(by_source), [source_sentence(by_source)]
     if request.balanced and dataset.target.kind is TargetKind.CLASS:
         labels_K = dataset.labels_N[chosen.indices_K.cpu()]
         findings["class_shares"], shift = class_shift(dataset, labels_K)

@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from lipt.common.requests import FeatureKind
+from lipt.common.text import listed
 from lipt.core.auto.findings import PlanFindings, StrataFindings
 from lipt.core.auto.plan import Reason, without_copies
 from lipt.core.proxies.proxy import MAX_SAMPLE
@@ -22,6 +23,7 @@ from lipt.core.stages.resolve import PROXY_NEEDS, TRAINED_FEATURES, ResolvedRequ
 from lipt.data.dataset import Dataset
 
 Facts = Mapping[str, Any]
+_MOST_SOURCES = 10
 # Smaller shares are named with a decimal.
 _NAMED_SHARE = 0.01
 # A class whose share is moved by at least this factor is named.
@@ -75,6 +77,11 @@ def plan_sentences(found: PlanFindings | StrataFindings) -> list[str]:
     if found.plan.excludes_duplicates:
         reason += f"; one of each picture, as {_copies(found):.1%} are near-duplicates of others"
     return [reason, wrong, copies]
+
+
+def source_sentence(counts: Mapping[str, int]) -> str:
+    shown = listed([f"{count} of {name}" for name, count in counts.items() if count], _MOST_SOURCES)
+    return f"by the mixture's shares: {shown}"
 
 
 def _copies(found: PlanFindings | StrataFindings) -> float:

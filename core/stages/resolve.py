@@ -64,6 +64,7 @@ class ResolvedRequest:
     proxy: computes the signals. teacher: the proxy whose head gives soft labels, if requested.
     warm_up: trains the model that is looked at, in place of LiPT.
     weights, features, probabilities: the user's own.
+    mixture: a file with the sources' shares.
     """
 
     strategy: str
@@ -81,6 +82,7 @@ class ResolvedRequest:
     weights: BlobName | None
     features: BlobName | None
     probabilities: BlobName | None
+    mixture: BlobName | None
 
     @property
     def signal_proxy(self) -> Proxy:
@@ -185,6 +187,7 @@ def resolve(
         weights=request.weights,
         features=request.features,
         probabilities=request.probabilities,
+        mixture=request.mixture,
     )
 
 

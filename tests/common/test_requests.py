@@ -45,6 +45,7 @@ REQUESTS = st.builds(
     soft_labels=st.booleans(),
     weights=BLOBS,
     features=BLOBS,
+    mixture=BLOBS,
     # It has no field in the message.
     probabilities=st.none(),
     previous=TEXTS,

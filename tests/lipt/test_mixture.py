@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 import lipt
-from lipt.common.errors import ConfigError, DataError, SubsetError
+from lipt.common.errors import ConfigError, DataError, InvalidRequestError, SubsetError
 from lipt.mixture_data import join
+from tests.session import Session
 
 QUICK = {
     "initialization": {"steps": 20, "batch_size": 16},
@@ -182,6 +184,37 @@ def test_a_column_names_the_sources_and_rows_are_the_tables() -> None:
     assert len(subset.dataset(whole)) == len(subset)
     with pytest.raises(DataError, match="Did you mean site"):
         mixed(whole, table(50, 1.0, 3), source="sit")
+
+
+def test_a_strategy_chooses_within_the_shares_here_and_at_a_coordinator(tmp_path: Path) -> None:
+    sites = ["north"] * 60 + ["south"] * 60
+    lines = [f"{row % 7},{site},{'xy'[row % 2]}" for row, site in enumerate(sites)]
+    (tmp_path / "pool.csv").write_text("\n".join(["a,site,label", *lines]))
+    data = f"csv:{tmp_path}/pool.csv?label=label"
+    opened = lipt.open_dataset(data)
+    shares = {"north": 0.25, "south": 0.75}
+    ranges = {"north": [[0, 60]], "south": [[60, 120]]}
+    file = tmp_path / "m.json"
+    file.write_text(
+        json.dumps({"fingerprint": opened.fingerprint, "weights": shares, "rows": ranges})
+    )
+    asked: dict[str, Any] = {"budget": 20, "mixture": file}
+    subset = lipt.select(data, "linear", strategy="uniform_per_class", progress=False, **asked)
+    assert (subset.indices < 60).sum() == 5
+    assert subset.recorded("findings", "by_source") == {"north": 5, "south": 15}
+    assert subset.findings[0] == "by the mixture's shares: 5 of north, 15 of south"
+    with Session(data, "linear") as session:
+        run = session.pretrain()
+        same = session.client.subset(run.run_id, "uniform_per_class", **asked)
+        assert same.digest == subset.digest
+        plain = session.client.subset(run.run_id, "uniform_per_class", budget=20)
+        assert plain.digest != same.digest
+        file.write_text(json.dumps({"fingerprint": "other", "weights": shares, "rows": ranges}))
+        with pytest.raises(InvalidRequestError, match="Mix the sources of this data"):
+            session.client.subset(run.run_id, "uniform", **asked)
+    for wrong in (tmp_path / "none.json", 5):
+        with pytest.raises(InvalidRequestError, match=r"lipt mix|lipt\.mix"):
+            lipt.select(data, "linear", strategy="uniform", mixture=wrong, progress=False)
 
 
 def test_files_frames_and_columns_of_one_table_are_one(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.errors import FeaturesError, WeightsError
+from lipt.common.errors import FeaturesError, InvalidRequestError, WeightsError
 from lipt.common.requests import Budget, Labels, Proxy, SubsetRequest, split_warm_up
 from lipt.common.tensor_header import require_safetensors
 from lipt.trainer.views import DEFAULT_FRACTION
@@ -36,6 +36,7 @@ class SelectionArguments(TypedDict, total=False):
     features: Features | None
     labels: Literal["given", "none"]
     soft_labels: bool
+    mixture: Any
     pred_probs: Any
 
 
@@ -60,7 +61,7 @@ def request_of(
     )
     texts = {name: option_text(value) for name, value in (arguments.get("options") or {}).items()}
     options, warm_up = split_warm_up(texts)
-    proxy = arguments.get("proxy")
+    proxy, mixture = arguments.get("proxy"), arguments.get("mixture")
     return SubsetRequest(
         run=run,
         strategy=strategy,
@@ -75,6 +76,7 @@ def request_of(
         weights=None if weights is None else store(weights_source(weights)),
         features=None if features is None else store(features_source(features)),
         probabilities=probabilities,
+        mixture=None if mixture is None else store(_mixture_source(mixture)),
         previous=previous,
     )
 
@@ -130,6 +132,25 @@ def features_source(features: Features) -> Path | bytes:
         return pack({str(name): tensor(values) for name, values in named.items()})
     except (TypeError, ValueError, RuntimeError, WeightsError) as error:
         raise FeaturesError(f"the features are no tensors ({error}). {_HOW}") from error
+
+
+def _mixture_source(mixture: Any) -> Path | bytes:
+    """A path, or the content of a mixture or of its file; InvalidRequestError for other values."""
+    if isinstance(mixture, bytes):
+        return mixture
+    if isinstance(mixture, str | Path):
+        try:
+            return Path(mixture).read_bytes()
+        except OSError as error:
+            raise InvalidRequestError(
+                f"the mixture cannot be read: {error}. Give a file of lipt mix."
+            ) from error
+    if hasattr(mixture, "to_json"):
+        content: bytes = mixture.to_json()
+        return content
+    raise InvalidRequestError(
+        f"the mixture is a {type(mixture).__name__}. Give what lipt.mix returns, or its file."
+    )
 
 
 def option_text(value: object) -> str:

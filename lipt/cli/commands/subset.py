@@ -43,6 +43,7 @@ class SubsetFlags:
     proxy: shared.Proxy = None
     labels: Literal["given", "none"] = Option("given", help="none: choose by features alone.")
     soft_labels: bool = Option(False, "--soft-labels", help="Add probabilities as targets.")
+    mixture: Path | None = Option(None, help="A file of 'lipt mix': choose within its shares.")
 
 
 @app.command()

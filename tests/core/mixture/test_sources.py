@@ -1,6 +1,7 @@
 import torch
 
-from lipt.core.mixture.sources import apportion, draw
+from lipt.core.mixture.sources import draw
+from lipt.core.selection.by_source import apportion
 
 
 def shares(*values: float) -> torch.Tensor:

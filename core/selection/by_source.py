@@ -1,0 +1,153 @@
+"""Selection by source: each source's share of the budget, and a strategy's choice within it.
+
+A mixture's file is JSON with `fingerprint` (of the data), `weights` (each source's share), and
+`rows` (each source's rows as ranges [start, stop)); `Mixture.save` writes it.
+
+Shapes: N examples, n of one source, K sources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import Tensor
+
+from lipt.common.determinism import derive_seed
+from lipt.common.errors import InvalidRequestError
+from lipt.common.nested import parse_json
+from lipt.core.selection.select import select
+from lipt.core.selection.selection import Selection
+from lipt.core.selection.strategy import Strategy
+from lipt.core.signals.signals import Signals
+
+MAX_SOURCES = 64
+# A range of an interleaved table takes some 16 characters.
+_MAX_BYTES = 16 * 2**20
+
+Name = Annotated[str, Field(max_length=1000)]
+Start = Annotated[int, Field(ge=0)]
+
+
+class SourceShares(BaseModel):
+    """The shares of a mixture's file, and the rows of each source."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    fingerprint: str
+    weights: Annotated[
+        dict[Name, Annotated[float, Field(ge=0, le=1, strict=False)]],
+        Field(min_length=1, max_length=MAX_SOURCES),
+    ]
+    rows: dict[Name, list[tuple[Start, Start]]]
+
+    @classmethod
+    def read(cls, source: bytes | Path) -> Self:
+        """The shares of a file; InvalidRequestError for other content."""
+        size = source.stat().st_size if isinstance(source, Path) else len(source)
+        if size > _MAX_BYTES:
+            raise _refused(f"it has {size} bytes, and at most {_MAX_BYTES} are read")
+        content = source.read_bytes() if isinstance(source, Path) else source
+        try:
+            # JSON has lists for tuples.
+            found = cls.model_validate(parse_json(content), strict=False)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            raise _refused(f"{place:.80}: {first['msg']}") from None
+        except ValueError as error:
+            raise _refused(str(error)) from None
+        total = sum(found.weights.values())
+        if found.weights.keys() != found.rows.keys() or abs(total - 1) > 1e-6:
+            raise _refused(f"its shares add up to {total:g}, or are of other sources than its rows")
+        return found
+
+    def source_of(self, num_ids: int) -> Tensor:
+        """The place of each id's source among the names, int64, -1 for an id of none."""
+        source_N = torch.full((num_ids,), -1, dtype=torch.int64)
+        for place, (name, ranges) in enumerate(self.rows.items()):
+            for start, stop in ranges:
+                if not start < stop <= num_ids or bool((source_N[start:stop] >= 0).any()):
+                    raise _refused(
+                        f"{name:.80} has the rows {start} to {stop} of {num_ids}, or shares them "
+                        "with another source"
+                    )
+                source_N[start:stop] = place
+        return source_N
+
+
+@dataclass(frozen=True)
+class ChosenBySource:
+    """A selection, and the number of examples of each source in it."""
+
+    selection: Selection
+    counts: Mapping[str, int]
+
+
+def select_by_source(
+    strategy: Strategy,
+    signals: Signals,
+    budget: int,
+    source_N: Tensor,
+    shares: Mapping[str, float],
+    *,
+    balanced: bool,
+    seed: int,
+    options: Mapping[str, Any],
+) -> ChosenBySource:
+    """Choose within each source's share of the budget; `source_N` is -1 for rows of none.
+
+    A source that is smaller than its part is taken whole, with larger loss weights.
+    """
+    indices, weights, early, counts = list[Tensor](), list[Tensor](), list[str](), dict[str, int]()
+    drawn = [strategy.is_random]
+    for place, (name, count) in enumerate(
+        zip(shares, apportion(torch.tensor(list(shares.values())), budget), strict=True)
+    ):
+        rows = torch.nonzero(source_N == place).flatten().to(signals.labels_N.device)
+        quota = min(count, len(rows))
+        counts[name] = 0
+        if not quota:
+            early += [f"source {name} has no example."] if count else []
+            continue
+        own_seed = derive_seed(seed, "selection-source", place)
+        part = select(
+            *(strategy, signals.take(rows), quota),
+            balanced=balanced,
+            seed=own_seed,
+            options=options,
+        )
+        counts[name] = len(part.indices_K)
+        indices.append(rows.cpu()[part.indices_K.cpu()])
+        weights.append(part.weights_K.cpu() * (count / quota))
+        drawn.append(bool(part.is_random))
+        if quota < count:
+            early.append(f"source {name} has {quota} of its {count} examples.")
+        early += [f"source {name}: {part.stopped_early}"] if part.stopped_early else []
+    chosen, order = torch.cat([*indices, torch.empty(0, dtype=torch.int64)]).sort()
+    selection = Selection(
+        chosen,
+        torch.cat([*weights, torch.empty(0)])[order],
+        stopped_early=" ".join(early),
+        is_random=any(drawn),
+    )
+    return ChosenBySource(selection, counts)
+
+
+def apportion(shares_K: Tensor, total: int) -> list[int]:
+    """Whole numbers of sum `total` in proportion to shares; remainders go to the largest."""
+    exact_K = shares_K.double() * total / shares_K.double().sum()
+    counts_K = exact_K.floor().long()
+    left = total - int(counts_K.sum())
+    counts_K[(exact_K - counts_K).argsort(descending=True, stable=True)[:left]] += 1
+    return [int(count) for count in counts_K]
+
+
+def _refused(why: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"the mixture's file cannot be used: {why}. Give a file of lipt mix, or of Mixture.save."
+    )
