@@ -30,7 +30,7 @@ $(VENV)/.demo: pyproject.toml
 	touch $@
 
 $(VENV)/.test: pyproject.toml
-	@$(INSTALL) quick '6.4 GB'
+	@$(INSTALL) quick '6.2 GB'
 	touch $@
 
 $(VENV)/.dev: pyproject.toml
