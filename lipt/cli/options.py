@@ -80,6 +80,28 @@ class CsvFile:
         return name_with_csv_options(data, **vars(self))
 
 
+@dataclass(frozen=True)
+class LocalRun:
+    """A run in this process: its seed, settings, and where its parts come from."""
+
+    seed: int = Option(0, min=0, help="Seed of everything random.")
+    settings: Settings = None
+    config: RunFile = None
+    image_size: ImageSize = None
+    device: Device = "auto"
+    allow_module: AllowModule = None
+
+    def keywords(self, *named: str | None) -> dict[str, Any]:
+        """Arguments of the library's calls; modules that `named` data and models name may load."""
+        return {
+            "seed": self.seed,
+            "run": collect_overrides({}, self.settings, self.config),
+            "image_size": self.image_size,
+            "device": self.device,
+            "allow_modules": modules_of(self.allow_module, *named),
+        }
+
+
 def modules_of(allowed: Sequence[str] | None, *specs: str | None) -> tuple[str, ...]:
     """The modules that a command may import: those allowed, and those that its own flags name."""
     from lipt.common.imports import modules_of as named_by

@@ -52,12 +52,7 @@ def mix(
     budget: Annotated[
         int | None, typer.Option("--budget", "-k", help="How many examples to draw.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
-    settings: shared.Settings = None,
-    config: shared.RunFile = None,
-    image_size: shared.ImageSize = None,
-    device: shared.Device = "auto",
-    allow_module: shared.AllowModule = None,
+    local: shared.LocalRun,
     json: shared.Json = False,
 ) -> None:
     """Find how much of each source to train on for a target, without a coordinator.
@@ -76,33 +71,28 @@ def mix(
     if subset is not None:
         with shared.usage_errors():
             writer_of(subset)
-    run = shared.collect_overrides({}, settings, config)
+    data = [named] if isinstance(named, str) else [*named.values()]
+    keywords = local.keywords(*data, asked.target_data, model)
     from lipt.common.process import wait_passively
 
     wait_passively()
     from lipt.mixture import mix as mix_here
 
-    data = [named] if isinstance(named, str) else [*named.values()]
-    modules = shared.modules_of(allow_module, *data, asked.target_data, model)
     found = mix_here(
         named,
         asked.target_data,
         model,
         target=asked.target,
         source=asked.by,
-        seed=seed,
-        run=run,
         check=asked.check,
         drop_duplicates=asked.drop_duplicates,
-        image_size=image_size,
-        device=device,
-        allow_modules=modules,
+        **keywords,
     )
     found.save(out)
     lines = [*str(found).splitlines(), "", f"{out}: shares of {len(found.weights)} sources"]
     shown = {"path": out, "weights": found.weights, "intervals": found.intervals}
     if subset is not None and budget is not None:
-        chosen = found.sample(budget, seed=seed)
+        chosen = found.sample(budget, seed=local.seed)
         chosen.save(subset)
         lines.append(f"{subset}: {len(chosen)} examples by these shares, digest {chosen.digest}")
         shown |= {"subset": subset, "digest": chosen.digest}

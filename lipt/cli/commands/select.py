@@ -28,12 +28,7 @@ def select(
     model: shared.OwnModel = None,
     choice: SubsetFlags,
     out: Annotated[Path, typer.Option("--out", "-o", help="A .npy, .csv or .json file.")],
-    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
-    settings: shared.Settings = None,
-    config: shared.RunFile = None,
-    image_size: shared.ImageSize = None,
-    device: shared.Device = "auto",
-    allow_module: shared.AllowModule = None,
+    local: shared.LocalRun,
     json: shared.Json = False,
 ) -> None:
     """Select the examples worth training on, without a coordinator.
@@ -41,16 +36,11 @@ def select(
     The whole pipeline runs in this process.
     """
     asked: dict[str, Any] = {**vars(choice), "options": prepare(choice, out)}
-    run = shared.collect_overrides({}, settings, config)
+    data = csv.name(data)
+    keywords = local.keywords(data, model)
     from lipt.common.process import wait_passively
 
     wait_passively()
     from lipt.calls import select as select_here
 
-    data = csv.name(data)
-    modules = shared.modules_of(allow_module, data, model)
-    where: dict[str, Any] = {"image_size": image_size, "device": device, "allow_modules": modules}
-    where["target"] = target
-    save_and_print(
-        out, select_here(data, model, seed=seed, run=run, **asked, **where), as_json=json
-    )
+    save_and_print(out, select_here(data, model, target=target, **asked, **keywords), as_json=json)
