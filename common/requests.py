@@ -170,7 +170,7 @@ def require_budget(budget: int, num_examples: int) -> None:
         raise BudgetError(f"budget {budget} is outside 1..{num_examples}. Choose one within.")
 
 
-class Labels(StrEnum):
+class LabelUse(StrEnum):
     """Whether labels may enter the choice."""
 
     GIVEN = "given"
@@ -206,7 +206,7 @@ class SubsetRequest:
     preset: str = ""
     warm_up: WarmUp | None = None
     proxy: Proxy | None = None
-    labels: Labels = Labels.GIVEN
+    labels: LabelUse = LabelUse.GIVEN
     soft_labels: bool = False
     weights: BlobName | None = None
     features: BlobName | None = None
@@ -261,7 +261,7 @@ def request_from_proto(message: pb.GetSubsetRequest) -> SubsetRequest:
         preset=message.preset,
         warm_up=warm_up,
         proxy=Proxy.parse(message.proxy) if message.proxy else None,
-        labels=Labels.parse(message.labels),
+        labels=LabelUse.parse(message.labels),
         soft_labels=message.soft_labels,
         weights=weights and blob_from_proto(weights),
         features=features and blob_from_proto(features),

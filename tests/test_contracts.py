@@ -80,7 +80,9 @@ def test_no_decision_reads_a_text_made_for_people() -> None:
 
 def test_a_class_name_is_used_once() -> None:
     places: dict[str, list[str]] = {}
-    for name, tree in _modules("common", "core", "coordinator", "worker", "trainer", "lipt"):
+    for name, tree in _modules(
+        "common", "data", "models", "core", "coordinator", "worker", "trainer", "lipt"
+    ):
         # The integrations of two frameworks have the same names on purpose.
         if name.startswith("trainer/integrations/"):
             continue

@@ -26,7 +26,7 @@ from lipt.common.requests import (
     PRETRAINING,
     SOUP,
     FeatureKind,
-    Labels,
+    LabelUse,
     Proxy,
     SubsetRequest,
     WarmUp,
@@ -148,7 +148,7 @@ def resolve(
     preset = strategy.preset(request.preset)
     given: Mapping[str, str] = preset.options(budget / num_examples, request.options)
     needs = strategy.needs_of(given)
-    unlabelled, warm_up = request.labels is Labels.NONE, request.warm_up
+    unlabelled, warm_up = request.labels is LabelUse.NONE, request.warm_up
     if warm_up is not None:
         _require_warm_up(warm_up, strategy, needs, request, config, max_warm_up_epochs)
     if request.probabilities is not None:
@@ -309,7 +309,7 @@ def _require_warm_up(
     asked, own_features = f"{PRETRAINING}={warm_up}", request.features is not None
     proxied = request.proxy is not None and not request.proxy.is_own_head
     for other, is_given, why in (
-        ("labels=none", request.labels is Labels.NONE, "a warm-up trains on all labels"),
+        ("labels=none", request.labels is LabelUse.NONE, "a warm-up trains on all labels"),
         ("weights", request.weights is not None, "select on the warm-up's model, or on yours"),
         (f"the proxy {request.proxy}", proxied, "a warm-up's model has its own head, soup"),
     ):
@@ -350,7 +350,7 @@ def _require_use_of_probabilities(request: SubsetRequest, needs: frozenset[Need]
     own_head = request.proxy is not None and request.proxy.is_own_head
     warm_up = request.warm_up
     for other, is_given, why in (
-        ("labels=none", request.labels is Labels.NONE, "a model that gives them has seen labels"),
+        ("labels=none", request.labels is LabelUse.NONE, "a model that gives them has seen labels"),
         (f"{PRETRAINING}={warm_up}", warm_up is not None, "a warm-up's model has its own head"),
         (f"the proxy {request.proxy}", own_head, "it is a model with its own head"),
     ):
@@ -367,7 +367,7 @@ def _require_use_of_probabilities(request: SubsetRequest, needs: frozenset[Need]
 
 
 def _require_soft_labels(request: SubsetRequest, kind: TargetKind) -> None:
-    if request.labels is Labels.NONE:
+    if request.labels is LabelUse.NONE:
         raise InvalidRequestError(
             "soft labels are made of labels, which this request leaves out. Ask for one of the two."
         )
@@ -391,7 +391,7 @@ def _training_for(
     """Training for a request: nothing if labels, columns or patches are enough."""
     if request.warm_up is not None:
         return NeededTraining.INITIAL_WEIGHTS
-    if request.labels is Labels.NONE:
+    if request.labels is LabelUse.NONE:
         return NeededTraining.NOTHING
     if Need.DYNAMICS in needs:
         return NeededTraining.LEARNERS

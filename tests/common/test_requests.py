@@ -17,7 +17,7 @@ from lipt.common.errors import (
 from lipt.common.requests import (
     Budget,
     FeatureKind,
-    Labels,
+    LabelUse,
     Proxy,
     SubsetRequest,
     WarmUp,
@@ -41,7 +41,7 @@ REQUESTS = st.builds(
     preset=TEXTS,
     warm_up=st.none() | st.builds(WarmUp, st.sampled_from([0.0, 0.5, 15.0]), st.integers(1, 99)),
     proxy=st.none() | st.just(Proxy(None)) | PROXIES,
-    labels=st.sampled_from(Labels),
+    labels=st.sampled_from(LabelUse),
     soft_labels=st.booleans(),
     weights=BLOBS,
     features=BLOBS,

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypedDict
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import FeaturesError, InvalidRequestError, WeightsError
-from lipt.common.requests import Budget, Labels, Proxy, SubsetRequest, split_warm_up
+from lipt.common.requests import Budget, LabelUse, Proxy, SubsetRequest, split_warm_up
 from lipt.common.tensor_header import require_safetensors
 from lipt.trainer.views import DEFAULT_FRACTION
 
@@ -71,7 +71,7 @@ def request_of(
         preset=arguments.get("preset") or "",
         warm_up=warm_up,
         proxy=Proxy.parse(proxy) if proxy else None,
-        labels=Labels.parse(arguments.get("labels") or ""),
+        labels=LabelUse.parse(arguments.get("labels") or ""),
         soft_labels=bool(arguments.get("soft_labels")),
         weights=None if weights is None else store(weights_source(weights)),
         features=None if features is None else store(features_source(features)),

@@ -13,7 +13,7 @@ import pytest
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import RunConfig
-from lipt.common.requests import Budget, Labels, Proxy, SubsetRequest
+from lipt.common.requests import Budget, LabelUse, Proxy, SubsetRequest
 from lipt.common.states import LearnerState, RunState
 from lipt.common.subsets import Examples
 from lipt.coordinator.compute.jobs.pretraining import InitializeWeights, MakeSoup, SoupResult
@@ -91,7 +91,7 @@ class World:
             request["budget"] = Budget(number=budget)
         if proxy := request.pop("proxy", ""):
             request["proxy"] = Proxy.parse(proxy)
-        request["labels"] = Labels.parse(request.get("labels", ""))
+        request["labels"] = LabelUse.parse(request.get("labels", ""))
         return await self.answers.subset(replace(wanted, **request), lambda _: None, "caller")
 
     async def diagnose(self, **query: Any) -> DiagnosisRecord:

@@ -12,7 +12,7 @@ from lipt.common.errors import (
     ProxyError,
     StrategyOptionError,
 )
-from lipt.common.requests import SOUP, Budget, Labels, Proxy, SubsetRequest, WarmUp, split_warm_up
+from lipt.common.requests import SOUP, Budget, LabelUse, Proxy, SubsetRequest, WarmUp, split_warm_up
 from lipt.coordinator.compute.jobs.selection import SelectSubset
 from lipt.core.pretraining.results import CommittedLearner, PretrainingState
 from lipt.core.selection.select import STRATEGIES, find_strategy
@@ -42,7 +42,7 @@ def request(strategy: str, pretraining: str = "", **asked: Any) -> SubsetRequest
     options, warm_up = split_warm_up({**options, **asked.pop("options", {})})
     if proxy := asked.pop("proxy", ""):
         asked["proxy"] = Proxy.parse(proxy)
-    asked["labels"] = Labels.parse(asked.get("labels", ""))
+    asked["labels"] = LabelUse.parse(asked.get("labels", ""))
     size = Budget(number=10)
     return SubsetRequest(strategy=strategy, budget=size, options=options, warm_up=warm_up, **asked)
 
