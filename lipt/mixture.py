@@ -31,7 +31,7 @@ from lipt.core.mixture.check import CHECK_STEPS, MixtureTraining
 from lipt.core.mixture.comparison import MERGED, SIZE, UNIFORM, compare
 from lipt.core.mixture.learning import MIXTURE_DEFAULTS, NUM_HALVES, Learned, learn
 from lipt.core.mixture.verdict import judge
-from lipt.core.selection.by_source import apportion
+from lipt.core.selection.selection import proportional_quotas
 from lipt.core.stages.diagnosis import matches_of
 from lipt.core.workspace import InMemory
 from lipt.data.dataset import Dataset
@@ -121,7 +121,7 @@ class Mixture:
                 f"budget {budget} is more than the {total} examples of all sources. Give less."
             )
         rows, weights = list[Tensor](), list[Tensor]()
-        counts = apportion(torch.tensor(self.probabilities, dtype=torch.float64), budget)
+        counts = proportional_quotas(self.probabilities, budget)
         for name, own, count in zip(self.rows, sources, counts, strict=True):
             draws = derive_generator(seed, f"mixture sample {name}")
             rows.append(own[torch.randperm(len(own), generator=draws)[:count]])

@@ -18,7 +18,7 @@ from lipt.common.computation import computation
 from lipt.common.config.run_config import RunConfig
 from lipt.common.determinism import derive_generator, derive_seed, seeded_generators
 from lipt.common.tensor_files import Weights, copy_to_cpu
-from lipt.core.mixture.sources import draw
+from lipt.core.mixture.learning import draw
 from lipt.core.pretraining.training import ForwardPass, Sgd
 from lipt.core.workspace import InMemory
 from lipt.data.inputs.model_input import Stored, split_stored

@@ -24,16 +24,16 @@ from lipt.common.tensor_files import Weights, pack
 from lipt.core.mixture.merged import Merged, added_by
 from lipt.core.mixture.readiness import Readiness, readiness_of
 from lipt.core.mixture.simplex import uniform
-from lipt.core.mixture.sources import draw
 from lipt.core.pipeline import one_learner
 from lipt.core.pretraining.evaluation import batch_norm_inputs
 from lipt.core.pretraining.initialization import initialize
+from lipt.core.selection.by_source import MAX_SOURCES
+from lipt.core.selection.selection import proportional_quotas
 from lipt.core.workspace import InMemory
 from lipt.data.dataset import input_format
 from lipt.data.inputs.specs import InputFormat, Inputs
 from lipt.models.head import freeze
 
-MAX_SOURCES = 64
 # Two learners of each source: their agreement is a part of the readiness test.
 NUM_HALVES = 2
 # Shared steps of theta* from random weights, before the first and the last test.
@@ -158,6 +158,20 @@ def _equal(source_ids: Sequence[Tensor], total: int, config: RunConfig, number: 
     draws = derive_generator(config.seed, "mixture initialization", number)
     # A set of at least one example is needed where no step is taken.
     return draw(source_ids, uniform(len(source_ids)), max(total, 1), generator=draws)
+
+
+def draw(
+    source_ids: Sequence[Tensor], shares_K: Tensor, total: int, *, generator: torch.Generator
+) -> Tensor:
+    """Draw ids by shares, without replacement while a source lasts, then again; shuffled."""
+    drawn = []
+    for ids, count in zip(source_ids, proportional_quotas(shares_K.tolist(), total), strict=True):
+        rounds = [
+            torch.randperm(len(ids), generator=generator) for _ in range(-(-count // len(ids)))
+        ]
+        drawn.append(ids[torch.cat([torch.empty(0, dtype=torch.int64), *rounds])[:count]])
+    ids = torch.cat(drawn)
+    return ids[torch.randperm(len(ids), generator=generator)]
 
 
 def _learners(

@@ -9,7 +9,7 @@ Shapes: N examples, n of one source, K sources.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -21,7 +21,7 @@ from lipt.common.determinism import derive_seed
 from lipt.common.errors import InvalidRequestError
 from lipt.common.nested import parse_json
 from lipt.core.selection.select import select
-from lipt.core.selection.selection import Selection
+from lipt.core.selection.selection import Selection, joined, proportional_quotas
 from lipt.core.selection.strategy import Strategy
 from lipt.core.signals.signals import Signals
 
@@ -81,70 +81,57 @@ class SourceShares(BaseModel):
 
 
 @dataclass(frozen=True)
-class ChosenBySource:
-    """A selection, and the number of examples of each source in it."""
+class Division:
+    """Each source's share by name, and each example's source, its place among the names or -1."""
 
-    selection: Selection
-    counts: Mapping[str, int]
+    shares: Mapping[str, float]
+    source_N: Tensor
+
+    def counts(self, indices_K: Tensor) -> dict[str, int]:
+        """How many of the chosen examples are of each source."""
+        counts = self.source_N[indices_K].bincount(minlength=len(self.shares))
+        return dict(zip(self.shares, counts.tolist(), strict=True))
 
 
 def select_by_source(
     strategy: Strategy,
     signals: Signals,
     budget: int,
-    source_N: Tensor,
-    shares: Mapping[str, float],
+    division: Division,
     *,
     balanced: bool,
     seed: int,
     options: Mapping[str, Any],
-) -> ChosenBySource:
-    """Choose within each source's share of the budget; `source_N` is -1 for rows of none.
+) -> Selection:
+    """Choose within each source's share of the budget.
 
     A source that is smaller than its part is taken whole, with larger loss weights.
     """
-    indices, weights, early, counts = list[Tensor](), list[Tensor](), list[str](), dict[str, int]()
-    drawn = [strategy.is_random]
-    for place, (name, count) in enumerate(
-        zip(shares, apportion(torch.tensor(list(shares.values())), budget), strict=True)
-    ):
-        rows = torch.nonzero(source_N == place).flatten().to(signals.labels_N.device)
+    nothing = Selection(torch.empty(0, dtype=torch.int64), torch.empty(0))
+    parts, is_random = [nothing], strategy.is_random
+    counts = proportional_quotas(list(division.shares.values()), budget)
+    for place, (name, count) in enumerate(zip(division.shares, counts, strict=True)):
+        rows = torch.nonzero(division.source_N == place).flatten()
         quota = min(count, len(rows))
-        counts[name] = 0
         if not quota:
-            early += [f"source {name} has no example."] if count else []
+            why = f"source {name} has no example." if count else ""
+            parts.append(replace(nothing, stopped_early=why))
             continue
-        own_seed = derive_seed(seed, "selection-source", place)
         part = select(
-            *(strategy, signals.take(rows), quota),
+            strategy,
+            signals.take(rows.to(signals.labels_N.device)),
+            quota,
             balanced=balanced,
-            seed=own_seed,
+            seed=derive_seed(seed, "selection-source", place),
             options=options,
         )
-        counts[name] = len(part.indices_K)
-        indices.append(rows.cpu()[part.indices_K.cpu()])
-        weights.append(part.weights_K.cpu() * (count / quota))
-        drawn.append(bool(part.is_random))
-        if quota < count:
-            early.append(f"source {name} has {quota} of its {count} examples.")
+        is_random = is_random or bool(part.is_random)
+        early = [f"source {name} has {quota} of its {count} examples."] if quota < count else []
         early += [f"source {name}: {part.stopped_early}"] if part.stopped_early else []
-    chosen, order = torch.cat([*indices, torch.empty(0, dtype=torch.int64)]).sort()
-    selection = Selection(
-        chosen,
-        torch.cat([*weights, torch.empty(0)])[order],
-        stopped_early=" ".join(early),
-        is_random=any(drawn),
-    )
-    return ChosenBySource(selection, counts)
-
-
-def apportion(shares_K: Tensor, total: int) -> list[int]:
-    """Whole numbers of sum `total` in proportion to shares; remainders go to the largest."""
-    exact_K = shares_K.double() * total / shares_K.double().sum()
-    counts_K = exact_K.floor().long()
-    left = total - int(counts_K.sum())
-    counts_K[(exact_K - counts_K).argsort(descending=True, stable=True)[:left]] += 1
-    return [int(count) for count in counts_K]
+        # `select` returns rows of the CPU.
+        weights_K = part.weights_K.cpu() * (count / quota)
+        parts.append(Selection(rows[part.indices_K], weights_K, stopped_early=" ".join(early)))
+    return replace(joined(parts), is_random=is_random)
 
 
 def _refused(why: str) -> InvalidRequestError:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import entry_points
 from typing import Any
@@ -23,7 +24,7 @@ from lipt.common.errors import ConfigError, SignalsError, UnknownNameError
 from lipt.common.requests import require_budget
 from lipt.common.text import did_you_mean
 from lipt.core.passes import require_finite_rows, row_blocks
-from lipt.core.selection.selection import Selection, class_shares
+from lipt.core.selection.selection import Selection, class_shares, joined
 from lipt.core.selection.strategies import (
     auto,
     crest,
@@ -133,17 +134,8 @@ def select(
         parts = list(_choose_per_class(choose, signals, budget, seed))
     else:
         parts = [choose(signals, budget, seed=seed)]
-    indices_K = torch.cat([part.indices_K for part in parts])
-    weights_K = torch.cat([part.weights_K for part in parts])
-    order_K = indices_K.argsort()
-    return Selection(
-        indices_K[order_K],
-        weights_K[order_K],
-        stopped_early=" ".join(part.stopped_early for part in parts if part.stopped_early),
-        # From a strategy that saw all classes at once.
-        findings=parts[0].findings if len(parts) == 1 else None,
-        is_random=strategy.is_random if parts[0].is_random is None else parts[0].is_random,
-    )
+    told = parts[0].is_random
+    return replace(joined(parts), is_random=strategy.is_random if told is None else told)
 
 
 def _call(function: Callable[..., Any], *arguments: Any, **given: Any) -> Any:

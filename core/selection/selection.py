@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 import torch
 from torch import Tensor
@@ -31,6 +32,19 @@ class Selection:
     stopped_early: str = ""
     findings: PlanFindings | StrataFindings | None = None
     is_random: bool | None = None
+
+
+def joined(parts: Sequence[Selection]) -> Selection:
+    """Selections of distinct examples as one, rows ascending; findings of several parts go."""
+    indices_K = torch.cat([part.indices_K for part in parts])
+    order_K = indices_K.argsort()
+    return Selection(
+        indices_K[order_K],
+        torch.cat([part.weights_K for part in parts])[order_K],
+        stopped_early=" ".join(part.stopped_early for part in parts if part.stopped_early),
+        # From a strategy that saw all examples at once.
+        findings=parts[0].findings if len(parts) == 1 else None,
+    )
 
 
 def unweighted(indices_K: Tensor) -> Selection:
@@ -94,12 +108,14 @@ def class_shares(labels_N: Tensor, budget: int) -> Iterator[tuple[int, Tensor, i
             yield label, torch.nonzero(labels_N == label).flatten(), quota
 
 
-def proportional_quotas(counts_G: Sequence[int], budget: int) -> tuple[int, ...]:
-    """Share a budget by group size, the rest to the largest remainders."""
-    total = max(1, sum(counts_G))
-    shares = [divmod(budget * count, total) for count in counts_G]
-    quotas = [whole for whole, _ in shares]
-    by_remainder = sorted(range(len(shares)), key=lambda group: (-shares[group][1], group))
+def proportional_quotas(sizes_G: Sequence[float], budget: int) -> tuple[int, ...]:
+    """Share a budget in proportion to sizes or shares, the rest to the largest remainders."""
+    total = sum(map(Fraction, sizes_G)) or 1
+    exact = [budget * Fraction(size) / total for size in sizes_G]
+    quotas = list(map(math.floor, exact))
+    by_remainder = sorted(
+        range(len(exact)), key=lambda group: (quotas[group] - exact[group], group)
+    )
     for group in by_remainder[: budget - sum(quotas)]:
         quotas[group] += 1
     return tuple(quotas)

@@ -33,7 +33,7 @@ from lipt.core.diagnosis.label_errors import find_label_errors
 from lipt.core.passes import row_blocks
 from lipt.core.proxies.proxy import with_features_as_text
 from lipt.core.proxies.ridge import class_weights, leave_one_out, weighted_accuracy
-from lipt.core.selection.by_source import SourceShares, select_by_source
+from lipt.core.selection.by_source import Division, SourceShares, select_by_source
 from lipt.core.selection.select import find_strategy, select
 from lipt.core.selection.selection import Selection
 from lipt.core.selection.strategy import MODEL_NEEDS, Need
@@ -104,7 +104,7 @@ def choose(
 ) -> ChosenSubset:
     """Compute the inputs and select; SignalsError for outputs not finite, or an empty selection."""
     config, needs = sources.config, request.needs
-    shares, source_N = _shares(workspace, request)
+    division = _division(workspace, request)
     with span("signals", strategy=request.strategy):
         signals, warm_up = _signals(workspace, request, sources, compute)
     selecting = workspace.progress(f"selecting by {request.strategy}", CallPart.SELECTION)
@@ -116,8 +116,16 @@ def choose(
         computation(config.evaluation_threads),
         span("select", strategy=request.strategy, budget=request.budget),
     ):
-        placed, seed = moved_if_it_fits(signals, device), derive_seed(config.seed, "selection")
-        chosen, by_source = _selected(request, placed, seed, shares, source_N)
+        how: dict[str, Any] = {
+            "balanced": request.balanced,
+            "seed": derive_seed(config.seed, "selection"),
+            "options": request.options,
+        }
+        strategy, placed = find_strategy(request.strategy), moved_if_it_fits(signals, device)
+        if division is None:
+            chosen = select(strategy, placed, request.budget, **how)
+        else:
+            chosen = select_by_source(strategy, placed, request.budget, division, **how)
     selecting(1, 1)
     if not len(chosen.indices_K):
         raise SignalsError(
@@ -132,6 +140,7 @@ def choose(
         with computation(config.evaluation_threads):
             soft = soft_labels(taught, chosen.indices_K.cpu(), seed=config.seed)
     inputs = inputs_of(request, signals.facts, heads)
+    by_source = {} if division is None else division.counts(chosen.indices_K)
     learned = inputs.of_model or not _LEARNED.isdisjoint(inputs.used | inputs.tried)
     id_mapping = workspace.dataset.id_mapping
     manifest = {
@@ -155,39 +164,18 @@ def choose(
     return ChosenSubset(examples, manifest, warm_up.seconds, warm_up.spent_seconds)
 
 
-def _shares(
-    workspace: Workspace, request: ResolvedRequest
-) -> tuple[SourceShares | None, Tensor | None]:
+def _division(workspace: Workspace, request: ResolvedRequest) -> Division | None:
     """The shares of the request's mixture, and each example's source, by position."""
     if request.mixture is None:
-        return None, None
-    shares, dataset = SourceShares.read(workspace.read(request.mixture)), workspace.dataset
-    if shares.fingerprint != dataset.fingerprint:
+        return None
+    found, dataset = SourceShares.read(workspace.read(request.mixture)), workspace.dataset
+    if found.fingerprint != dataset.fingerprint:
         raise InvalidRequestError(
-            f"the mixture is of data with the fingerprint {shares.fingerprint:.12}, and this data "
+            f"the mixture is of data with the fingerprint {found.fingerprint:.12}, and this data "
             f"has {dataset.fingerprint[:12]}. Mix the sources of this data: one table, by a column."
         )
-    return shares, dataset.id_mapping.by_position(shares.source_of(dataset.num_ids))
-
-
-def _selected(
-    request: ResolvedRequest,
-    signals: Signals,
-    seed: int,
-    shares: SourceShares | None,
-    source_N: Tensor | None,
-) -> tuple[Selection, Mapping[str, int]]:
-    """The selection, and the number of examples of each source, if there are shares."""
-    how: dict[str, Any] = {
-        "balanced": request.balanced,
-        "seed": seed,
-        "options": request.options,
-    }
-    strategy, budget = find_strategy(request.strategy), request.budget
-    if shares is None or source_N is None:
-        return select(strategy, signals, budget, **how), {}
-    chosen = select_by_source(strategy, signals, budget, source_N, shares.weights, **how)
-    return chosen.selection, chosen.counts
+    source_N = dataset.id_mapping.by_position(found.source_of(dataset.num_ids))
+    return Division(found.weights, source_N)
 
 
 def request_facts(

@@ -11,8 +11,9 @@ import torch
 
 from lipt.common.errors import InvalidRequestError
 from lipt.core.selection import by_source
-from lipt.core.selection.by_source import ChosenBySource, SourceShares, select_by_source
+from lipt.core.selection.by_source import Division, SourceShares, select_by_source
 from lipt.core.selection.select import find_strategy
+from lipt.core.selection.selection import Selection
 from tests.core.selection.builders import signals_of
 
 WEIGHTS = {"a": 0.25, "b": 0.75}
@@ -30,44 +31,49 @@ def read(**changes: Any) -> SourceShares:
     return SourceShares.read(json.dumps(FILE | changes).encode())
 
 
-def chosen(strategy: str, budget: int, shares: dict[str, float], **how: Any) -> ChosenBySource:
+def chosen(
+    strategy: str, budget: int, shares: dict[str, float], **how: Any
+) -> tuple[Selection, dict[str, int]]:
+    """The selection, and the examples of each source in it."""
     # The largest errors are at the end.
     errors_NC = torch.arange(10.0)[:, None].repeat(1, 2)
     signals = signals_of(errors_NC=errors_NC, labels=[0, 1] * 5)
     settings: dict[str, Any] = {"balanced": False, "seed": 3, "options": {}} | how
-    return select_by_source(find_strategy(strategy), signals, budget, SOURCE_N, shares, **settings)
+    division = Division(shares, SOURCE_N)
+    found = select_by_source(find_strategy(strategy), signals, budget, division, **settings)
+    return found, division.counts(found.indices_K)
 
 
 def test_each_source_gives_its_share_by_the_strategy() -> None:
-    found = chosen("el2n", 4, WEIGHTS)
-    assert found.counts == {"a": 1, "b": 3}
+    found, counts = chosen("el2n", 4, WEIGHTS)
+    assert counts == {"a": 1, "b": 3}
     # The worst of the first source is 5; of the second 7, 8 and 9.
-    assert found.selection.indices_K.tolist() == [5, 7, 8, 9]
-    assert found.selection.weights_K.tolist() == [1.0] * 4
-    assert not found.selection.stopped_early
-    assert not found.selection.is_random
+    assert found.indices_K.tolist() == [5, 7, 8, 9]
+    assert found.weights_K.tolist() == [1.0] * 4
+    assert not found.stopped_early
+    assert not found.is_random
 
 
 def test_a_small_source_is_taken_whole_with_larger_weights() -> None:
-    found = chosen("el2n", 8, {"a": 0.75, "b": 0.25})
-    assert found.counts == {"a": 4, "b": 2}
-    assert found.selection.weights_K.tolist() == [1.5, 1.5, 1.5, 1.5, 1.0, 1.0]
-    assert found.selection.stopped_early == "source a has 4 of its 6 examples."
+    found, counts = chosen("el2n", 8, {"a": 0.75, "b": 0.25})
+    assert counts == {"a": 4, "b": 2}
+    assert found.weights_K.tolist() == [1.5, 1.5, 1.5, 1.5, 1.0, 1.0]
+    assert found.stopped_early == "source a has 4 of its 6 examples."
 
 
 def test_classes_are_balanced_within_each_source() -> None:
-    found = chosen("uniform_per_class", 8, {"a": 0.5, "b": 0.5}, balanced=True)
-    labels = found.selection.indices_K % 2
-    assert labels[SOURCE_N[found.selection.indices_K] == 1].tolist().count(1) == 2
-    assert found.selection.is_random
+    found, _ = chosen("uniform_per_class", 8, {"a": 0.5, "b": 0.5}, balanced=True)
+    labels = found.indices_K % 2
+    assert labels[SOURCE_N[found.indices_K] == 1].tolist().count(1) == 2
+    assert found.is_random
 
 
 def test_a_source_without_share_or_rows_gives_nothing() -> None:
-    found = chosen("el2n", 2, {"a": 0.0, "b": 1.0})
-    assert found.counts == {"a": 0, "b": 2}
-    none = chosen("el2n", 4, {"a": 0.5, "b": 0.0, "c": 0.5})
-    assert none.counts == {"a": 2, "b": 0, "c": 0}
-    assert none.selection.stopped_early == "source c has no example."
+    _, counts = chosen("el2n", 2, {"a": 0.0, "b": 1.0})
+    assert counts == {"a": 0, "b": 2}
+    none, counts = chosen("el2n", 4, {"a": 0.5, "b": 0.0, "c": 0.5})
+    assert counts == {"a": 2, "b": 0, "c": 0}
+    assert none.stopped_early == "source c has no example."
 
 
 def test_rows_are_those_of_the_file(tmp_path: Path) -> None:

@@ -320,9 +320,11 @@ def test_quotas_equal_sharing_one_seat_at_a_time(data: st.DataObject) -> None:
         ([3, 4, 5], 12, (3, 4, 5)),
         ([3, 4, 5], 0, (0, 0, 0)),
         ([], 0, ()),
+        ([0.5, 0.3, 0.2], 7, (4, 2, 1)),  # 3.5, 2.1, 1.4
+        ([1.0, 1.0, 1.0], 2, (1, 1, 0)),
     ],
 )
-def test_proportions_by_hand(counts: list[int], budget: int, expected: tuple[int, ...]) -> None:
+def test_proportions_by_hand(counts: list[float], budget: int, expected: tuple[int, ...]) -> None:
     assert proportional_quotas(counts, budget) == expected
 
 
