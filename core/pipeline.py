@@ -21,24 +21,26 @@ from torch import Tensor
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.computation import computation
-from lipt.common.config.run_config import RunConfig, SoupMethod
-from lipt.common.determinism import derive_seed
+from lipt.common.config.run_config import RunConfig, ShardRule, SoupMethod
+from lipt.common.determinism import derive_generator, derive_seed
 from lipt.common.errors import DivergedError
 from lipt.common.observability.tracing import span
 from lipt.common.states import Divergence
 from lipt.common.tensor_files import Weights, pack, specs_of
 from lipt.core.call_parts import CallPart
 from lipt.core.pretraining.evaluation import Evaluator, OpenWeights, num_evaluated_together
-from lipt.core.pretraining.initialization import initialize
+from lipt.core.pretraining.initialization import initialize, num_initialization_steps
 from lipt.core.pretraining.learner import train_learner
+from lipt.core.pretraining.merged import InputBatches, Merged, added_by
 from lipt.core.pretraining.results import (
     CommittedLearner,
     PretrainingState,
     divergence_message,
     pack_initial,
 )
-from lipt.core.pretraining.sharding import draw_densities, draw_shards
-from lipt.core.pretraining.soup import OnIngredient, Soup, greedy_soup, uniform_soup
+from lipt.core.pretraining.sharding import draw_by_shares, draw_densities
+from lipt.core.pretraining.simplex import uniform
+from lipt.core.pretraining.soup import OnIngredient, Soup, greedy_soup, weighted_soup
 from lipt.core.stages.choice import ChosenSubset
 from lipt.core.stages.choice import choose as choose_on
 from lipt.core.stages.needed_learners import needs_learners
@@ -82,7 +84,7 @@ def pretrain(
     cut = monotonic()
     # 3.3 The learners, independent of each other.
     initial = workspace.read_weights(initial_name, workspace.new_model(config))
-    learners = _all_learners(workspace, config, inputs, initial, cuts)
+    learners = train_learners(workspace, config, inputs, initial, cuts)
     trained = monotonic()
     # 3.4 The greedy soup theta_p.
     read = workspace.read_learners(config, initial_name, workspace.new_model(config))
@@ -100,11 +102,11 @@ def pretrain(
 
 
 def begin(
-    workspace: InMemory, config: RunConfig, given: bytes | Path | None = None
+    workspace: InMemory, config: RunConfig, given: bytes | Path | None = None, *, stage: int = 0
 ) -> PretrainingResult:
-    """Make theta* alone, for an ordinary warm-up and some proxies."""
+    """Make theta* alone, for an ordinary warm-up and some proxies; `stage` as for its weights."""
     started = monotonic()
-    initial, frozen, inputs = initial_weights(workspace, config, given)
+    initial, frozen, inputs = initial_weights(workspace, config, given, stage=stage)
     name = workspace.put(pack_initial(initial, frozen))
     outcome = PretrainingState(_NAME, config, inputs, name, _NOTHING, ())
     return PretrainingResult(workspace, outcome, {"initialization_seconds": monotonic() - started})
@@ -130,10 +132,13 @@ def can_choose(begun: PretrainingResult, request: ResolvedRequest) -> bool:
 
 
 def initial_weights(
-    workspace: Workspace, config: RunConfig, given: bytes | Path | None
+    workspace: Workspace, config: RunConfig, given: bytes | Path | None, *, stage: int = 0
 ) -> tuple[Weights, frozenset[str], InputFormat]:
-    """theta*, the names that learners leave frozen, and the models' input format."""
-    dataset, seed = workspace.dataset, config.seed
+    """theta*, the names that learners leave frozen, and the models' input format.
+
+    A later `stage` draws other examples, to train a `given` theta* on.
+    """
+    dataset, seed = workspace.dataset, derive_seed(config.seed, "initialization", stage)
     inputs, model = model_inputs(workspace, config), workspace.new_model(config)
     if given is not None:
         size = given.stat().st_size if isinstance(given, Path) else len(given)
@@ -151,15 +156,27 @@ def initial_weights(
     trained = initialize(
         model,
         dataset,
-        workspace.split(config).train_ids,
+        _initialization_ids(workspace, config, seed),
         config.initialization,
         inputs,
-        seed=derive_seed(seed, "initialization"),
+        seed=seed,
         device=workspace.device,
         cpu_threads=config.learners.cpu_threads,
         on_progress=workspace.progress("training the initial weights"),
     )
     return trained, frozen, inputs
+
+
+def _initialization_ids(workspace: Workspace, config: RunConfig, seed: int) -> Tensor:
+    """The training split; by source as many examples of each as are needed, drawn again if few."""
+    train_ids, initial = workspace.split(config).train_ids, config.initialization
+    if config.learners.shards is ShardRule.RANDOM:
+        return train_ids
+    sources = list(workspace.source_ids(config).values())
+    # A set of at least one example is needed where no step is taken.
+    total = max(num_initialization_steps(initial, len(train_ids)) * initial.batch_size, 1)
+    drawn = derive_generator(seed, "examples of sources")
+    return draw_by_shares(sources, uniform(len(sources)), total, generator=drawn)
 
 
 def model_inputs(workspace: Workspace, config: RunConfig) -> InputFormat:
@@ -169,14 +186,13 @@ def model_inputs(workspace: Workspace, config: RunConfig) -> InputFormat:
 
 
 def cut_shards(workspace: Workspace, config: RunConfig) -> list[tuple[Tensor, float]]:
-    """For each learner the M x B ids of its shard, disjoint from all others, and its density."""
-    train_ids = workspace.split(config).train_ids
-    shards = draw_shards(train_ids, config.learners, seed=config.seed)
+    """For each learner the M x B ids of its shard, and its density."""
+    shards = workspace.shards(config)
     densities = draw_densities(len(shards), config.pruning, seed=config.seed)
     return list(zip(shards, densities, strict=True))
 
 
-def _all_learners(
+def train_learners(
     workspace: InMemory,
     config: RunConfig,
     inputs: InputFormat,
@@ -275,7 +291,18 @@ def merge_learners(
     ):
         initial_accuracy = evaluator.score(initial).accuracy
         if soup.method is SoupMethod.UNIFORM:
-            made = uniform_soup(learners, evaluator, on_progress=report)
+            made = weighted_soup(learners, None, evaluator, on_progress=report)
+        elif soup.method is SoupMethod.SIMPLEX:
+            merged = Merged(
+                workspace.new_model(config),
+                initial,
+                added_by(initial, [dict(opened()) for opened in learners]),
+                InputBatches(dataset.examples(ids), inputs, workspace.device),
+                dataset.target,
+                dataset.targets_N[ids],
+            )
+            shares = merged.fit(seed=config.seed, num_resamples=0).weights_K.tolist()
+            made = weighted_soup(learners, shares, evaluator, on_progress=report)
         else:
             made = greedy_soup(
                 learners,

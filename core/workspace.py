@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.config.run_config import RunConfig
+from lipt.common.config.run_config import RunConfig, ShardRule
 from lipt.common.determinism import derive_generator, derive_seed
-from lipt.common.errors import WeightsError
+from lipt.common.errors import DataError, WeightsError
 from lipt.common.tensor_files import (
     KeptValue,
     Weights,
@@ -34,7 +34,12 @@ from lipt.core.call_parts import CallPart, CallParts
 from lipt.core.passes import Batches
 from lipt.core.pretraining.evaluation import batch_size_for
 from lipt.core.pretraining.results import open_learner
-from lipt.core.pretraining.sharding import Split, split_validation
+from lipt.core.pretraining.sharding import (
+    Split,
+    draw_shards,
+    draw_shards_by_source,
+    split_validation,
+)
 from lipt.core.proxies.features import Backbone
 from lipt.core.signals.probabilities import PROBABILITIES
 from lipt.core.signals.signals import UserFeatures, read_user_features
@@ -177,6 +182,25 @@ class Workspace(ABC):
 
     def split(self, config: RunConfig) -> Split:
         return split_validation(self.dataset.labels_N, config.validation, seed=config.seed)
+
+    def source_ids(self, config: RunConfig) -> dict[str, Tensor]:
+        """Each source's ids in the training split; DataError for a source without any."""
+        dataset, train_ids = self.dataset, self.split(config).train_ids
+        found = {name: ids[torch.isin(ids, train_ids)] for name, ids in dataset.source_ids.items()}
+        for name, ids in found.items():
+            if not len(ids):
+                raise DataError(
+                    f"the source {name} of {dataset.source} has {len(dataset.source_ids[name])} "
+                    "examples, and none is left to train on. Give more, or leave it out."
+                )
+        return found
+
+    def shards(self, config: RunConfig) -> tuple[Tensor, ...]:
+        """The M x B ids of each learner's shard, the same at every call."""
+        learners, seed = config.learners, config.seed
+        if learners.shards is ShardRule.SOURCE:
+            return draw_shards_by_source(self.source_ids(config), learners, seed=seed)
+        return draw_shards(self.split(config).train_ids, learners, seed=seed)
 
     def batch_norm_examples(self, config: RunConfig) -> Stored | None:
         """The run's training examples for estimating batch-norm statistics."""

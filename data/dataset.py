@@ -94,10 +94,26 @@ class Dataset:
         given = self.rows.targets
         return SingleLabel(len(self.class_names)) if given is None else given.target
 
-    @property
+    @cached_property
     def targets_N(self) -> Tensor:
         """Each example's target: labels, or N x T; on the CPU."""
-        return self.labels_N if self.rows.targets is None else self.rows.targets.values
+        targets = self.rows.targets
+        if targets is None:
+            return self.labels_N
+        return self.id_mapping.by_position(targets.values) if self.excludes else targets.values
+
+    @cached_property
+    def source_ids(self) -> dict[str, Tensor]:
+        """Each source's positions, ascending; empty for data that names no sources."""
+        sources = self.rows.sources
+        if sources is None:
+            return {}
+        places_N = sources.places_N
+        places_N = self.id_mapping.by_position(places_N) if self.excludes else places_N
+        return {
+            name: torch.nonzero(places_N == place).flatten()
+            for place, name in enumerate(sources.names)
+        }
 
     @property
     def encoded(self) -> bool:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from lipt.data.dataset import Dataset
 from lipt.data.images.formats import Header
 from lipt.data.inputs.specs import Column, ColumnsSpec, ImageSpec
 from lipt.data.parallel import Progress, map_rows, threads_for
-from lipt.data.registry import name_with_target, open_rows
+from lipt.data.registry import name_with_options, name_with_target, open_rows
 from lipt.data.sources.frames import rows_in_memory
 from lipt.data.sources.map_style import without_transforms
 from lipt.data.sources.rows import (
@@ -72,6 +73,7 @@ def open_dataset(
     memory_budget_bytes: int = MEMORY_BUDGET_BYTES,
     max_corrupt: int = 0,
     quarantined: tuple[int, ...] = (),
+    min_classes: int = 2,
 ) -> Dataset:
     """Open labelled data by one of `known_sources()`, and check every example.
 
@@ -98,6 +100,7 @@ def open_dataset(
         again=partial(_source_rows, source, modules, progress),
         max_corrupt=max_corrupt,
         quarantined=quarantined,
+        min_classes=min_classes,
     )
 
 
@@ -137,13 +140,26 @@ def open_set(
     image_size: int | None = None,
     allow_modules: Sequence[str] = (),
     progress: Progress | None = None,
+    options: Mapping[str, str] = MappingProxyType({}),
+    min_classes: int = 2,
 ) -> Dataset:
-    """As `open_data`; messages call data in memory `source`. `progress` as in `open_dataset`."""
+    """As `open_data`; messages call data in memory `source`. `progress` as in `open_dataset`.
+
+    `options` are a table's, besides those of its name. `min_classes` is what the data must hold.
+    """
     if isinstance(data, str | Path):
-        name = str(data) if target is None else name_with_target(str(data), target)
+        name = str(data)
+        if target is None:
+            name = name_with_options(name, options)
+        else:
+            name = name_with_target(name, target, options)
         modules = (*allow_modules, *modules_of(name))
         opened = open_dataset(
-            name, image_size=image_size, allowed_modules=modules, progress=progress
+            name,
+            image_size=image_size,
+            allowed_modules=modules,
+            progress=progress,
+            min_classes=min_classes,
         )
         if isinstance(opened.inputs, ImageSpec) and opened.rows.note:
             logger.warning("%s: %s", opened.source, opened.rows.note)
@@ -155,8 +171,15 @@ def open_set(
                 "Give it where the data is opened."
             )
         return data
-    again = partial(rows_in_memory, source, without_transforms(data), target=target)
-    return load(again(progress), image_size=image_size, progress=progress, again=again)
+    given = without_transforms(data)
+    again = partial(rows_in_memory, source, given, target=target, options=options)
+    return load(
+        again(progress),
+        image_size=image_size,
+        progress=progress,
+        again=again,
+        min_classes=min_classes,
+    )
 
 
 def _source_rows(source: str, allowed_modules: tuple[str, ...], progress: Progress | None) -> Rows:
@@ -173,10 +196,11 @@ def load(
     again: Callable[[], Rows] | None = None,
     max_corrupt: int = 0,
     quarantined: tuple[int, ...] = (),
+    min_classes: int = 2,
 ) -> Dataset:
     """Check every row and build a data set; images get one channel if all are grayscale."""
     if isinstance(rows, ColumnRows):
-        return _load_columns(rows, image_size)
+        return _load_columns(rows, image_size, min_classes)
     _require_size(image_size)
     first = _first_header(rows, quarantined)
     own_size = image_size is None and max(first.height, first.width) <= _MAX_OWN_SIZE
@@ -215,7 +239,7 @@ def load(
             "%d of %d images of %s cannot be used and are left out: %s",
             *(len(ids), len(rows), rows.source, listed(ids, _MOST_NAMED)),
         )
-    require_labels(rows.labels_N, len(rows.class_names), rows.source)
+    require_labels(rows.labels_N, len(rows.class_names), rows.source, min_classes)
     inputs = ImageSpec(1 if bool(look["gray"]) else 3, *size)
     loaded: Rows = rows
     if pixels_NCHW is not None:
@@ -223,6 +247,7 @@ def load(
         loaded = ArrayRows(
             *(rows.source, rows.class_names, rows.labels_N, images_NCHW),
             targets=rows.targets,
+            sources=rows.sources,
             note=rows.note,
         )
     scaling = _scaling_note(look["sizes"], inputs, len(rows), in_memory=loaded is not rows)
@@ -319,7 +344,7 @@ def decode_all(
     return Decoded(source, len(rows), tuple(broken), rows.empty_folders, rows.note)
 
 
-def _load_columns(rows: ColumnRows, image_size: int | None) -> Dataset:
+def _load_columns(rows: ColumnRows, image_size: int | None, min_classes: int) -> Dataset:
     if image_size is not None:
         raise ConfigError(
             f"{rows.source} holds no images, so there is none to scale to {image_size} pixels. "
@@ -329,7 +354,7 @@ def _load_columns(rows: ColumnRows, image_size: int | None) -> Dataset:
         raise DataError(f"{rows.source} holds no examples. Open data with at least one per class.")
     for column in rows.columns:
         _require_values(rows.tensors[column.name], column, rows.source)
-    require_labels(rows.labels_N, len(rows.class_names), rows.source)
+    require_labels(rows.labels_N, len(rows.class_names), rows.source, min_classes)
     spec = ColumnsSpec(rows.columns)
     return Dataset(rows, rows.fingerprint(), spec, stamp=rows.stamp, note=rows.note)
 

@@ -58,7 +58,7 @@ class Source(NamedTuple):
 
 
 def _parquet(address: Address) -> SourceRows:
-    return table_rows(address) if address.values else parquet_rows(address)
+    return table_rows(address) if set(address.values) - {"source"} else parquet_rows(address)
 
 
 _LABEL = "label=COLUMN"
@@ -73,7 +73,7 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
         "cifar10-test": Source(cifar_rows),
         "cifar100": Source(cifar_rows),
         "cifar100-test": Source(cifar_rows),
-        "imagefolder": Source(imagefolder_rows),
+        "imagefolder": Source(imagefolder_rows, ("source",)),
         "csv": Source(table_rows, (*TABLE_OPTIONS, *CSV_OPTIONS), _LABEL, _CSV_SUFFIXES),
         "jsonl": Source(table_rows, TABLE_OPTIONS, _LABEL, (".jsonl", ".ndjson")),
         "parquet": Source(_parquet, TABLE_OPTIONS, _LABEL, (".parquet",)),
@@ -149,8 +149,10 @@ def table_address(source: str) -> Address | None:
     return None
 
 
-def name_with_target(source: str, target: str) -> str:
-    """The name of a table's file with its target's column."""
+def name_with_target(
+    source: str, target: str, more: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """The name of a table's file with its target's column, and more options."""
     address = table_address(source)
     if address is None or set(address.values) - {*CSV_OPTIONS}:
         raise ConfigError(
@@ -158,7 +160,26 @@ def name_with_target(source: str, target: str) -> str:
             "file alone. Give a file, such as train.csv, or write the target into the name: "
             "csv:PATH?label=COLUMN."
         )
-    return str(address.adding(**table_options(open_table(address), target)))
+    return str(address.adding(**table_options(open_table(address), target, more)))
+
+
+def name_with_options(source: str, options: Mapping[str, str]) -> str:
+    """The name of a table's file with options that it does not have; of image folders, `source`."""
+    if not options:
+        return source
+    address = table_address(source)
+    if address is None and set(options) == {"source"}:
+        scheme = source.partition(":")[0]
+        known = SOURCES[scheme].options if scheme in SOURCES else ()
+        address = Address.parse(source, known) if "source" in known else None
+    if address is None:
+        raise ConfigError(
+            f"{', '.join(options)} was given together with the name {source!r:.80}, which is no "
+            "table's file. Leave it out, or give a table, such as csv:PATH?label=COLUMN."
+        )
+    return str(
+        address.adding(**{name: text for name, text in options.items() if name not in address})
+    )
 
 
 def name_with_csv_options(source: str, **options: str) -> str:

@@ -39,13 +39,10 @@ from lipt.data.parallel import map_rows, threads_for
 from lipt.data.targets.kinds import TargetKind
 from lipt.data.targets.values import Target
 
-# One more than a shard has; the container limits its header by it.
-_MAX_TENSORS = 4
-_MAX_COLUMN_TENSORS = MAX_COLUMNS + 2
 _MAX_IMAGE_SIZE = 4096
 # A small file can declare many pixels.
 _MAX_BYTES = 8 * 2**30
-_COLUMN = "column."
+COLUMN = "column."
 _REMEDY = "Fetch the shard again; if that does not help, the coordinator is at fault."
 
 
@@ -103,8 +100,8 @@ class Shard:
     targets_N: Tensor
 
 
-def pack_shard(dataset: Dataset, ids: Tensor) -> bytes:
-    """Pack examples as a shard file, in the order of their ids."""
+def pack_shard(dataset: Dataset, ids: Tensor, metadata: dict[str, str] | None = None) -> bytes:
+    """Pack examples as a shard file, in the order of their ids; a shard has no metadata."""
     name, targets_N = (
         "labels" if dataset.rows.targets is None else "targets",
         dataset.targets_N[ids],
@@ -117,11 +114,12 @@ def pack_shard(dataset: Dataset, ids: Tensor) -> bytes:
         offsets = list(itertools.accumulate((len(part) for part in parts), initial=0))
         tensors["encoded"] = torch.frombuffer(bytearray().join(parts), dtype=torch.uint8)
         tensors["offsets"] = torch.tensor(offsets, dtype=torch.int64)
-        return pack(tensors)
+        return pack(tensors, metadata)
     stored = dataset.examples(ids)
     if isinstance(stored, Tensor):
-        return pack({"images": stored, **tensors})
-    return pack({**{_COLUMN + name: values for name, values in stored.items()}, **tensors})
+        return pack({"images": stored, **tensors}, metadata)
+    columns = {COLUMN + name: values for name, values in stored.items()}
+    return pack({**columns, **tensors}, metadata)
 
 
 def open_shard(data: bytes, inputs: InputFormat, *, num_examples: int, target: Target) -> Shard:
@@ -129,16 +127,31 @@ def open_shard(data: bytes, inputs: InputFormat, *, num_examples: int, target: T
 
     Image files are decoded on demand, or at once if they are larger than their pixels.
     """
-    _require_expected(inputs, num_examples)
-    columns = isinstance(inputs, ColumnsFormat)
-    max_tensors = _MAX_COLUMN_TENSORS if columns else _MAX_TENSORS
+    container = shard_container(data)
+    if container.metadata:
+        raise DataError(f"the shard has metadata, and needs none. {_REMEDY}")
+    return examples_of(container, inputs, num_examples=num_examples, target=target)
+
+
+def shard_container(data: bytes, max_metadata_bytes: int = 0) -> Container:
+    """The tensors of an untrusted shard file, of which only the header is checked."""
     try:
-        container = read_container(data, max_bytes=len(data), max_tensors=max_tensors)
+        return read_container(
+            data,
+            max_bytes=len(data),
+            max_tensors=MAX_COLUMNS + 2,
+            max_metadata_bytes=max_metadata_bytes,
+        )
     except (WeightsError, BlobTooLargeError) as error:
         # Its remedy is about a model's weights.
         raise DataError(f"the shard cannot be read: {error.problem}. {_REMEDY}") from error
-    if container.metadata:
-        raise DataError(f"the shard has metadata, and needs none. {_REMEDY}")
+
+
+def examples_of(
+    container: Container, inputs: InputFormat, *, num_examples: int, target: Target
+) -> Shard:
+    """The examples of an untrusted shard's tensors; errors as in `open_shard`."""
+    _require_expected(inputs, num_examples)
     expected = _expected(container, inputs, num_examples, target)
     found, wanted = container.specs, {name: spec for name, (spec, _) in expected.items()}
     for name in sorted(found.keys() | wanted.keys()):
@@ -154,7 +167,7 @@ def open_shard(data: bytes, inputs: InputFormat, *, num_examples: int, target: T
     }
     targets_N = tensors.pop("labels" if target.kind is TargetKind.CLASS else "targets")
     if isinstance(inputs, ColumnsFormat):
-        stored = {name.removeprefix(_COLUMN): values for name, values in tensors.items()}
+        stored = {name.removeprefix(COLUMN): values for name, values in tensors.items()}
         return Shard(stored, targets_N)
     if "images" in tensors:
         return Shard(tensors["images"], targets_N)
@@ -196,7 +209,7 @@ def _expected(
         labels = {"targets": (TensorSpec((num_examples, target.num_outputs), dtype), 2)}
     if isinstance(inputs, ColumnsFormat):
         columns = {
-            _COLUMN + column.name: (
+            COLUMN + column.name: (
                 TensorSpec((num_examples, *column.shape), column.type.dtype),
                 column.num_values,
             )

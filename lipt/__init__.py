@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from lipt.core.selection.strategy import Strategy as Strategy
     from lipt.core.signals.signals import Signals as Signals
     from lipt.data.sources.pairs import open_pairs as open_pairs
-    from lipt.mixture import Mixture as Mixture
     from lipt.mixture import mix as mix
     from lipt.pretraining import Pretrained as Pretrained
     from lipt.pretraining import open_dataset as open_dataset
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from lipt.trainer.main_training import Trained as Trained
     from lipt.trainer.main_training import TrainingPaused as TrainingPaused
     from lipt.trainer.main_training import fit as fit
+    from lipt.trainer.mixture import Mixture as Mixture
     from lipt.trainer.resampling.reselection import ReselectingSampler as ReselectingSampler
     from lipt.trainer.resampling.reselection import Reselection as Reselection
     from lipt.trainer.resampling.samplers import RepeatedRandom as RepeatedRandom

@@ -232,12 +232,12 @@ def compare(
 
     # Fail now, not after hours of training.
     import_extra("scipy", package="scipy", extra="report", needed_for="lipt.compare")
+    from lipt.data.held_out import TEST_DATA
     from lipt.pretraining import Pretrained
     from lipt.trainer.comparison.compare import compare as run_comparison
     from lipt.trainer.comparison.outcomes import outcomes, verdict
     from lipt.trainer.comparison.trial import BASELINES, ComparisonPlan
     from lipt.trainer.main_training import Recipe
-    from lipt.trainer.main_training.held_out import TEST_DATA
     from lipt.trainer.progress import progress_display
 
     opened = functools.partial(open_set, target=target, image_size=image_size)

@@ -1,8 +1,8 @@
-"""Data of a mixture: several sources, and a target after them, in one data set.
+"""Data of a mixture: several sources as one data set, and a target that is read as they are.
 
 Tables and (X, y) are joined before they are read, so that classes, categories and missing numbers
-are read alike, however few a part has. Other data is opened part by part, and matched by the names
-of its classes.
+are read alike, however few a source has. Other data is opened source by source, and matched by the
+names of its classes.
 """
 
 from __future__ import annotations
@@ -20,13 +20,16 @@ from torch import Tensor
 
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.text import did_you_mean, listed
+from lipt.core.mixture.mixture import most_of
 from lipt.data.dataset import Dataset
+from lipt.data.held_out import DataForm
+from lipt.data.joining import joined
 from lipt.data.loading import open_set
 from lipt.data.registry import table_address
-from lipt.data.sources.address import at_home
+from lipt.data.sources.address import quoted_names
 from lipt.data.sources.cells import Decimals
 from lipt.data.sources.frames import frame_table, is_frame, is_pair
-from lipt.data.sources.rows import ArrayRows, ColumnRows, EncodedRows, Rows
+from lipt.data.sources.rows import SourceLabels, require_sources
 from lipt.data.sources.tables.csv_and_json import CSV_OPTIONS
 from lipt.data.sources.tables.reading import open_table
 from lipt.data.sources.tables.table import coded, joined_chunks
@@ -35,82 +38,105 @@ _FOLDERS, _TARGET = "imagefolder:", "the target"
 
 
 @dataclass(frozen=True)
-class Joined:
-    """The data set of all parts, each source's ids there, and the target's.
+class MixtureData:
+    """The pool of all sources, and the target, at most as much of it as is used.
 
-    given: the table that was given with a column of sources; else the same data set.
-    rows: each source's row numbers in it.
+    num_target: the target's examples before that.
+    fingerprint: of the data that row numbers are of, as a user opens it.
+    data: the pool, where it was joined from parts; else None.
     """
 
-    dataset: Dataset
-    ids: Mapping[str, Tensor]
-    target_ids: Tensor
-    given: Dataset
-    rows: Mapping[str, Tensor]
+    pool: Dataset
+    target: Dataset
+    num_target: int
+    fingerprint: str
+    data: Dataset | None
 
 
-def join(
+def open_mixture(
     sources: Any,
     target_data: Any,
     *,
     target: str | None = None,
     source: str | None = None,
     image_size: int | None = None,
-) -> Joined:
+) -> MixtureData:
     """Open sources and a target; arguments as in `lipt.mix`."""
-    given, rows = None, None
-    if source is not None and str(sources).startswith(_FOLDERS):
-        root = Path(at_home(str(sources).removeprefix(_FOLDERS)))
-        folders = sorted(at for at in root.iterdir() if at.is_dir())
-        sources = {at.name: f"{_FOLDERS}{at}" for at in folders}
-    elif source is not None:
-        given = open_set("sources", sources, target)
-        sources, rows, target = _by_column(sources, target, source)
-        if (found := _table_of(target_data, target)) is not None:
-            table, _ = found
-            kept = [name for name in table.column_names if name != source]
-            target_data = table.select(kept)
+    is_name = isinstance(sources, str | Path)
+    fingerprint, data = "", None
+    if source is not None or (is_name and "source=" in str(sources)):
+        pool, fingerprint = _pool_of_one(sources, target, source, image_size)
+    else:
+        pool = data = _pool_of_parts(sources, target, image_size)
+    opened = DataForm.of(pool).open(_TARGET, target_data, target=target)
+    found = fingerprint or pool.fingerprint
+    return MixtureData(pool, most_of(opened), len(opened), found, data)
+
+
+def _pool_of_one(
+    sources: Any, target: str | None, source: str | None, image_size: int | None
+) -> tuple[Dataset, str]:
+    """Data that names each row's source, and its fingerprint as it is opened without sources."""
+    name, options = "sources", dict[str, str]()
+    if source is not None:
+        folders = str(sources).startswith(_FOLDERS)
+        options = {"source": "folder" if folders else quoted_names([source])}
+    pool = open_set(name, sources, target, image_size, options=options)
+    if pool.rows.sources is None:
+        raise DataError(
+            f"{pool.source} has no column {source!r} of sources. Give a table, or a mapping of "
+            "sources."
+        )
+    if source is None or pool.rows.files is not None:
+        return pool, ""
+    return pool, open_set(name, sources, target, image_size).fingerprint
+
+
+def _pool_of_parts(sources: Any, target: str | None, image_size: int | None) -> Dataset:
     if not isinstance(sources, Mapping) or not sources or is_frame(sources):
         given_as = "empty" if isinstance(sources, Mapping) else f"a {type(sources).__name__}"
         raise ConfigError(
             f"the sources are {given_as}. Give a mapping from each source's name to its data, or "
             'one table and the column of its sources: source="site".'
         )
-    names, parts = tuple(map(str, sources)), [*sources.values(), target_data]
+    names, parts = tuple(map(str, sources)), list(sources.values())
+    require_sources(names, "the mapping")
     if len(set(names)) < len(names):
         raise ConfigError(f"two sources have one name ({listed(names, 20)}). Rename one of them.")
-    dataset, sizes = _joined(parts, (*names, _TARGET), target, image_size)
-    for name, size in zip((*names, _TARGET), sizes, strict=True):
-        if not size:
-            raise DataError(f"{name} has no example. Give some, or leave it out.")
-    *own, target_ids = torch.arange(sum(sizes)).split_with_sizes(sizes)
-    ids = dict(zip(names, own, strict=True))
-    return Joined(dataset, ids, target_ids, given or dataset, rows or ids)
-
-
-def _joined(
-    parts: Sequence[Any], names: Sequence[str], target: str | None, image_size: int | None
-) -> tuple[Dataset, list[int]]:
     tables = [table for table in (_table_of(part, target) for part in parts) if table is not None]
     if len(tables) == len(parts):
-        named = dict.fromkeys(chain.from_iterable(table.column_names for table, _ in tables))
-        joined = {
-            name: joined_chunks([_column(table, name) for table, _ in tables]) for name in named
-        }
+        columns = dict.fromkeys(chain.from_iterable(table.column_names for table, _ in tables))
         label = next((label for _, label in tables if label), None)
         for name, (table, _) in zip(names, tables, strict=True):
             _require_labels(name, table, label)
-        sizes = [table.num_rows for table, _ in tables]
-        return open_set("sources", pa.table(joined), label, image_size), sizes
+        together = pa.table(
+            {one: joined_chunks([_column(table, one) for table, _ in tables]) for one in columns}
+        )
+        opened = open_set("sources", together, label, image_size)
+        return _with_sources(opened, names, [table.num_rows for table, _ in tables])
     if all(is_pair(part) for part in parts):
         examples, labels = (_chained([part[half] for part in parts], names) for half in (0, 1))
         opened = open_set("sources", (examples, labels), target, image_size)
-        return opened, [len(part[1]) for part in parts]
-    datasets = [
-        open_set(name, part, None if isinstance(part, Dataset) else target, image_size)
-        for name, part in zip(names, parts, strict=True)
-    ]
-    return _together(datasets), [len(part) for part in datasets]
+        return _with_sources(opened, names, [len(part[1]) for part in parts])
+    return joined(
+        [
+            (name, open_set(name, part, None if isinstance(part, Dataset) else target, image_size))
+            for name, part in zip(names, parts, strict=True)
+        ]
+    )
+
+
+def _with_sources(pool: Dataset, names: tuple[str, ...], sizes: Sequence[int]) -> Dataset:
+    for name, size in zip(names, sizes, strict=True):
+        _require_some(name, size)
+    places_N = torch.arange(len(names)).repeat_interleave(torch.tensor(sizes))
+    rows = replace(pool.rows, sources=SourceLabels(names, places_N))
+    return replace(pool, rows=rows, fingerprint=rows.fingerprint(), again=None)
+
+
+def _require_some(name: str, size: int) -> None:
+    if not size:
+        raise DataError(f"{name} has no example. Give some, or leave it out.")
 
 
 def _column(table: pa.Table, name: str) -> Any:
@@ -132,25 +158,6 @@ def _table_of(data: Any, target: str | None) -> tuple[pa.Table, str | None] | No
         return None
     # Its texts are no numbers without their decimal mark.
     return (pa.table(table.read(table.columns)), label) if table.decimals == Decimals() else None
-
-
-def _by_column(
-    data: Any, target: str | None, source: str
-) -> tuple[dict[str, pa.Table], dict[str, Tensor], str | None]:
-    """The parts of a table by the values of a column, each part's row numbers, and the target."""
-    table, label = _table_of(data, target) or (pa.table({}), None)
-    if source not in table.column_names:
-        raise DataError(
-            f"the sources have no column {source!r}.{did_you_mean(source, table.column_names)} "
-            f"Name one of the columns of a table ({listed(table.column_names, 20)}), or give a "
-            "mapping of sources."
-        )
-    codes_N, values = coded(table[source])
-    names = ["missing", *map(str, values)]
-    found = {name: np.flatnonzero(codes_N == place - 1) for place, name in enumerate(names)}
-    rows = {name: torch.from_numpy(found[name]) for name in sorted(found) if len(found[name])}
-    others = table.drop_columns([source])
-    return {name: others.take(pa.array(found[name])) for name in rows}, rows, label
 
 
 def _require_labels(name: str, table: pa.Table, label: str | None) -> None:
@@ -187,46 +194,3 @@ def _chained(parts: Sequence[Any], names: Sequence[str]) -> Any:
     if all(isinstance(part, Tensor) for part in parts):
         return torch.cat(list(parts))
     return np.concatenate([np.asarray(part) for part in parts])
-
-
-def _together(parts: Sequence[Dataset]) -> Dataset:
-    """Opened data sets of one kind of example as one, with the classes of all."""
-    first = parts[0]
-    for part in parts:
-        if part.inputs != first.inputs or part.rows.targets is not None:
-            raise DataError(
-                f"{part.source} holds {part}, and {first.source} {first}. Give sources and a "
-                "target with examples of one kind and size, and classes: image_size=64."
-            )
-    names = tuple(dict.fromkeys(chain.from_iterable(part.class_names for part in parts)))
-    labels = [
-        torch.tensor([names.index(name) for name in part.class_names])[part.labels_N]
-        for part in parts
-    ]
-    rows = _stacked([part.rows for part in parts], names, torch.cat(labels))
-    return replace(first, rows=rows, fingerprint=rows.fingerprint(), stamp=None, again=None)
-
-
-def _stacked(parts: Sequence[Rows], names: tuple[str, ...], labels_N: Tensor) -> Rows:
-    labelled = ("sources", names, labels_N)
-    arrays = [part.images_NCHW for part in parts if isinstance(part, ArrayRows)]
-    tables = [part for part in parts if isinstance(part, ColumnRows)]
-    files = [
-        (part, row) for part in parts if isinstance(part, EncodedRows) for row in range(len(part))
-    ]
-    if len(arrays) == len(parts):
-        return ArrayRows(*labelled, np.concatenate(arrays))
-    if len(tables) == len(parts):
-        columns = tables[0].columns
-        tensors = {
-            one.name: torch.cat([part.tensors[one.name] for part in tables]) for one in columns
-        }
-        return ColumnRows(*labelled, columns, tensors)
-    if len(files) == len(labels_N):
-        return EncodedRows(
-            *labelled,
-            open=lambda row: files[row][0].open(files[row][1]),
-            where=lambda row: files[row][0].where(files[row][1]),
-        )
-    kinds = listed(sorted({type(part).__name__ for part in parts}), 5)
-    raise DataError(f"the sources are read in different ways: {kinds}. Give all in one form.")

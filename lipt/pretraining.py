@@ -119,10 +119,10 @@ class Pretrained:
         self.model = str(model) if own is None else own.name
         self.model_source: ModelSource = own or self.model
         settings: dict[str, Any] = {"model": self.model, "seed": int(seed)}
-        self._begins_with: bytes | None = None
+        self.begins_with: bytes | None = None
         if isinstance(model, nn.Module):
-            self._begins_with = pack(copy_to_cpu(model.state_dict()))
-            digest = hashlib.sha256(self._begins_with).hexdigest()
+            self.begins_with = pack(copy_to_cpu(model.state_dict()))
+            digest = hashlib.sha256(self.begins_with).hexdigest()
             settings["initialization"] = {"weights_sha256": digest}
         self.config, self.lowered_defaults = _fitted(self.data, merge(settings, dict(run or {})))
         self._progress = progress
@@ -259,7 +259,7 @@ class Pretrained:
         if not self._chose_model:
             # Refused whether or not it is needed.
             self.workspace.new_model(self.config)
-        given = self._begins_with is not None
+        given = self.begins_with is not None
         least = NeededTraining.INITIAL_WEIGHTS if given else NeededTraining.NOTHING
         return least if can_choose(self._train(least), request) else training
 
@@ -272,7 +272,7 @@ class Pretrained:
                 self._trained[training] = without_training(*run)
             else:
                 stage = begin if training is NeededTraining.INITIAL_WEIGHTS else pretrain_all
-                self._trained[training] = stage(*run, self._begins_with)
+                self._trained[training] = stage(*run, self.begins_with)
         return self._trained[training]
 
     def _chosen(self, trained: PretrainingResult, request: ResolvedRequest) -> Subset:
@@ -396,5 +396,9 @@ def _fitted(data: Dataset, settings: Mapping[str, Any]) -> tuple[RunConfig, str]
     config = validate(RunConfig, merge(dump(RunConfig()), settings))
     num_train = len(split_validation(data.labels_N, config.validation, seed=config.seed).train_ids)
     asked = settings.get("learners", {}).keys()
-    learners, changes = fit_defaults(config.learners, num_train, fixed=asked)
+    sources = data.rows.sources
+    num_sources = 0 if sources is None else len(sources.names)
+    learners, changes = fit_defaults(
+        config.learners, num_train, num_sources=num_sources, fixed=asked
+    )
     return config.model_copy(update={"learners": learners}), changes

@@ -208,6 +208,8 @@ class RunView:
     waiting_reason: str = ""
     lowered_defaults: str = ""
     initialization_note: str = ""
+    # By source: their names; learner i trains on source i modulo their number.
+    sources: tuple[str, ...] = ()
 
     @property
     def ended(self) -> bool:
@@ -245,6 +247,10 @@ class DatasetView:
     other_target: TargetView | None = None
     target_names: tuple[str, ...] = ()
     quarantined: tuple[int, ...] = ()
+    source_names: tuple[str, ...] = ()
+    source_counts: tuple[int, ...] = ()
+    number_columns: tuple[str, ...] = ()
+    category_columns: tuple[str, ...] = ()
 
     @property
     def targets(self) -> str:

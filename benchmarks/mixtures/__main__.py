@@ -25,16 +25,16 @@ from scipy.stats import rankdata, t
 from torch import Tensor
 
 from benchmarks.mixtures.cases import CASES, Part
-from lipt.common.config.run_config import PruningMethod, RunConfig, merge
+from lipt.common.config.run_config import PRESETS, PruningMethod, RunConfig, merge
 from lipt.core.mixture.check import MixtureTraining
 from lipt.core.mixture.comparison import MERGED, UNIFORM, closed_form, compare
-from lipt.core.mixture.learning import MIXTURE_DEFAULTS, learn
-from lipt.core.mixture.merged import Merged
+from lipt.core.mixture.learning import TargetedPool, learn
 from lipt.core.pretraining.evaluation import reestimate_batch_norm
+from lipt.core.pretraining.merged import Merged
 from lipt.core.pretraining.pruning import prunable_parameters, prune
 from lipt.core.workspace import InMemory
 from lipt.data.inputs.specs import call_model
-from lipt.mixture_data import join
+from lipt.mixture_data import open_mixture
 
 FOLDER = Path(__file__).parents[2] / "docs" / "results" / "mixtures"
 NUM_RANDOM, CONCENTRATION = 16, 0.4
@@ -46,11 +46,17 @@ def measure(name: str, seed: int) -> dict[str, Any]:
     case, began = CASES[name](seed), perf_counter()
     kind = "number" if next(iter(case.sources.values()))[1].is_floating_point() else None
     fitted_to = [part for part, _ in case.targets.values()]
-    joined = join(case.sources, _chained(fitted_to), target=kind)
-    workspace, ids = InMemory(joined.dataset, CPU), list(joined.ids.values())
-    settings = {"model": case.model, "seed": seed, "learners": {"num_learners": 2 * len(ids)}}
-    config = RunConfig.model_validate(merge(MIXTURE_DEFAULTS, settings))
-    learned = learn(workspace, config, ids, joined.target_ids)
+    opened = open_mixture(case.sources, _chained(fitted_to), target=kind)
+    joined = TargetedPool.of(opened.pool, opened.target, opened.num_target)
+    workspace, ids = InMemory(joined.dataset, CPU), list(joined.source_ids.values())
+    settings = {
+        "model": case.model,
+        "seed": seed,
+        "learners": {"num_learners": 2 * len(ids), "min_learners": 2 * len(ids)},
+        "initialization": {"steps": None},
+    }
+    config = RunConfig.model_validate(merge(PRESETS["mixture"], settings))
+    learned = learn(InMemory(opened.pool, CPU), workspace, joined, config)
     training = MixtureTraining(
         workspace, config, learned.inputs, learned.initial, ids, num_steps=case.real_steps
     )

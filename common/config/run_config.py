@@ -1,7 +1,7 @@
 """Run configuration; the wire's `RunConfig` has the same fields.
 
 The preset `paper` has the values that the paper (Ro et al. 2023) states; defaults differ where
-others were measured to be better.
+others were measured to be better. `mixture` is of runs whose learners answer `lipt mixture`.
 """
 
 from __future__ import annotations
@@ -41,6 +41,13 @@ class AugmentationMethod(StrEnum):
     NONE = "none"
 
 
+class ShardRule(StrEnum):
+    """Rule by which learners' shards are drawn."""
+
+    RANDOM = "random"
+    SOURCE = "source"
+
+
 class PruningMethod(StrEnum):
     """Rule by which a learner drops weights."""
 
@@ -56,6 +63,7 @@ class SoupMethod(StrEnum):
     GREEDY = "greedy"
     INTERPOLATION = "interpolation"
     UNIFORM = "uniform"
+    SIMPLEX = "simplex"
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,6 +130,9 @@ class InitializationConfig(SettingsGroup):
 class LearnersConfig(SettingsGroup):
     """Training of every learner on its shard: K passes over M minibatches of B examples."""
 
+    shards: ShardRule = ShardRule.RANDOM
+    """`random` shards are disjoint; `source` trains two learners on each source of the data, which
+    its name gives (`csv:PATH?label=COLUMN&source=COLUMN`), and draws small sources again."""
     num_learners: int = Field(default=2, ge=1, le=10_000)
     """n: number of learners, each trained on its own shard. Two long ones know more than the
     paper's ten short ones, for the same work."""
@@ -212,7 +223,7 @@ class SoupConfig(SettingsGroup):
     method: SoupMethod = SoupMethod.GREEDY
     """`greedy` averages those learners that do not lower the accuracy on the validation split;
     `interpolation`, the paper's, mixes each in at the best of several ratios; `uniform` averages
-    all."""
+    all; `simplex` fits a weight for each to the loss there."""
     num_alphas: int = Field(default=10, ge=1, le=1000)
     """Ratios that `interpolation` tries for each learner: 1/num_alphas, 2/num_alphas, ..., 1."""
     reestimate_batch_norm: bool = True
@@ -256,7 +267,21 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "augmentation": {"method": "randaugment", "magnitude": 9},
             "pruning": {"method": "magnitude", "density_min": 0.85, "density_max": 0.95},
             "soup": {"method": "interpolation", "num_alphas": 10},
-        }
+        },
+        # One pass of plain training: what a learner shares with its source matters, not how well
+        # it does.
+        "mixture": {
+            "initialization": {"batch_size": 64, "learning_rate": 0.05, "steps": 800},
+            "learners": {
+                "shards": "source",
+                "num_minibatches": 60,
+                "num_steps": 1,
+                "batch_size": 64,
+            },
+            "augmentation": {"method": "none"},
+            "pruning": {"method": "none", "density_min": 1.0, "density_max": 1.0},
+            "soup": {"method": "simplex"},
+        },
     }
 )
 """Named settings of a run, nested as in `RunConfig`; a user's own go over them with `merge`."""

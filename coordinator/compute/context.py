@@ -34,6 +34,7 @@ from lipt.coordinator.settings import CoordinatorSettings
 from lipt.core.proxies.features import Backbone, load_backbone
 from lipt.core.workspace import KeptT, Key, Workspace
 from lipt.data.dataset import Dataset, without_quarantined
+from lipt.data.held_out import DataForm
 from lipt.data.inputs.specs import InputSpec
 from lipt.data.loading import open_dataset
 from lipt.data.sources.rows import Rows
@@ -71,10 +72,14 @@ class DataDescription:
     quarantined: tuple[int, ...] = ()
     other_target: OtherTarget | None = None
     target_names: tuple[str, ...] = ()
+    source_names: tuple[str, ...] = ()
+    source_counts: tuple[int, ...] = ()
+    number_columns: tuple[str, ...] = ()
+    category_columns: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, dataset: Dataset) -> Self:
-        targets = dataset.rows.targets
+        targets, form = dataset.rows.targets, DataForm.of(dataset)
         counts_C = torch.bincount(dataset.labels_N, minlength=len(dataset.class_names))
         labels_N: np.ndarray = dataset.rows.labels_N.numpy()
         return cls(
@@ -89,6 +94,10 @@ class DataDescription:
             quarantined=dataset.quarantined,
             other_target=None if targets is None else targets.target,
             target_names=() if targets is None else targets.names,
+            source_names=tuple(dataset.source_ids),
+            source_counts=tuple(map(len, dataset.source_ids.values())),
+            number_columns=form.numbers,
+            category_columns=form.categories,
         )
 
     @property

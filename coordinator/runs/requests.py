@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
 from lipt.common.blobs.store import BlobStore
-from lipt.common.config.run_config import RunConfig
+from lipt.common.config.run_config import RunConfig, ShardRule
 from lipt.common.config.values import run_config_from_proto
 from lipt.common.errors import ConfigError, InvalidRequestError
 from lipt.common.observability.logs import log_about
@@ -53,9 +53,12 @@ class RunRequests:
         held_out = num_validation_examples(self.data.class_counts, config.validation)
         asked = {field.name for field, _ in overrides.learners.ListFields()}
         num_train = self.data.num_examples - held_out
-        learners, fitted = fit_defaults(config.learners, num_train, fixed=asked)
+        learners, fitted = fit_defaults(
+            config.learners, num_train, num_sources=len(self.data.source_names), fixed=asked
+        )
         config = config.model_copy(update={"learners": learners})
         require_shards_fit(num_train, config.learners)
+        by_source = config.learners.shards is ShardRule.SOURCE
         given = config.initialization.weights_sha256
         # Until the record names them, they are an upload that may expire.
         with self.blobs.expiry.holding(*([given] if given else [])):
@@ -78,6 +81,7 @@ class RunRequests:
                         num_classes=self.data.target.num_outputs,
                         other_target=self.data.other_target,
                         lowered_defaults=fitted,
+                        sources=self.data.source_names if by_source else (),
                         initialization_note=note,
                         traceparent=traceparent,
                     )

@@ -200,6 +200,8 @@ class RunRecord(_Record):
     num_classes: Count
     # Set if the outputs are not classes.
     other_target: OtherTarget | None = None
+    # By source: their names; learner i trains on source i modulo their number.
+    sources: tuple[str, ...] = ()
     # A sentence on defaults that were lowered so that the shards fit the data.
     lowered_defaults: str = ""
     state: StoredState = RunState.PENDING

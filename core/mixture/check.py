@@ -18,9 +18,9 @@ from lipt.common.computation import computation
 from lipt.common.config.run_config import RunConfig
 from lipt.common.determinism import derive_generator, derive_seed, seeded_generators
 from lipt.common.tensor_files import Weights, copy_to_cpu
-from lipt.core.mixture.learning import draw
+from lipt.core.pretraining.sharding import draw_by_shares
 from lipt.core.pretraining.training import ForwardPass, Sgd
-from lipt.core.workspace import InMemory
+from lipt.core.workspace import Workspace
 from lipt.data.inputs.model_input import Stored, split_stored
 from lipt.data.inputs.specs import InputFormat
 from lipt.data.targets.values import Target
@@ -34,7 +34,7 @@ CHECK_STEPS = 300
 class MixtureTraining:
     """Trainings that differ in their mixture and seed alone."""
 
-    workspace: InMemory
+    workspace: Workspace
     config: RunConfig
     inputs: InputFormat
     initial: Weights
@@ -45,7 +45,8 @@ class MixtureTraining:
         """The weights after training on examples drawn by shares."""
         settings, dataset = self.config.learners, self.workspace.dataset
         draws = derive_generator(self.config.seed, "mixture check", seed)
-        ids = draw(self.source_ids, shares_K, self.num_steps * settings.batch_size, generator=draws)
+        total = self.num_steps * settings.batch_size
+        ids = draw_by_shares(self.source_ids, shares_K, total, generator=draws)
         model = self._model(self.initial).train()
         freeze(model, self.workspace.frozen(self.config, model))
         forward, rate = self._forward(dataset.target), settings.learning_rate

@@ -26,7 +26,7 @@ from lipt.core.mixture.baselines import (
 )
 from lipt.core.mixture.densities import Featured, expectation_maximization, log_densities
 from lipt.core.mixture.learning import Learned
-from lipt.core.mixture.simplex import Fitted, uniform
+from lipt.core.pretraining.simplex import Fitted, uniform
 from lipt.core.proxies.untrained import column_values
 from lipt.data.dataset import Dataset
 from lipt.data.inputs.specs import ImageSpec

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.core.mixture.simplex import uniform
+from lipt.core.pretraining.simplex import uniform
 from lipt.data.targets.kinds import TargetKind
 from lipt.data.targets.values import Regression, Target
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lipt.core.mixture.merged import Merged
-from lipt.core.mixture.simplex import uniform
+from lipt.core.pretraining.merged import Merged
+from lipt.core.pretraining.simplex import uniform
 from lipt.data.targets.kinds import TargetKind
 from lipt.data.targets.values import Regression, Target
 

@@ -1,6 +1,7 @@
 """Sharding: the validation split, and one disjoint shard of the rest for each learner.
 
-Defaults that are too large for a small data set shrink to it.
+Defaults that are too large for a small data set shrink to it. Where the data is mixed of several
+sources, learners may have one source each, and two of them share it.
 
 Source: LiPT (Ro et al. 2023), sections 3.1 and 3.3.
 """
@@ -8,16 +9,24 @@ Source: LiPT (Ro et al. 2023), sections 3.1 and 3.3.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 import torch
 from torch import Tensor
 
-from lipt.common.config.run_config import LearnersConfig, PruningConfig, ValidationConfig
+from lipt.common.config.run_config import (
+    LearnersConfig,
+    PruningConfig,
+    ShardRule,
+    ValidationConfig,
+)
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import ConfigError
 
+# Learners of a source: whether both want the same mixture tells whether theta* is ready.
+NUM_HALVES = 2
 # The smallest useful minibatch: the number of learners shrinks before this.
 _MIN_BATCH_SIZE = 16
 
@@ -73,7 +82,7 @@ def _num_held_out(num_examples: int, config: ValidationConfig) -> int:
 def require_shards_fit(num_train: int, learners: LearnersConfig) -> None:
     """Reject shards that hold more examples together than the training split."""
     n, m, b = learners.num_learners, learners.num_minibatches, learners.batch_size
-    if n * m * b <= num_train:
+    if n * m * b <= num_train or learners.shards is ShardRule.SOURCE:
         return
     remedies = [
         f"learners.{name} to at most {largest}"
@@ -97,6 +106,50 @@ def draw_shards(train_ids: Tensor, learners: LearnersConfig, *, seed: int) -> tu
     return torch.split(train_ids[order[: learners.num_learners * size]], size)
 
 
+def draw_shards_by_source(
+    source_ids: Mapping[str, Tensor], learners: LearnersConfig, *, seed: int
+) -> tuple[Tensor, ...]:
+    """Draw a shard of M x B ids of every source, then another; of a small source, ids repeat."""
+    size = learners.num_minibatches * learners.batch_size
+    drawn = [
+        draw_by_shares(
+            [ids],
+            torch.ones(1),
+            NUM_HALVES * size,
+            generator=derive_generator(seed, "shards", place),
+        )
+        for place, ids in enumerate(source_ids.values())
+    ]
+    return tuple(ids[half * size :][:size] for half in range(NUM_HALVES) for ids in drawn)
+
+
+def proportional_quotas(sizes_G: Sequence[float], budget: int) -> tuple[int, ...]:
+    """Share a budget in proportion to sizes or shares, the rest to the largest remainders."""
+    total = sum(map(Fraction, sizes_G)) or 1
+    exact = [budget * Fraction(size) / total for size in sizes_G]
+    quotas = list(map(math.floor, exact))
+    by_remainder = sorted(
+        range(len(exact)), key=lambda group: (quotas[group] - exact[group], group)
+    )
+    for group in by_remainder[: budget - sum(quotas)]:
+        quotas[group] += 1
+    return tuple(quotas)
+
+
+def draw_by_shares(
+    source_ids: Sequence[Tensor], shares_K: Tensor, total: int, *, generator: torch.Generator
+) -> Tensor:
+    """Draw ids by shares, without replacement while a source lasts, then again; shuffled."""
+    drawn = [torch.empty(0, dtype=torch.int64)]
+    for ids, count in zip(source_ids, proportional_quotas(shares_K.tolist(), total), strict=True):
+        rounds = [
+            torch.randperm(len(ids), generator=generator) for _ in range(-(-count // len(ids)))
+        ]
+        drawn.append(ids[torch.cat([drawn[0], *rounds])[:count]])
+    ids = torch.cat(drawn)
+    return ids[torch.randperm(len(ids), generator=generator)]
+
+
 def draw_densities(num_learners: int, pruning: PruningConfig, *, seed: int) -> tuple[float, ...]:
     """Draw each learner's density, the share of weights kept, uniformly from its range."""
     generators = (derive_generator(seed, "density", index) for index in range(num_learners))
@@ -107,12 +160,15 @@ def draw_densities(num_learners: int, pruning: PruningConfig, *, seed: int) -> t
 
 
 def fit_defaults(
-    learners: LearnersConfig, num_train: int, *, fixed: Collection[str]
+    learners: LearnersConfig, num_train: int, *, num_sources: int, fixed: Collection[str]
 ) -> tuple[LearnersConfig, str]:
     """Lower the batch size to 16 at least, then minibatches, then learners, until shards fit.
 
-    Returns the settings, and the changes in words; empty for none.
+    By source there are two learners of each, and all are needed; ConfigError for another number,
+    and for data without sources. Returns the settings, and the changes in words; empty for none.
     """
+    if learners.shards is ShardRule.SOURCE:
+        return _fit_to_sources(learners, num_sources, fixed), ""
     n, m, b = learners.num_learners, learners.num_minibatches, learners.batch_size
     if n * m * b <= num_train:
         return learners, ""
@@ -143,3 +199,20 @@ def fit_defaults(
         f"{', '.join(lowered)}"
     )
     return learners.model_copy(update=after), changes
+
+
+def _fit_to_sources(
+    learners: LearnersConfig, num_sources: int, fixed: Collection[str]
+) -> LearnersConfig:
+    if not num_sources:
+        raise ConfigError(
+            "learners.shards is source, but the data names no sources. Name their column, "
+            "csv:PATH?label=COLUMN&source=COLUMN, or folders, imagefolder:PATH?source=folder."
+        )
+    number = NUM_HALVES * num_sources
+    if "num_learners" in fixed and learners.num_learners != number:
+        raise ConfigError(
+            f"learners.num_learners is {learners.num_learners}, and {num_sources} sources have "
+            f"{NUM_HALVES} learners each, {number}. Leave it out."
+        )
+    return learners.model_copy(update={"num_learners": number, "min_learners": number})

@@ -4,7 +4,8 @@ Learners are tried in decreasing validation accuracy, and mixed in or discarded.
 the mean of those that do not lower the accuracy (Wortsman et al. 2022, "Model soups",
 arXiv:2203.05482): one evaluation each. Greedy interpolation (Ro et al. 2023, section 3.4) tries
 several ratios alpha for each learner and takes the best. The uniform soup of Appendix C averages
-all. Mixtures are made tensor by tensor, so memory does not grow with the number of learners.
+all; a weighted one does by given shares. Mixtures are made tensor by tensor, so memory does not
+grow with the number of learners.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -151,13 +153,21 @@ def _offer(
     return soup | statistics, best, floor
 
 
-def uniform_soup(
-    learners: Sequence[OpenWeights], evaluate: Evaluate, *, on_progress: OnProgress
+def weighted_soup(
+    learners: Sequence[OpenWeights],
+    shares: Sequence[float] | None,
+    evaluate: Evaluate,
+    *,
+    on_progress: OnProgress,
 ) -> Soup:
-    """The plain mean of all learners in float64; alpha is a learner's share when it enters."""
+    """The mean of all learners in float64, by `shares` of sum 1, or the plain one.
+
+    alpha is a learner's share when it enters.
+    """
     total = len(learners) + 1
     accuracies, _ = _score_alone(learners, evaluate, lambda done: on_progress(done, total))
-    weights = _mean(learners)
+    parts = [1.0] * len(learners) if shares is None else list(shares)
+    weights, sums = _mean(learners, parts), list(accumulate(parts))
     [scored] = evaluate([lambda: weights], -math.inf)
     on_progress(total, total)
     ingredients = {
@@ -165,8 +175,8 @@ def uniform_soup(
             position=index,
             accuracy=accuracy,
             soup_accuracy=scored.accuracy,
-            alpha=1 / (index + 1),
-            kept=True,
+            alpha=parts[index] / sums[index] if sums[index] else 0.0,
+            kept=parts[index] > 0,
         )
         for index, accuracy in enumerate(accuracies)
     }
@@ -191,24 +201,24 @@ def _score_alone(
     return accuracies, best
 
 
-def _mean(learners: Sequence[OpenWeights]) -> Weights:
+def _mean(learners: Sequence[OpenWeights], parts: Sequence[float]) -> Weights:
     # The first learner's integers, and of other tensors the type alone.
     first, sums = Weights(), Weights()
-    for learner in learners:
+    for learner, part in zip(learners, parts, strict=True):
         # One file is open at a time, and a tensor decoded on access.
         for name, tensor in learner().items():
             if name in sums:
                 for sum_V, tensor_V in _pieces(sums[name], tensor):
-                    sum_V.add_(tensor_V)
+                    sum_V.add_(tensor_V, alpha=part)
             elif name not in first and tensor.is_floating_point():
                 first[name] = tensor.new_empty(0)
                 sums[name] = tensor.to(
                     torch.float64, copy=True, memory_format=torch.contiguous_format
-                )
+                ).mul_(part)
             else:
                 first.setdefault(name, tensor)
     # Each sum is freed when its mean is made.
     return {
-        name: sums.pop(name).div_(len(learners)).to(tensor.dtype) if name in sums else tensor
+        name: sums.pop(name).div_(math.fsum(parts)).to(tensor.dtype) if name in sums else tensor
         for name, tensor in first.items()
     }

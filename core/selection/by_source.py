@@ -20,12 +20,13 @@ from torch import Tensor
 from lipt.common.determinism import derive_seed
 from lipt.common.errors import InvalidRequestError
 from lipt.common.nested import parse_json
+from lipt.core.pretraining.sharding import proportional_quotas
 from lipt.core.selection.select import select
-from lipt.core.selection.selection import Selection, joined, proportional_quotas
+from lipt.core.selection.selection import Selection, joined
 from lipt.core.selection.strategy import Strategy
 from lipt.core.signals.signals import Signals
+from lipt.data.sources.rows import MAX_SOURCES
 
-MAX_SOURCES = 64
 # A range of an interleaved table takes some 16 characters.
 _MAX_BYTES = 16 * 2**20
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 import torch
 from torch import Tensor
@@ -106,19 +105,6 @@ def class_shares(labels_N: Tensor, budget: int) -> Iterator[tuple[int, Tensor, i
     for label, quota in enumerate(class_quotas(labels_N.bincount().tolist(), budget)):
         if quota:
             yield label, torch.nonzero(labels_N == label).flatten(), quota
-
-
-def proportional_quotas(sizes_G: Sequence[float], budget: int) -> tuple[int, ...]:
-    """Share a budget in proportion to sizes or shares, the rest to the largest remainders."""
-    total = sum(map(Fraction, sizes_G)) or 1
-    exact = [budget * Fraction(size) / total for size in sizes_G]
-    quotas = list(map(math.floor, exact))
-    by_remainder = sorted(
-        range(len(exact)), key=lambda group: (quotas[group] - exact[group], group)
-    )
-    for group in by_remainder[: budget - sum(quotas)]:
-        quotas[group] += 1
-    return tuple(quotas)
 
 
 def effective_counts(

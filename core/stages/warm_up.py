@@ -22,7 +22,6 @@ from lipt.common.requests import WarmUp
 from lipt.common.tensor_files import Weights
 from lipt.core.pretraining.initialization import WarmUpState, num_steps_of, warm_up
 from lipt.core.pretraining.results import Trajectories
-from lipt.core.pretraining.sharding import draw_shards
 from lipt.core.selection.strategy import Need
 from lipt.core.signals.compute import compute_signals, default_chunk_size, full_gradient_norms
 from lipt.core.signals.dynamics import Dynamics, States, compute_dynamics
@@ -128,7 +127,7 @@ def dynamics_of(
 def own_learners(workspace: Workspace, config: RunConfig, trajectories: Trajectories) -> Tensor:
     """Index of the learner trained on each example, -1 for none, from shards drawn again."""
     own_learner_N = torch.full((len(workspace.dataset),), -1, dtype=torch.int16)
-    drawn = draw_shards(workspace.split(config).train_ids, config.learners, seed=config.seed)
+    drawn = workspace.shards(config)
     for place, learner in enumerate(trajectories.learners):
         own_learner_N[drawn[learner.index]] = place
     return own_learner_N

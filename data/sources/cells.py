@@ -41,6 +41,9 @@ def number_in(text: str) -> float | None:
         return None
 
 
+CATEGORIES = "categories"
+
+
 class Notation(StrEnum):
     """How the cells of a numeric column are written."""
 
@@ -139,6 +142,10 @@ class ColumnReading:
     bounds: tuple[float, float] | None = None
     unread: str = ""
     names: tuple[str, ...] = ()
+
+    @property
+    def is_numeric(self) -> bool:
+        return self.read_as in set(Notation)
 
     @property
     def identifies(self) -> bool:

@@ -20,7 +20,7 @@ from lipt.common.errors import DataError
 from lipt.common.text import encodable, escaped, listed
 from lipt.data.images.formats import SUFFIXES
 from lipt.data.sources.address import Address
-from lipt.data.sources.rows import EncodedRows
+from lipt.data.sources.rows import EncodedRows, SourceLabels, require_sources
 from lipt.data.sources.storage import Stamp, open_regular
 
 # torchvision's.
@@ -32,8 +32,14 @@ _MOST_NAMED = 5
 
 
 def imagefolder_rows(address: Address) -> EncodedRows:
-    """The images below each class's directory; classes without any are `empty_folders`."""
+    """The images below each class's directory; classes without any are `empty_folders`.
+
+    With `source=folder`, the classes' directories are below one of each source.
+    """
     source, path = address.source, address.path
+    if "source" in address:
+        address.one_of("source", ["folder"])
+        return _by_source(source, path)
     try:
         root = identity_of(path)
         with os.scandir(path) as entries:
@@ -58,6 +64,36 @@ def imagefolder_rows(address: Address) -> EncodedRows:
         empty_folders=tuple(encodable(str(at)) for at in classes if not by_class[at.name]),
         stamp=Stamp.of(files, sorted({str(Path(file).parent) for file in files})),
         note=note,
+    )
+
+
+def _by_source(source: str, path: str) -> EncodedRows:
+    try:
+        found = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
+    except (OSError, ValueError) as error:
+        raise DataError(f"{source}: {path} cannot be used: {error}. {_FOLDER}") from error
+    names = [name for name in found if not is_hidden(name)]
+    require_sources(names, f"{source}: {path}")
+    folders = [f"{path}{os.sep}{name}" for name in names]
+    parts = [imagefolder_rows(Address(f"imagefolder:{at}", {}, path=at)) for at in folders]
+    classes = sorted({name for part in parts for name in part.class_names})
+    labels = [
+        torch.tensor([classes.index(name) for name in part.class_names])[part.labels_N]
+        for part in parts
+    ]
+    files = [file for part in parts for file in part.files or ()]
+    sizes = torch.tensor([len(part) for part in parts])
+    return EncodedRows(
+        *(source, tuple(classes), torch.cat(labels)),
+        open=lambda row: open_regular(files[row]),
+        where=files.__getitem__,
+        files=files,
+        empty_folders=tuple(folder for part in parts for folder in part.empty_folders),
+        stamp=Stamp.of(files, sorted({str(Path(file).parent) for file in files})),
+        note="; ".join(part.note for part in parts if part.note),
+        sources=SourceLabels(
+            tuple(map(encodable, names)), torch.arange(len(names)).repeat_interleave(sizes)
+        ),
     )
 
 

@@ -30,7 +30,7 @@ import numbers
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import date
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -65,6 +65,8 @@ from lipt.data.sources.user_data import (
 )
 
 logger = logging.getLogger(__name__)
+
+_NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 
 # Names of targets where none is given, the likeliest first.
 TARGETS = ("label", "labels", "fine_label", "target", "class", "y")
@@ -115,12 +117,17 @@ def frame_table(source: str, data: Any) -> FrameTable:
 
 
 def rows_in_memory(
-    source: str, data: Any, progress: Progress | None = None, *, target: str | None = None
+    source: str,
+    data: Any,
+    progress: Progress | None = None,
+    *,
+    target: str | None = None,
+    options: Mapping[str, str] = _NO_OPTIONS,
 ) -> EncodedRows | FactoryRows | ColumnRows:
     """The rows of a user's data: a table's, or those of a map-style data set."""
     _require_one_set(source, data)
     if is_table(data):
-        return _table_rows(source, data, target)
+        return _table_rows(source, data, target, options)
     rows = map_style(data, target)
     image = _image_column(data) if is_hugging_face(data) else ""
     if image:
@@ -331,7 +338,7 @@ def _columns(data: Any) -> list[tuple[str, Any]]:
     return list(zip(table.column_names, table.columns, strict=True))
 
 
-def _table_rows(source: str, data: Any, target: str | None) -> ColumnRows:
+def _table_rows(source: str, data: Any, target: str | None, more: Mapping[str, str]) -> ColumnRows:
     """The rows of a frame with its target, of (X, y), or of (text, label) pairs."""
     if is_frame(data):
         columns, class_names = _columns(data), _class_names(data)
@@ -340,7 +347,8 @@ def _table_rows(source: str, data: Any, target: str | None) -> ColumnRows:
             label, labels, class_names = _labels_of_table(data, wanted)
             columns = [*((n, c) for n, c in columns if n != label), (label, labels)]
         table = FrameTable(source, columns, class_names)
-        return rows_of_table(Address(source, table_options(table, target)), table)
+        options = table_options(table, target, more)
+        return rows_of_table(Address(source, options), table)
     if is_pair(data):
         examples, given = data[0], _listed(data[1])
     else:
@@ -431,24 +439,33 @@ def _target_column(
     )
 
 
-def table_options(table: Table, target: str | None) -> dict[str, str]:
-    """The options that open a file as a frame of the same columns is understood."""
+def table_options(
+    table: Table, target: str | None, more: Mapping[str, str] = _NO_OPTIONS
+) -> dict[str, str]:
+    """The options that open a file as a frame of the same columns is understood, and `more`."""
     kind = target if target in KINDS and target not in table.columns else None
     column = _target_column(table.columns, table.class_names, None if kind else target)
-    return _options_of(table, column, as_numbers=kind == NUMBER)
+    return {**_options_of(table, column, more, as_numbers=kind == NUMBER), **more}
 
 
-def _options_of(table: Table, column: str, *, as_numbers: bool) -> dict[str, str]:
+def _options_of(
+    table: Table, column: str, more: Mapping[str, str] = _NO_OPTIONS, *, as_numbers: bool
+) -> dict[str, str]:
     require_columns(table, (column,), "target")
     named = column in table.class_names
     read = None if named else read_numbers(table, column, table.read([column])[column])
     numbers = read is not None and (as_numbers or _are_numbers(read.values_N))
     own = {"target" if numbers else "label": quoted_names([column])}
-    return {**own, **_text_options(table, column)}
+    return {**own, **_text_options(table, column, more)}
 
 
-def _text_options(table: Table, column: str) -> dict[str, str]:
-    texts = _texts(table, [name for name in table.columns if name != column])
+def _text_options(
+    table: Table, column: str, more: Mapping[str, str] = _NO_OPTIONS
+) -> dict[str, str]:
+    if {"numbers", "categories"} & more.keys():
+        return {}
+    beside = {column, Address("", more).text("source")}
+    texts = _texts(table, [name for name in table.columns if name not in beside])
     return {"text": quoted_names(texts)} if texts else {}
 
 

@@ -9,6 +9,8 @@ the lower-case hexadecimal SHA-256 of these bytes:
                                   their strata, then b"labels" or b"numbers", their number T as
                                   uint64 little-endian, and N x T uint8, or float32 or float64 as
                                   they are stored, little-endian
+    with sources                  b"sources", their names, each ended by a NUL, and each row's
+                                  source as int64, little-endian
     for each sampled row r        r and its raw bytes' length, uint64 little-endian each,
                                   then the raw bytes
 
@@ -52,8 +54,24 @@ logger = logging.getLogger(__name__)
 # A larger label is a mistake: no labelled image set has more classes.
 _MAX_CLASSES = 100_000
 _NUM_SAMPLED_ROWS = 64
+MAX_SOURCES = 64
 # Probabilities in half precision add up to 1 by so much.
 _ROUNDED = 0.01
+
+
+class SourceLabels(NamedTuple):
+    """The sources that a data set is mixed of: names, and each row's place among them, int64."""
+
+    names: tuple[str, ...]
+    places_N: Tensor
+
+
+def require_sources(names: Sequence[str], where: str) -> None:
+    if not 1 <= len(names) <= MAX_SOURCES:
+        raise DataError(
+            f"{where} names {len(names)} sources. Give from 1 to {MAX_SOURCES}, and join those "
+            "that are alike."
+        )
 
 
 def fingerprint(
@@ -62,6 +80,7 @@ def fingerprint(
     raw: Callable[[int], bytes],
     *,
     targets: TargetValues | None = None,
+    sources: SourceLabels | None = None,
 ) -> str:
     num_rows = len(labels_N)
     digest = hashlib.sha256(b"lipt-dataset-1")
@@ -72,6 +91,9 @@ def fingerprint(
         digest.update(b"labels" if labels else b"numbers")
         digest.update(struct.pack("<Q", targets.values.shape[1]))
         digest.update(targets.values.numpy().tobytes())
+    if sources is not None:
+        digest.update(b"sources" + b"".join(name.encode() + b"\0" for name in sources.names))
+        digest.update(sources.places_N.numpy().astype("<i8").tobytes())
     for row in sampled_rows(num_rows):
         data = raw(row)
         digest.update(struct.pack("<QQ", row, len(data)))
@@ -99,6 +121,7 @@ class Rows(ABC):
         labels_N: int64, on the CPU; with `targets`, the stratum of each example.
         stamp: of the source's files, before reading; None without files.
         targets: of examples without a single class.
+        sources: of data that is mixed of several; None without.
         note: a clause on ignored files, missing numbers or unused columns; empty without any.
         files: each row's own file; None where rows are no files of their own.
         encoded: whether rows are image files rather than values.
@@ -112,6 +135,7 @@ class Rows(ABC):
     labels_N: Tensor
     stamp: Stamp | None = field(default=None, kw_only=True)
     targets: TargetValues | None = field(default=None, kw_only=True)
+    sources: SourceLabels | None = field(default=None, kw_only=True)
     note: str = field(default="", kw_only=True)
     files: Sequence[str] | None = field(default=None, kw_only=True)
     reading: tuple[ColumnReading, ...] = field(default=(), kw_only=True)
@@ -140,7 +164,9 @@ class Rows(ABC):
 
     def fingerprint(self) -> str:
         classes = len(self.class_names)
-        return fingerprint(self.labels_N, classes, self.raw, targets=self.targets)
+        return fingerprint(
+            self.labels_N, classes, self.raw, targets=self.targets, sources=self.sources
+        )
 
     @abstractmethod
     def raw(self, row: int) -> bytes:
@@ -429,8 +455,8 @@ def labels_of_names(
     return torch.tensor(found, dtype=torch.int64), names
 
 
-def require_labels(labels_N: Tensor, num_classes: int, source: str) -> None:
-    """Require class numbers as labels, and at least two classes."""
+def require_labels(labels_N: Tensor, num_classes: int, source: str, min_classes: int = 2) -> None:
+    """Require class numbers as labels, and as a rule at least two classes."""
     outside_N = (labels_N < 0) | (labels_N >= num_classes)
     if bool(outside_N.any()):
         row = int(outside_N.to(torch.uint8).argmax())
@@ -439,7 +465,7 @@ def require_labels(labels_N: Tensor, num_classes: int, source: str) -> None:
             f"a class: its {num_classes} classes are numbered from 0. Number all from 0, or "
             "correct the row."
         )
-    if num_classes < 2:
+    if num_classes < min_classes:
         raise DataError(
             f"{source} holds {num_classes} class; a classifier needs at least 2. "
             "Open the directory or file that holds all classes."

@@ -15,7 +15,7 @@ from lipt.common.tensor_files import Weights
 from lipt.core.pretraining.evaluation import Evaluator
 from lipt.core.pretraining.initialization import initialize
 from lipt.core.pretraining.learner import TrainedLearner, compute_mode, train_learner
-from lipt.core.pretraining.soup import Soup, greedy_soup, uniform_soup
+from lipt.core.pretraining.soup import Soup, greedy_soup, weighted_soup
 from lipt.core.selection.select import STRATEGIES
 from lipt.core.selection.strategy import Strategy
 from lipt.core.signals.signals import moved
@@ -157,7 +157,7 @@ def soup(device: torch.device, *, greedy: bool) -> Soup:
     learners = [lambda seed=seed: weights_of(seed) for seed in range(4)]
     if greedy:
         return greedy_soup(learners, evaluator(device), num_alphas=4, on_progress=lambda *_: None)
-    return uniform_soup(learners, evaluator(device), on_progress=lambda *_: None)
+    return weighted_soup(learners, None, evaluator(device), on_progress=lambda *_: None)
 
 
 @pytest.mark.parametrize("greedy", [True, False], ids=["greedy", "uniform"])

@@ -22,7 +22,7 @@ from lipt.common.rpc.channel import open_channel
 from lipt.common.states import LearnerState
 from lipt.common.tensor_files import Weights, specs_of
 from lipt.core.pretraining.evaluation import Evaluator, Scored
-from lipt.core.pretraining.soup import greedy_soup, uniform_soup
+from lipt.core.pretraining.soup import greedy_soup, weighted_soup
 from lipt.data.inputs.specs import ImageFormat
 from lipt.data.targets.values import SingleLabel
 from lipt.models.encodings import encode_sparse, open_weights
@@ -212,7 +212,7 @@ def main() -> None:
     if method == "greedy":
         soup = greedy_soup(learners, one_by_one(evaluate), num_alphas=2, on_progress=ignore)
     else:
-        soup = uniform_soup(learners, one_by_one(evaluate), on_progress=ignore)
+        soup = weighted_soup(learners, None, one_by_one(evaluate), on_progress=ignore)
     assert sum(item.kept for item in soup.ingredients.values()) == num_learners
     model_bytes = sum(spec.num_bytes for spec in specs.values())
     sys.stdout.write(f"growth {resident_bytes(peak=True) - before + model_bytes}\n")

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 import lipt
 from lipt.common.errors import ConfigError, DataError, InvalidRequestError, SubsetError
-from lipt.mixture_data import join
+from lipt.core.mixture.learning import TargetedPool
+from lipt.mixture_data import open_mixture
 from tests.session import Session
 
 QUICK = {
@@ -64,7 +65,7 @@ def test_every_baseline_stands_beside_it(mixture: lipt.Mixture) -> None:
 
 def test_the_source_of_wrong_labels_is_named(mixture: lipt.Mixture) -> None:
     assert any("turned make the target worse" in finding for finding in mixture.findings)
-    assert mixture.findings[-1] == "Nothing was trained to check this: check=True does."
+    assert str(mixture).endswith("Nothing was trained to check this: check=True does.")
 
 
 def test_text_and_page_have_shares_and_the_verdict(mixture: lipt.Mixture) -> None:
@@ -228,11 +229,11 @@ def test_files_frames_and_columns_of_one_table_are_one(tmp_path: Path) -> None:
         "frame": frame,
         "records": frame.to_dict("records"),
     }
-    joined = join(sources, target, target="label")
-    assert [len(ids) for ids in joined.ids.values()] == [30] * 4
-    assert joined.target_ids.tolist() == list(range(120, 140))
-    assert joined.dataset.class_names == ("no", "yes")
-    values = joined.dataset.examples(torch.arange(120))
+    opened = open_mixture(sources, target, target="label")
+    assert [len(ids) for ids in opened.pool.source_ids.values()] == [30] * 4
+    assert len(opened.target) == 20
+    assert opened.pool.class_names == ("no", "yes")
+    values = opened.pool.examples(torch.arange(120))
     (column,) = values.values() if isinstance(values, dict) else (values,)
     for part in column.split_with_sizes([30] * 4)[1:]:
         assert torch.allclose(part, column[:30], atol=1e-5)
@@ -299,14 +300,15 @@ def test_the_first_level_of_an_image_folder_names_sources(tmp_path: Path) -> Non
     image_folder(tmp_path / "pool" / "day", {"cat": 10, "dog": 200}, 5)
     image_folder(tmp_path / "pool" / "night", {"bird": 90, "dog": 100}, 4)
     image_folder(tmp_path / "target", {"cat": 50, "dog": 150}, 3)
-    joined = join(f"imagefolder:{tmp_path}/pool", f"imagefolder:{tmp_path}/target", source="folder")
-    assert list(joined.ids) == ["day", "night"]
-    assert joined.dataset.class_names == ("cat", "dog", "bird")
-    assert (
-        joined.dataset.labels_N.tolist()
-        == [0] * 5 + [1] * 5 + [2] * 4 + [1] * 4 + [0] * 3 + [1] * 3
-    )
-    assert joined.dataset.images(torch.tensor([10]))[0, 0, 0, 0] == 90
+    folders = f"imagefolder:{tmp_path}/pool", f"imagefolder:{tmp_path}/target"
+    opened = open_mixture(*folders, source="folder")
+    pool = TargetedPool.of(opened.pool, opened.target, len(opened.target))
+    assert list(pool.source_ids) == ["day", "night"]
+    assert pool.dataset.class_names == ("bird", "cat", "dog")
+    labels = [1] * 5 + [2] * 5 + [0] * 4 + [2] * 4 + [1] * 3 + [2] * 3
+    assert pool.dataset.labels_N.tolist() == labels
+    assert pool.dataset.images(torch.tensor([10]))[0, 0, 0, 0] == 90
+    assert pool.dataset.images(torch.tensor([18]))[0, 0, 0, 0] == 50
 
 
 def test_parts_of_different_kinds_are_refused() -> None:
@@ -314,24 +316,27 @@ def test_parts_of_different_kinds_are_refused() -> None:
         mixed([1, 2], rows(40, 1.0, 1))  # type: ignore[arg-type]
     images = torch.zeros(4, 3, 8, 8, dtype=torch.uint8), torch.arange(4) % 2
     with pytest.raises(DataError, match="of one kind"):
-        join({"images": lipt.open_dataset(images)}, lipt.open_dataset(rows(40, 1.0, 1)))
+        open_mixture(
+            {"images": lipt.open_dataset(images), "table": lipt.open_dataset(rows(40, 1.0, 1))},
+            rows(40, 1.0, 2),
+        )
 
 
 @pytest.mark.parametrize(
     ("sources", "target_data", "words"),
     [
-        ({"a": table(40, 1.0, 1)}, {"value": [0.5]}, "the target has no column 'label'.*value"),
+        ({"a": table(40, 1.0, 1)}, {"value": [0.5]}, "no column 'label'.*value"),
         (
             {"a": table(40, 1.0, 1), "b": table(3, 1.0, 2) | {"label": ["yes", None, None]}},
             table(30, 1.0, 3),
             "b: 2 of 3 rows have no label in the column label: rows 1, 2. Label or remove them",
         ),
         ({"a": rows(40, 1.0, 1), "b": rows(0, 1.0, 2)}, rows(30, 1.0, 3), "b has no example"),
-        ({"a": rows(40, 1.0, 1)}, rows(0, 1.0, 3), "the target has no example"),
+        ({"a": rows(40, 1.0, 1)}, rows(0, 1.0, 3), "the target is empty"),
         (
             {"a": rows(40, 1.0, 1)},
             (torch.zeros(3, 4), torch.arange(3)),
-            r"the target has an array of shape \(3, 4\), and a \(40, 5\)",
+            r"the target holds float32\[4\], but the training set \(sources\) holds float32\[5\]",
         ),
         ({1: rows(40, 1.0, 1), "1": rows(40, 1.0, 2)}, rows(30, 1.0, 3), "two sources have one"),
         ({}, rows(30, 1.0, 3), "the sources are empty"),
@@ -347,7 +352,7 @@ def test_parts_that_cannot_be_mixed_are_named(
 
 def test_there_are_at_most_64_sources() -> None:
     sources = {f"source {number}": rows(20, 1.0, number) for number in range(65)}
-    with pytest.raises(DataError, match=r"there are 65 sources. Give from 1 to 64"):
+    with pytest.raises(DataError, match=r"names 65 sources. Give from 1 to 64"):
         mixed(sources, rows(40, 1.0, 100))
 
 

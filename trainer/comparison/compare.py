@@ -15,6 +15,7 @@ from lipt.common.process.devices import resolve_device
 from lipt.common.states import RunState
 from lipt.core.catalogue import StrategyView
 from lipt.data.dataset import Dataset
+from lipt.data.held_out import comparable
 from lipt.models.registry import ModelSource, OwnModel
 from lipt.trainer.client.client import Client
 from lipt.trainer.comparison.trial import (
@@ -31,7 +32,6 @@ from lipt.trainer.comparison.trial import (
     label,
 )
 from lipt.trainer.main_training import Recipe, Schedule, Trained, fit
-from lipt.trainer.main_training.held_out import comparable
 from lipt.trainer.main_training.records import OnStep
 from lipt.trainer.resampling.samplers import RepeatedRandom
 from lipt.trainer.subsets.subset import Subset

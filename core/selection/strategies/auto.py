@@ -25,11 +25,11 @@ from lipt.core.auto.findings import PlanFindings, StrataFindings
 from lipt.core.auto.plan import REDUNDANT, Method, make_plan
 from lipt.core.diagnosis.duplicates import surplus_duplicates
 from lipt.core.diagnosis.label_errors import find_label_errors
+from lipt.core.pretraining.sharding import proportional_quotas
 from lipt.core.selection.selection import (
     Selection,
     class_quotas,
     effective_counts,
-    proportional_quotas,
     unweighted,
 )
 from lipt.core.selection.strategies.facility_location import facility_location

@@ -17,11 +17,11 @@ from pydantic import Field
 from torch import Tensor
 
 from lipt.common.determinism import derive_generator
+from lipt.core.pretraining.sharding import proportional_quotas
 from lipt.core.selection.selection import (
     Selection,
     class_quotas,
     draw_from_groups,
-    proportional_quotas,
     unweighted,
 )
 from lipt.core.selection.solvers.linear_cut import spherical_kmeans

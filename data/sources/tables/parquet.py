@@ -25,7 +25,14 @@ from lipt.common.errors import DataError
 from lipt.data.sources.address import Address, is_url
 from lipt.data.sources.rows import EncodedRows, is_texts
 from lipt.data.sources.storage import Stamp, storage_of
-from lipt.data.sources.tables.table import BATCH_ROWS, Table, arrow_column, require_names
+from lipt.data.sources.tables.table import (
+    BATCH_ROWS,
+    Table,
+    arrow_column,
+    read_sources,
+    require_columns,
+    require_names,
+)
 
 _IMAGE_COLUMNS = ("img", "image")
 _LABEL_COLUMNS = ("label", "labels", "fine_label", "fine_labels")
@@ -132,13 +139,18 @@ def parquet_rows(address: Address) -> EncodedRows:
                 f"{table.name}, row {row}: the {label_column} is {label}. Give it a class number, "
                 "counted from 0, or remove the row."
             )
-    labels_N = torch.tensor(labels, dtype=torch.int64)
+    labels_N, sources = torch.tensor(labels, dtype=torch.int64), None
+    if "source" in address:
+        column = address.text("source")
+        require_columns(table, (column,), "source")
+        sources = read_sources(table, column, table.read([column])[column])
     groups = RowGroups(table.readers, image_column)
     return EncodedRows(
         *(address.source, table.class_names[label_column] or None, labels_N),
         open=lambda row: io.BytesIO(groups.read(row)),
         where=groups.where,
         stamp=table.stamp,
+        sources=sources,
     )
 
 

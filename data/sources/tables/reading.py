@@ -31,6 +31,7 @@ from lipt.data.inputs.specs import Column, ColumnType
 from lipt.data.inputs.standardization import stored
 from lipt.data.sources.address import Address
 from lipt.data.sources.cells import (
+    CATEGORIES,
     ColumnReading,
     Decimals,
     Notation,
@@ -54,6 +55,7 @@ from lipt.data.sources.tables.table import (
     floats,
     is_text,
     known_texts,
+    read_sources,
     require_columns,
 )
 from lipt.data.sources.tables.texts import bucket_of, token_columns
@@ -65,7 +67,7 @@ logger = logging.getLogger(__name__)
 _TARGETS = ("label", "target", "labels")
 _OF_FEATURES = ("drop", "numbers", "categories", "buckets")
 _OF_TEXT = ("text", "max_length", "tokenizer", "vocabulary", "names", "embedding")
-TABLE_OPTIONS = (*_TARGETS, "classes", *_OF_FEATURES, *_OF_TEXT)
+TABLE_OPTIONS = (*_TARGETS, "classes", "source", *_OF_FEATURES, *_OF_TEXT)
 _DEFAULT_BUCKETS = 2**12
 
 # A column with more distinct fractions is a measurement, not a class.
@@ -109,14 +111,17 @@ def rows_of_table(options: Address, table: Table, given: Labels | None = None) -
     notes, flagged = [table.note], False
     if given is None:
         require_columns(table, targets, wanted)
-    used = [] if texts else _used_columns(options, table, targets)
+    source = [options.text("source")] if "source" in options else []
+    require_columns(table, source, "source")
+    beside = (*targets, *source)
+    used = [] if texts else _used_columns(options, table, beside)
     # One pass over a file reads all columns but texts, which may be larger than the memory.
-    cells = table.read([*used, *(() if given else targets)])
+    cells = table.read([*used, *source, *(() if given else targets)])
     labels = _labels(options, table, wanted, targets, cells) if given is None else given
     if texts:
         columns, tensors = token_columns(options, table, len(labels.labels_N))
         read = {name: ColumnReading(name, "text") for name in texts}
-        unused = sorted(set(table.columns) - {*targets, *texts})
+        unused = sorted(set(table.columns) - {*beside, *texts})
         if unused and table.stamp is None:
             notes.append(f"only the texts of {', '.join(texts)} are used, not {', '.join(unused)}")
     else:
@@ -128,10 +133,12 @@ def rows_of_table(options: Address, table: Table, given: Labels | None = None) -
         name: ColumnReading(name, wanted, num_different=len(names or ()), names=names or ())
         for name in targets
     }
+    read |= {name: ColumnReading(name, "source") for name in source}
     return ColumnRows(
         *(options.source, labels.names, labels.labels_N, columns, tensors),
         stamp=table.stamp,
         targets=labels.targets,
+        sources=read_sources(table, source[0], cells[source[0]]) if source else None,
         note="; ".join(filter(None, notes)),
         flagged=flagged,
         reading=tuple(read.get(name, ColumnReading(name, "not used")) for name in table.columns),
@@ -332,7 +339,7 @@ def read_categories(
     buckets_V = [bucket_of(name, _TRUTH.get(text, text), buckets) for text in (*texts, "")]
     return np.array(buckets_V)[codes_N], ColumnReading(
         name,
-        "categories",
+        CATEGORIES,
         num_rows=len(codes_N),
         num_missing=int((codes_N < 0).sum()),
         num_different=len(texts),

@@ -22,11 +22,13 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import torch
 from numpy.typing import NDArray
 
 from lipt.common.errors import DataError
-from lipt.common.text import did_you_mean
+from lipt.common.text import did_you_mean, encodable
 from lipt.data.sources.cells import MISSING, Decimals
+from lipt.data.sources.rows import SourceLabels, require_sources
 from lipt.data.sources.storage import Stamp
 
 BATCH_ROWS = 8192
@@ -237,3 +239,14 @@ def coded(column: pa.ChunkedArray, missing: Sequence[str] = MISSING) -> tuple[Co
     encoded = column.combine_chunks().dictionary_encode()
     codes_N: Codes = encoded.indices.fill_null(-1).to_numpy().astype(np.int64)
     return codes_N, encoded.dictionary.to_pylist()
+
+
+def read_sources(table: Table, name: str, column: pa.ChunkedArray) -> SourceLabels:
+    """Each row's source, sorted by name; rows without one are of the source "missing"."""
+    codes_N, values = coded(column)
+    whole = [int(v) if isinstance(v, float) and v.is_integer() else v for v in values]
+    texts = ["missing", *(encodable(str(value)) for value in whole)]
+    used = sorted({texts[code + 1] for code in np.unique(codes_N).tolist()})
+    require_sources(used, f"{table.name}: the column {name}")
+    places = torch.tensor([used.index(text) if text in used else -1 for text in texts])
+    return SourceLabels(tuple(used), places[torch.from_numpy(codes_N + 1)])

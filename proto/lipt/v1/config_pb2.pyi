@@ -8,6 +8,12 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class ShardRule(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SHARD_RULE_UNSPECIFIED: _ClassVar[ShardRule]
+    SHARD_RULE_RANDOM: _ClassVar[ShardRule]
+    SHARD_RULE_SOURCE: _ClassVar[ShardRule]
+
 class Precision(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     PRECISION_UNSPECIFIED: _ClassVar[Precision]
@@ -43,6 +49,10 @@ class SoupMethod(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SOUP_METHOD_GREEDY: _ClassVar[SoupMethod]
     SOUP_METHOD_UNIFORM: _ClassVar[SoupMethod]
     SOUP_METHOD_INTERPOLATION: _ClassVar[SoupMethod]
+    SOUP_METHOD_SIMPLEX: _ClassVar[SoupMethod]
+SHARD_RULE_UNSPECIFIED: ShardRule
+SHARD_RULE_RANDOM: ShardRule
+SHARD_RULE_SOURCE: ShardRule
 PRECISION_UNSPECIFIED: Precision
 PRECISION_AUTO: Precision
 PRECISION_FLOAT32: Precision
@@ -64,6 +74,7 @@ SOUP_METHOD_UNSPECIFIED: SoupMethod
 SOUP_METHOD_GREEDY: SoupMethod
 SOUP_METHOD_UNIFORM: SoupMethod
 SOUP_METHOD_INTERPOLATION: SoupMethod
+SOUP_METHOD_SIMPLEX: SoupMethod
 
 class RunConfig(_message.Message):
     __slots__ = ("model", "seed", "validation", "initialization", "learners", "augmentation", "pruning", "soup", "evaluation_threads")
@@ -112,7 +123,7 @@ class InitializationConfig(_message.Message):
     def __init__(self, epochs: _Optional[float] = ..., steps: _Optional[int] = ..., weights_sha256: _Optional[str] = ..., batch_size: _Optional[int] = ..., learning_rate: _Optional[float] = ..., new_head: bool = ...) -> None: ...
 
 class LearnersConfig(_message.Message):
-    __slots__ = ("num_learners", "num_minibatches", "num_steps", "batch_size", "learning_rate", "momentum", "weight_decay", "min_learners", "deadline_seconds", "max_attempts", "precision", "cpu_threads", "encoding", "num_snapshots", "redundancy", "frozen")
+    __slots__ = ("num_learners", "num_minibatches", "num_steps", "batch_size", "learning_rate", "momentum", "weight_decay", "min_learners", "deadline_seconds", "max_attempts", "precision", "cpu_threads", "encoding", "num_snapshots", "redundancy", "frozen", "shards")
     NUM_LEARNERS_FIELD_NUMBER: _ClassVar[int]
     NUM_MINIBATCHES_FIELD_NUMBER: _ClassVar[int]
     NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -129,6 +140,7 @@ class LearnersConfig(_message.Message):
     NUM_SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
     REDUNDANCY_FIELD_NUMBER: _ClassVar[int]
     FROZEN_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
     num_learners: int
     num_minibatches: int
     num_steps: int
@@ -145,7 +157,8 @@ class LearnersConfig(_message.Message):
     num_snapshots: int
     redundancy: int
     frozen: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, num_learners: _Optional[int] = ..., num_minibatches: _Optional[int] = ..., num_steps: _Optional[int] = ..., batch_size: _Optional[int] = ..., learning_rate: _Optional[float] = ..., momentum: _Optional[float] = ..., weight_decay: _Optional[float] = ..., min_learners: _Optional[int] = ..., deadline_seconds: _Optional[float] = ..., max_attempts: _Optional[int] = ..., precision: _Optional[_Union[Precision, str]] = ..., cpu_threads: _Optional[int] = ..., encoding: _Optional[_Union[WeightEncoding, str]] = ..., num_snapshots: _Optional[int] = ..., redundancy: _Optional[int] = ..., frozen: _Optional[_Iterable[str]] = ...) -> None: ...
+    shards: ShardRule
+    def __init__(self, num_learners: _Optional[int] = ..., num_minibatches: _Optional[int] = ..., num_steps: _Optional[int] = ..., batch_size: _Optional[int] = ..., learning_rate: _Optional[float] = ..., momentum: _Optional[float] = ..., weight_decay: _Optional[float] = ..., min_learners: _Optional[int] = ..., deadline_seconds: _Optional[float] = ..., max_attempts: _Optional[int] = ..., precision: _Optional[_Union[Precision, str]] = ..., cpu_threads: _Optional[int] = ..., encoding: _Optional[_Union[WeightEncoding, str]] = ..., num_snapshots: _Optional[int] = ..., redundancy: _Optional[int] = ..., frozen: _Optional[_Iterable[str]] = ..., shards: _Optional[_Union[ShardRule, str]] = ...) -> None: ...
 
 class AugmentationConfig(_message.Message):
     __slots__ = ("method", "num_ops", "magnitude")

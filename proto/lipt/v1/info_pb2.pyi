@@ -40,7 +40,7 @@ class GetInfoResponse(_message.Message):
     def __init__(self, protocol: _Optional[_Union[_worker_pb2.ProtocolVersion, _Mapping]] = ..., versions: _Optional[_Mapping[str, str]] = ..., dataset: _Optional[_Union[DatasetInfo, _Mapping]] = ..., default_run: _Optional[_Union[_config_pb2.RunConfig, _Mapping]] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., device: _Optional[str] = ...) -> None: ...
 
 class DatasetInfo(_message.Message):
-    __slots__ = ("source", "num_examples", "class_names", "class_counts", "fingerprint", "channels", "height", "width", "columns", "other_target", "target_names", "quarantined")
+    __slots__ = ("source", "num_examples", "class_names", "class_counts", "fingerprint", "channels", "height", "width", "columns", "other_target", "target_names", "quarantined", "source_names", "source_counts", "number_columns", "category_columns")
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     NUM_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     CLASS_NAMES_FIELD_NUMBER: _ClassVar[int]
@@ -53,6 +53,10 @@ class DatasetInfo(_message.Message):
     OTHER_TARGET_FIELD_NUMBER: _ClassVar[int]
     TARGET_NAMES_FIELD_NUMBER: _ClassVar[int]
     QUARANTINED_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_NAMES_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    CATEGORY_COLUMNS_FIELD_NUMBER: _ClassVar[int]
     source: str
     num_examples: int
     class_names: _containers.RepeatedScalarFieldContainer[str]
@@ -65,7 +69,11 @@ class DatasetInfo(_message.Message):
     other_target: _worker_pb2.Target
     target_names: _containers.RepeatedScalarFieldContainer[str]
     quarantined: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, source: _Optional[str] = ..., num_examples: _Optional[int] = ..., class_names: _Optional[_Iterable[str]] = ..., class_counts: _Optional[_Iterable[int]] = ..., fingerprint: _Optional[str] = ..., channels: _Optional[int] = ..., height: _Optional[int] = ..., width: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[_worker_pb2.Column, _Mapping]]] = ..., other_target: _Optional[_Union[_worker_pb2.Target, _Mapping]] = ..., target_names: _Optional[_Iterable[str]] = ..., quarantined: _Optional[_Iterable[int]] = ...) -> None: ...
+    source_names: _containers.RepeatedScalarFieldContainer[str]
+    source_counts: _containers.RepeatedScalarFieldContainer[int]
+    number_columns: _containers.RepeatedScalarFieldContainer[str]
+    category_columns: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, source: _Optional[str] = ..., num_examples: _Optional[int] = ..., class_names: _Optional[_Iterable[str]] = ..., class_counts: _Optional[_Iterable[int]] = ..., fingerprint: _Optional[str] = ..., channels: _Optional[int] = ..., height: _Optional[int] = ..., width: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[_worker_pb2.Column, _Mapping]]] = ..., other_target: _Optional[_Union[_worker_pb2.Target, _Mapping]] = ..., target_names: _Optional[_Iterable[str]] = ..., quarantined: _Optional[_Iterable[int]] = ..., source_names: _Optional[_Iterable[str]] = ..., source_counts: _Optional[_Iterable[int]] = ..., number_columns: _Optional[_Iterable[str]] = ..., category_columns: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
     __slots__ = ("worker_id", "name", "device", "versions", "assignment", "seconds_since_last_call", "idle_reason", "joined_at", "certificate_expires_at")

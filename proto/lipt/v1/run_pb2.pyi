@@ -64,7 +64,7 @@ WEIGHTS_KIND_INITIAL: WeightsKind
 WEIGHTS_KIND_PRETRAINED: WeightsKind
 
 class Run(_message.Message):
-    __slots__ = ("run_id", "name", "state", "revision", "config", "learners", "message", "progress", "created_at", "ended_at", "fingerprint", "soup", "costs", "initial_weights", "pretrained_weights", "waiting_reason", "lowered_defaults", "initialization_note")
+    __slots__ = ("run_id", "name", "state", "revision", "config", "learners", "message", "progress", "created_at", "ended_at", "fingerprint", "soup", "costs", "initial_weights", "pretrained_weights", "waiting_reason", "lowered_defaults", "initialization_note", "sources")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -83,6 +83,7 @@ class Run(_message.Message):
     WAITING_REASON_FIELD_NUMBER: _ClassVar[int]
     LOWERED_DEFAULTS_FIELD_NUMBER: _ClassVar[int]
     INITIALIZATION_NOTE_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     name: str
     state: RunState
@@ -101,7 +102,8 @@ class Run(_message.Message):
     waiting_reason: str
     lowered_defaults: str
     initialization_note: str
-    def __init__(self, run_id: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[_Union[RunState, str]] = ..., revision: _Optional[int] = ..., config: _Optional[_Union[_config_pb2.RunConfig, _Mapping]] = ..., learners: _Optional[_Iterable[_Union[Learner, _Mapping]]] = ..., message: _Optional[str] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., fingerprint: _Optional[str] = ..., soup: _Optional[_Union[SoupReport, _Mapping]] = ..., costs: _Optional[_Union[Costs, _Mapping]] = ..., initial_weights: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., pretrained_weights: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., waiting_reason: _Optional[str] = ..., lowered_defaults: _Optional[str] = ..., initialization_note: _Optional[str] = ...) -> None: ...
+    sources: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, run_id: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[_Union[RunState, str]] = ..., revision: _Optional[int] = ..., config: _Optional[_Union[_config_pb2.RunConfig, _Mapping]] = ..., learners: _Optional[_Iterable[_Union[Learner, _Mapping]]] = ..., message: _Optional[str] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., fingerprint: _Optional[str] = ..., soup: _Optional[_Union[SoupReport, _Mapping]] = ..., costs: _Optional[_Union[Costs, _Mapping]] = ..., initial_weights: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., pretrained_weights: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., waiting_reason: _Optional[str] = ..., lowered_defaults: _Optional[str] = ..., initialization_note: _Optional[str] = ..., sources: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("activity", "done", "total", "ahead")

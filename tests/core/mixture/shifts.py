@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from lipt.common.tensor_files import Weights
-from lipt.core.mixture.merged import Merged, added_by
+from lipt.core.pretraining.merged import Merged, added_by
 from lipt.data.targets.values import Regression
 
 NUMBER = Regression((0.0,), (1.0,))

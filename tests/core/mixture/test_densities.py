@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from lipt.core.mixture.densities import Featured, expectation_maximization, log_densities
-from lipt.core.mixture.simplex import exponentiated_gradient
+from lipt.core.pretraining.simplex import exponentiated_gradient
 from lipt.data.targets.values import Regression, SingleLabel
 
 

@@ -5,11 +5,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipt.common.config.run_config import LearnersConfig, PruningConfig, ValidationConfig
+from lipt.common.config.run_config import LearnersConfig, PruningConfig, ShardRule, ValidationConfig
 from lipt.common.errors import ConfigError
 from lipt.core.pretraining.sharding import (
+    NUM_HALVES,
+    draw_by_shares,
     draw_densities,
     draw_shards,
+    draw_shards_by_source,
     fit_defaults,
     num_validation_examples,
     require_shards_fit,
@@ -143,19 +146,63 @@ def sizes_of(found: LearnersConfig) -> tuple[int, int, int, int]:
 def test_defaults_shrink_to_a_small_data_set(
     num_train: int, asked: dict[str, Any], expected: tuple[int, int, int, int]
 ) -> None:
-    learners, _ = fit_defaults(LearnersConfig(**asked), num_train, fixed=asked)
+    learners, _ = fit_defaults(LearnersConfig(**asked), num_train, num_sources=0, fixed=asked)
     assert sizes_of(learners) == expected
 
 
 def test_an_operator_s_learners_shrink_last() -> None:
     operators = LearnersConfig(num_learners=10, num_minibatches=4, min_learners=5)
     # Learners of one minibatch: 50 // 16, five as asked for, 100 // 16.
-    assert sizes_of(fit_defaults(operators, 50, fixed=())[0]) == (3, 1, 16, 3)
-    assert sizes_of(fit_defaults(operators, 50, fixed={"min_learners"})[0]) == (5, 1, 16, 5)
-    assert sizes_of(fit_defaults(operators, 100, fixed={"min_learners"})[0]) == (6, 1, 16, 5)
-    assert fit_defaults(LearnersConfig(), 4096, fixed=()) == (LearnersConfig(), "")
+    assert sizes_of(fit_defaults(operators, 50, num_sources=0, fixed=())[0]) == (3, 1, 16, 3)
+    assert sizes_of(fit_defaults(operators, 50, num_sources=0, fixed={"min_learners"})[0]) == (
+        5,
+        1,
+        16,
+        5,
+    )
+    assert sizes_of(fit_defaults(operators, 100, num_sources=0, fixed={"min_learners"})[0]) == (
+        6,
+        1,
+        16,
+        5,
+    )
+    assert fit_defaults(LearnersConfig(), 4096, num_sources=0, fixed=()) == (LearnersConfig(), "")
     # 24 = 1597 // (2 x 32).
-    assert fit_defaults(LearnersConfig(), 1597, fixed=())[1] == (
+    assert fit_defaults(LearnersConfig(), 1597, num_sources=0, fixed=())[1] == (
         "2 learners x 32 minibatches x 64 examples = 4096 are more than the 1597 of the training "
         "split, so defaults were lowered to fit: learners.batch_size 24 in place of 64"
     )
+
+
+def test_a_small_source_is_drawn_again_only_once_it_is_used_up() -> None:
+    sources = [torch.arange(3), torch.arange(10, 30)]
+    drawn = draw_by_shares(
+        sources,
+        torch.tensor([0.5, 0.5], dtype=torch.float64),
+        14,
+        generator=torch.Generator().manual_seed(0),
+    )
+    counts = drawn.bincount(minlength=30)
+    assert sorted(counts[:3].tolist()) == [2, 2, 3]
+    assert counts[10:].sum() == 7
+    assert counts[10:].max() == 1
+
+
+def test_learners_by_source_see_their_source_alone_and_share_none_of_a_large_one() -> None:
+    sources = {"large": torch.arange(100, 140), "small": torch.arange(5)}
+    settings = learners(4, 2, 8).model_copy(update={"shards": ShardRule.SOURCE})
+    large, small, large_again, small_again = draw_shards_by_source(sources, settings, seed=3)
+    assert len({*large.tolist(), *large_again.tolist()}) == 32
+    assert min(large.min(), large_again.min()) >= 100
+    assert {*small.tolist()} | {*small_again.tolist()} == set(range(5))
+    assert [len(ids) for ids in (small, small_again)] == [16, 16]
+
+
+def test_there_are_two_learners_of_each_source_and_all_are_needed() -> None:
+    asked = LearnersConfig(shards=ShardRule.SOURCE)
+    found, changes = fit_defaults(asked, 10, num_sources=3, fixed={"shards"})
+    assert (found.num_learners, found.min_learners, changes) == (3 * NUM_HALVES, 6, "")
+    with pytest.raises(ConfigError, match=r"names no sources\. Name their column"):
+        fit_defaults(asked, 10, num_sources=0, fixed=())
+    with pytest.raises(ConfigError, match=r"is 2, and 3 sources have 2 learners each, 6"):
+        fit_defaults(asked, 10, num_sources=3, fixed={"num_learners"})

@@ -9,7 +9,7 @@ from lipt.common.errors import RunFailedError
 from lipt.common.tensor_files import Weights
 from lipt.core.pretraining.evaluation import OpenWeights, Scored
 from lipt.core.pretraining.results import Ingredient
-from lipt.core.pretraining.soup import Interpolated, Soup, greedy_soup, uniform_soup
+from lipt.core.pretraining.soup import Interpolated, Soup, greedy_soup, weighted_soup
 from tests.one_by_one import one_by_one
 from tests.properties import at_most
 
@@ -100,7 +100,7 @@ def test_a_soup_without_learners_is_an_error() -> None:
     with pytest.raises(RunFailedError, match=r"0 learners arrived.*deadline_seconds"):
         greedy([], closeness(0.5))
     with pytest.raises(RunFailedError, match="0 learners arrived"):
-        uniform_soup([], one_by_one(closeness(0.5)), on_progress=ignore)
+        weighted_soup([], None, one_by_one(closeness(0.5)), on_progress=ignore)
 
 
 def brute_force(
@@ -197,7 +197,7 @@ def test_integer_tensors_and_dtypes_are_the_soup_s() -> None:
     assert soup["double"].item() == 1.0
 
 
-def test_uniform_soup_has_the_mean_of_every_tensor_and_the_estimated_statistics() -> None:
+def test_weighted_soup_has_the_mean_of_every_tensor_and_the_estimated_statistics() -> None:
     # 2**24 + 1 is no float32: only a sum in float64 has all three.
     learners = [
         {
@@ -211,8 +211,9 @@ def test_uniform_soup_has_the_mean_of_every_tensor_and_the_estimated_statistics(
         for a, b in ((2.0**24, 10.0), (1.0, 20.0), (1.0, 60.0))
     ]
     told: list[tuple[int, int]] = []
-    soup = uniform_soup(
+    soup = weighted_soup(
         loaders(learners),
+        None,
         one_by_one(lambda of: Scored(of["b"][0].item() / 100, {"mean": torch.tensor(7.0)})),
         on_progress=lambda *done: told.append(done),
     )

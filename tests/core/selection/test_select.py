@@ -14,6 +14,7 @@ from pydantic import Field
 import lipt
 from lipt.common.errors import ConfigError, StrategyOptionError, UnknownNameError
 from lipt.common.requests import WarmUp
+from lipt.core.pretraining.sharding import proportional_quotas
 from lipt.core.selection import select as registry
 from lipt.core.selection.select import STRATEGIES, find_strategy, select
 from lipt.core.selection.selection import (
@@ -23,7 +24,6 @@ from lipt.core.selection.selection import (
     draw_from_groups,
     effective_counts,
     keep_largest,
-    proportional_quotas,
 )
 from lipt.core.selection.strategy import Cost, Growth, Preset, Strategy, options_of
 from lipt.core.signals.signals import Signals

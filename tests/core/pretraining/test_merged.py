@@ -3,8 +3,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from lipt.core.mixture.merged import Merged, added_by
-from lipt.core.mixture.simplex import uniform
+from lipt.core.pretraining.merged import Merged, added_by
+from lipt.core.pretraining.simplex import uniform
 from lipt.data.targets.values import SingleLabel
 from tests.core.mixture.shifts import shifts
 
@@ -57,7 +57,7 @@ def loss_through_the_network(merged: Merged, shares_K: Tensor) -> Tensor:
         name: buffers[name].clone() if name in buffers else tensor
         for name, tensor in merged.weights(shares_K).items()
     }
-    inputs = (merged.batches[0],)
+    inputs = (next(iter(merged.batches)),)
     outputs_NT = torch.func.functional_call(merged.model.train(), weights, inputs)
     return merged.target.mean_loss(outputs_NT, merged.targets_N)
 

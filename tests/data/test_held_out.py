@@ -10,10 +10,10 @@ import torch
 import lipt
 from lipt.common.errors import DataError
 from lipt.data.dataset import Dataset
+from lipt.data.held_out import comparable
 from lipt.data.inputs.model_input import columns_in
 from lipt.data.loading import open_data
 from lipt.data.targets.kinds import TargetKind
-from lipt.trainer.main_training.held_out import comparable
 from tests.in_memory import in_memory
 
 # Class i of a training set is the point 10 i on a line.
@@ -159,5 +159,5 @@ def test_a_test_set_gets_the_training_sets_flags_of_missing_numbers() -> None:
     found = comparable(wide, narrow)
     assert found.inputs == narrow.inputs
     assert columns_in(found.examples(every))[""][1].tolist() == [2, pytest.approx(13 / 3)]
-    with pytest.raises(DataError, match="Give a test set with the same inputs"):
+    with pytest.raises(DataError, match="Give one with the same inputs"):
         comparable(open_data((whole[:, :1], labels)), wide)

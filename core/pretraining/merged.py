@@ -13,7 +13,7 @@ Source: Merge to Mix (arXiv:2505.16066); MergeMix (arXiv:2601.17858).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -23,7 +23,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from lipt.common.computation import computation
 from lipt.common.tensor_files import Weights
-from lipt.core.mixture.simplex import (
+from lipt.core.pretraining.evaluation import batch_norm_inputs
+from lipt.core.pretraining.simplex import (
     NUM_RESAMPLES,
     STRENGTHS,
     Fitted,
@@ -32,14 +33,29 @@ from lipt.core.mixture.simplex import (
     fit,
     uniform,
 )
-from lipt.data.inputs.specs import Inputs
+from lipt.data.inputs.model_input import Stored
+from lipt.data.inputs.specs import InputFormat, Inputs
 from lipt.data.targets.values import Target
 from lipt.models.head import evaluation_mode, forward_with_features
 
+# Batch statistics of fewer examples are noisy.
+_BATCH = 256
 # Times that outputs are taken as linear, each time around the weights fitted before.
 NUM_ROUNDS = 3
 # Share of the way to a source's learner over which a slope is measured.
 _STEP = 0.05
+
+
+@dataclass(frozen=True)
+class InputBatches:
+    """Stored examples as a model's inputs, batch by batch, converted whenever they are needed."""
+
+    examples: Stored
+    inputs: InputFormat
+    device: torch.device
+
+    def __iter__(self) -> Iterator[Inputs]:
+        return batch_norm_inputs(self.examples, self.inputs, self.device, batch_size=_BATCH)
 
 
 @dataclass(frozen=True)
@@ -54,7 +70,7 @@ class Merged:
     model: nn.Module
     initial: Weights
     added: Weights
-    batches: Sequence[Inputs]
+    batches: Iterable[Inputs]
     target: Target
     targets_N: Tensor
 
@@ -76,7 +92,7 @@ class Merged:
         outputs, _ = self._passed(self.weights(shares_K), self.batches)
         return outputs
 
-    def features(self, batches: Sequence[Inputs]) -> Tensor:
+    def features(self, batches: Iterable[Inputs]) -> Tensor:
         """The head's inputs under theta*, of any examples; N x D on the CPU."""
         return self._passed(self.initial, batches)[1]
 
@@ -135,7 +151,7 @@ class Merged:
             num_resamples=num_resamples,
         )
 
-    def _passed(self, weights: Weights, batches: Sequence[Inputs]) -> tuple[Tensor, Tensor]:
+    def _passed(self, weights: Weights, batches: Iterable[Inputs]) -> tuple[Tensor, Tensor]:
         self.model.load_state_dict(weights)
         # A computation sets its own gradient mode.
         with _batch_statistics(self.model), computation(1), torch.no_grad():

@@ -1,4 +1,4 @@
-"""Held-out data: a test set in the form of the training set that a model learns from.
+"""Held-out data: a test set or a target in the form of the training set that a model learns from.
 
 Classes, labels and numbers are matched by their names. A data set without names has numbers, which
 are its names. Where only one of the two has words, a word's position is its number.
@@ -11,6 +11,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -18,7 +20,14 @@ from torch.nn import functional
 
 from lipt.common.errors import DataError
 from lipt.data.dataset import Dataset
+from lipt.data.inputs.specs import ImageSpec
+from lipt.data.loading import open_set
+from lipt.data.registry import table_address
+from lipt.data.sources.address import quoted_names
+from lipt.data.sources.cells import CATEGORIES
+from lipt.data.sources.frames import frame_table, is_frame
 from lipt.data.sources.rows import Labels
+from lipt.data.sources.tables.reading import open_table
 from lipt.data.targets.kinds import TargetKind
 from lipt.data.targets.values import label_values, number_values
 
@@ -27,7 +36,61 @@ TEST_DATA = "test data"
 _SHOWN = 80
 
 
-def comparable(test: Dataset, train: Dataset) -> Dataset:
+class DataForm(NamedTuple):
+    """How a data set is read, so that a few other examples are read alike.
+
+    Attributes:
+        images: of its examples, unless they are columns.
+        classes: names; empty unless each example has one.
+        numbers, categories: a table's columns; empty for other data.
+    """
+
+    images: ImageSpec | None = None
+    classes: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> Self:
+        reading = dataset.rows.reading
+        return cls(
+            dataset.inputs if isinstance(dataset.inputs, ImageSpec) else None,
+            dataset.class_names if dataset.rows.targets is None else (),
+            tuple(column.name for column in reading if column.is_numeric),
+            tuple(column.name for column in reading if column.read_as == CATEGORIES),
+        )
+
+    def open(self, name: str, data: Any, *, target: str | None = None) -> Dataset:
+        """Other examples, which may be few or all of one class; `name` is for messages.
+
+        `comparable` matches them with the data set. Errors as in `open_data`.
+        """
+        if isinstance(data, Dataset):
+            return data
+        options, known = dict[str, Sequence[str]](), {*self.numbers, *self.categories}
+        if columns := _columns_of(data) if known else ():
+            options = {
+                "numbers": self.numbers,
+                "categories": self.categories,
+                "drop": [column for column in columns if column not in known],
+                "classes": self.classes,
+            }
+        written = {option: quoted_names(names) for option, names in options.items() if names}
+        opened = open_set(name, data, target, options=written, min_classes=1)
+        if self.images is not None and isinstance(opened.inputs, ImageSpec):
+            return replace(opened, inputs=self.images)
+        return opened
+
+
+def _columns_of(data: Any) -> Sequence[str]:
+    """The columns of a table's file or a frame; empty for other data."""
+    if isinstance(data, str | Path):
+        address = table_address(str(data))
+        return () if address is None else open_table(address).columns
+    return frame_table("data", data).columns if is_frame(data) else ()
+
+
+def comparable(test: Dataset, train: Dataset, called: str = "the test set") -> Dataset:
     """Return the test set with the training set's class numbers and flags of missing numbers.
 
     Raises DataError for other inputs, other targets, or classes that the training set lacks.
@@ -35,40 +98,45 @@ def comparable(test: Dataset, train: Dataset) -> Dataset:
     rows, inputs = test.rows.like(train.rows, test.inputs)
     test = replace(test, rows=rows, inputs=inputs)
     if test.inputs != train.inputs:
-        raise _refused(test, train, f"holds {test.inputs}", f"holds {train.inputs}")
+        raise _refused(test, train, (f"holds {test.inputs}", f"holds {train.inputs}"), called)
     rows = copy.copy(rows)
-    for name, value in _matched(test, train)._asdict().items():
+    for name, value in _matched(test, train, called)._asdict().items():
         # A copy: rows are frozen for all others.
         object.__setattr__(rows, name, value)
     return replace(test, rows=rows)
 
 
-def _refused(test: Dataset, train: Dataset, found: str, wanted: str) -> DataError:
+def _refused(test: Dataset, train: Dataset, differ: Sequence[str], called: str) -> DataError:
+    found, wanted = differ
     return DataError(
-        f"the test set ({test.source}) {found}, but the training set ({train.source}) {wanted}. "
-        "Give a test set with the same inputs, targets and names."
+        f"{_named(test, called)} {found}, but the training set ({train.source}) {wanted}. "
+        "Give one with the same inputs, targets and names."
     )
 
 
-def _matched(test: Dataset, train: Dataset) -> Labels:
+def _named(test: Dataset, called: str) -> str:
+    return called if test.source == called else f"{called} ({test.source})"
+
+
+def _matched(test: Dataset, train: Dataset, called: str) -> Labels:
     """The test set's targets, of the training set's kind and with its numbers."""
     kind, names = train.target.kind, _names(train)
     values, theirs = _of_kind(kind, test)
     if values is None:
-        kinds = (f"has {each.target.kind.words} targets" for each in (test, train))
-        raise _refused(test, train, *kinds)
+        kinds = [f"has {each.target.kind.words} targets" for each in (test, train)]
+        raise _refused(test, train, kinds, called)
     if kind is TargetKind.CLASS:
         used = values.bincount(minlength=len(theirs)) > 0
-        return Labels(_places(test, train, theirs, names, used)[values], names)
+        return Labels(_places(test, train, theirs, names, used, called)[values], names)
     used, unnamed = (values != 0).any(dim=0), _by_position(theirs) and _by_position(names)
     if kind is TargetKind.NUMBER or unnamed:
         used[:] = True
         if len(theirs) != len(names):
-            widths = (f"has {len(each)} targets a row" for each in (theirs, names))
-            raise _refused(test, train, *widths)
+            widths = [f"has {len(each)} targets a row" for each in (theirs, names)]
+            raise _refused(test, train, widths, called)
     if len(names) == 1:
         theirs = names
-    places = _places(test, train, theirs, names, used)
+    places = _places(test, train, theirs, names, used, called)
     matched_NT = values.new_zeros(len(values), len(names))
     matched_NT[:, places[used]] = values[:, used]
     values_of = label_values if kind is TargetKind.CLASSES else number_values
@@ -104,7 +172,12 @@ def _of_kind(kind: TargetKind, test: Dataset) -> tuple[Tensor | None, tuple[str,
 
 
 def _places(
-    test: Dataset, train: Dataset, theirs: Sequence[str], ours: Sequence[str], used: Tensor
+    test: Dataset,
+    train: Dataset,
+    theirs: Sequence[str],
+    ours: Sequence[str],
+    used: Tensor,
+    called: str,
 ) -> Tensor:
     """The training set's number of each class of the test set; DataError where one has none."""
     by_kind = {_are_numbers(names): names for names in (theirs, ours)}
@@ -117,7 +190,7 @@ def _places(
     unknown = [name for name in unknown if name not in ours]
     if unknown:
         raise DataError(
-            f"the test set ({test.source}) has {', '.join(unknown):.{_SHOWN}}, which the training "
+            f"{_named(test, called)} has {', '.join(unknown):.{_SHOWN}}, which the training "
             f"set ({train.source}) lacks: it has {', '.join(ours):.{_SHOWN}}. Name classes alike "
             "in both, or leave these rows out."
         )

@@ -3,7 +3,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from lipt.core.mixture.simplex import (
+from lipt.core.pretraining.simplex import (
     Losses,
     exponentiated_gradient,
     fit,

@@ -1,0 +1,199 @@
+"""Joining: the examples of several data sets, one after another, as one data set.
+
+Classes are matched by their names. Positions in the joined set are those of the first part, then
+those of the next one, and so on.
+
+Shapes: N examples, B of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lipt.common.errors import DataError
+from lipt.common.text import listed
+from lipt.data.dataset import Dataset
+from lipt.data.held_out import comparable
+from lipt.data.images.formats import Header
+from lipt.data.inputs.specs import ImageSpec, InputSpec
+from lipt.data.sources.rows import (
+    ArrayRows,
+    ColumnRows,
+    EncodedRows,
+    ImageRows,
+    Labels,
+    Rows,
+    SourceLabels,
+)
+
+
+@dataclass(frozen=True)
+class StackedRows(ImageRows):
+    """Images of several sources, of which some are in memory and others are files."""
+
+    parts: tuple[ImageRows, ...]
+    concurrent: ClassVar[bool] = False
+
+    def check(self, row: int) -> Header:
+        part, own = self._place(row)
+        return part.check(own)
+
+    def read(
+        self, row: int, channels: int, size: tuple[int, int]
+    ) -> tuple[Header, NDArray[np.uint8]]:
+        part, own = self._place(row)
+        return part.read(own, channels, size)
+
+    def raw(self, row: int) -> bytes:
+        part, own = self._place(row)
+        return part.raw(own)
+
+    def examples(self, rows_B: Tensor, inputs: InputSpec, num_threads: int) -> Tensor:
+        if not isinstance(inputs, ImageSpec):
+            return super().examples(rows_B, inputs, num_threads)
+        images_BCHW = torch.empty(len(rows_B), *inputs.shape, dtype=torch.uint8)
+        for part, start in zip(self.parts, self._starts, strict=True):
+            own = torch.nonzero((rows_B >= start) & (rows_B < start + len(part))).flatten()
+            if len(own):
+                images_BCHW[own] = part.examples(rows_B[own] - start, inputs, num_threads)
+        return images_BCHW
+
+    @property
+    def _starts(self) -> list[int]:
+        return list(accumulate(map(len, self.parts[:-1]), initial=0))
+
+    def _place(self, row: int) -> tuple[ImageRows, int]:
+        part, start = next(
+            (part, start)
+            for part, start in zip(self.parts, self._starts, strict=True)
+            if row < start + len(part)
+        )
+        return part, row - start
+
+
+def joined(parts: Sequence[tuple[str, Dataset]]) -> Dataset:
+    """Named data sets of one kind of example as one, with the classes of all.
+
+    Each part is a source. DataError for parts of different kinds or sizes, or without classes.
+    """
+    (first_name, first), *_ = parts
+    for name, part in parts:
+        if part.inputs != first.inputs or part.rows.targets is not None:
+            raise DataError(
+                f"{name} holds {part}, and {first_name} {first}. Give sources and a target with "
+                "examples of one kind and size, and classes: image_size=64."
+            )
+    datasets = [part for _, part in parts]
+    names = tuple(dict.fromkeys(chain.from_iterable(part.class_names for part in datasets)))
+    labels = [
+        torch.tensor([names.index(name) for name in part.class_names])[part.rows.labels_N]
+        for part in datasets
+    ]
+    sizes = torch.tensor([part.num_ids for part in datasets])
+    places_N = torch.arange(len(parts)).repeat_interleave(sizes)
+    sources = SourceLabels(tuple(name for name, _ in parts), places_N)
+    return _stacked(datasets, Labels(torch.cat(labels), names), sources)
+
+
+def appended(pool: Dataset, more: Dataset) -> Dataset:
+    """The pool with other examples after it, which are read as its own.
+
+    Raises DataError for other inputs, other targets, or classes that the pool lacks.
+    """
+    if isinstance(pool.inputs, ImageSpec) and isinstance(more.inputs, ImageSpec):
+        more = replace(more, inputs=pool.inputs)
+    more = comparable(more, pool, "the target")
+    labels_N = torch.cat([pool.rows.labels_N, more.rows.labels_N])
+    own, theirs = pool.rows.targets, more.rows.targets
+    if own is None or theirs is None:
+        return _stacked([pool, more], Labels(labels_N, pool.class_names), None)
+    values = torch.cat([own.values, theirs.values.to(own.values.dtype)])
+    targets = replace(own, values=values, strata_N=labels_N)
+    return _stacked([pool, more], Labels(labels_N, None, targets), None)
+
+
+def taken(dataset: Dataset, positions: Tensor) -> Dataset:
+    """Some examples, in this order, as a data set of their own."""
+    ids = dataset.id_mapping.ids(positions) if dataset.excludes else positions
+    rows, targets = dataset.rows, dataset.rows.targets
+    labelled: dict[str, Any] = {
+        "labels_N": rows.labels_N[ids],
+        "stamp": None,
+        "files": None,
+        "sources": None,
+    }
+    if targets is not None:
+        values, strata_N = targets.values[ids], targets.strata_N[ids]
+        labelled["targets"] = replace(targets, values=values, strata_N=strata_N)
+    else:
+        labelled["names"] = rows.class_names
+    if isinstance(rows, ColumnRows):
+        some = {name: values[ids] for name, values in rows.tensors.items()}
+        rows = replace(rows, **labelled, tensors=some, paired_NP=None)
+    elif isinstance(rows, EncodedRows):
+        files, numbers = rows, ids.tolist()
+        rows = replace(
+            files,
+            **labelled,
+            open=lambda row: files.open(numbers[row]),
+            where=lambda row: files.where(numbers[row]),
+        )
+    else:
+        images_NCHW = dataset.images(positions).numpy()
+        rows = ArrayRows(rows.source, **labelled, images_NCHW=images_NCHW)
+    some_rows: dict[str, Any] = {"stamp": None, "again": None, "quarantined": (), "excludes": False}
+    return replace(dataset, rows=rows, fingerprint=rows.fingerprint(), **some_rows)
+
+
+def _stacked(parts: Sequence[Dataset], labels: Labels, sources: SourceLabels | None) -> Dataset:
+    first, starts = parts[0], accumulate((part.num_ids for part in parts[:-1]), initial=0)
+    unusable = [
+        start + row for part, start in zip(parts, starts, strict=True) for row in part.quarantined
+    ]
+    rows = replace(
+        _rows([part.rows for part in parts], labels), targets=labels.targets, sources=sources
+    )
+    return replace(
+        first,
+        rows=rows,
+        fingerprint=rows.fingerprint(),
+        stamp=None,
+        again=None,
+        quarantined=tuple(unusable),
+        excludes=bool(unusable),
+    )
+
+
+def _rows(parts: Sequence[Rows], labels: Labels) -> Rows:
+    labelled = ("sources", labels.names, labels.labels_N)
+    arrays = [part.images_NCHW for part in parts if isinstance(part, ArrayRows)]
+    tables = [part for part in parts if isinstance(part, ColumnRows)]
+    images = [part for part in parts if isinstance(part, ImageRows)]
+    if len(arrays) == len(parts) and len({array.shape[1:] for array in arrays}) == 1:
+        return ArrayRows(*labelled, np.concatenate(arrays))
+    if len(tables) == len(parts):
+        columns = tables[0].columns
+        tensors = {
+            one.name: torch.cat([part.tensors[one.name] for part in tables]) for one in columns
+        }
+        return ColumnRows(*labelled, columns, tensors, flagged=tables[0].flagged)
+    encoded = [part for part in parts if isinstance(part, EncodedRows)]
+    if len(encoded) == len(parts):
+        files = [(part, row) for part in encoded for row in range(len(part))]
+        return EncodedRows(
+            *labelled,
+            open=lambda row: files[row][0].open(files[row][1]),
+            where=lambda row: files[row][0].where(files[row][1]),
+        )
+    if len(images) == len(parts):
+        return StackedRows(*labelled, tuple(images))
+    kinds = listed(sorted({type(part).__name__ for part in parts}), 5)
+    raise DataError(f"the sources are read in different ways: {kinds}. Give all in one form.")

@@ -1,0 +1,122 @@
+"""Mixture: how much of each source to train on for a target, as users hold it."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from html import escape
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Self
+
+import torch
+from pydantic import TypeAdapter
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from lipt.common.determinism import derive_generator
+from lipt.common.errors import SubsetError
+from lipt.common.subsets import subset_digest
+from lipt.core.mixture.result import MixtureResult
+from lipt.core.pretraining.sharding import proportional_quotas
+from lipt.trainer.arguments import checked
+from lipt.trainer.files import write_atomically
+from lipt.trainer.formatting import table_lines, to_jsonable
+from lipt.trainer.subsets.subset import Subset
+
+
+@dataclass(frozen=True)
+class Mixture(MixtureResult):
+    """How much of each source to train on for a target.
+
+    Attributes, besides those of `MixtureResult`:
+        theta: the merged learners' weights; None for one source, and where it was loaded.
+        data: one source after another; None where a table was given or it was loaded.
+    """
+
+    theta: Any = field(default=None, repr=False, compare=False)
+    data: Any = field(default=None, repr=False, compare=False)
+
+    @property
+    def loss(self) -> dict[str, float]:
+        """Held-out target loss of merged learners, by mixture."""
+        return {name: outcome.loss for name, outcome in self.outcomes.items()}
+
+    @property
+    def accuracy(self) -> dict[str, float]:
+        """Held-out target accuracy (F1 of labels, R² of numbers), by mixture."""
+        return {name: outcome.accuracy for name, outcome in self.outcomes.items()}
+
+    @property
+    def probabilities(self) -> list[float]:
+        """The shares in the order of the sources, as `datasets.interleave_datasets` takes them."""
+        return list(self.weights.values())
+
+    @checked
+    def sample(self, budget: int, *, seed: int = 0) -> Subset:
+        """Draw examples by the shares: a subset of the table that was given, or of `data`.
+
+        A source that is smaller than its part is taken whole, with larger loss weights.
+        """
+        sources = [torch.cat([torch.arange(*run) for run in runs]) for runs in self.rows.values()]
+        total = sum(map(len, sources))
+        if budget > total:
+            raise SubsetError(
+                f"budget {budget} is more than the {total} examples of all sources. Give less."
+            )
+        rows, weights = list[Tensor](), list[Tensor]()
+        counts = proportional_quotas(self.probabilities, budget)
+        for name, own, count in zip(self.rows, sources, counts, strict=True):
+            draws = derive_generator(seed, f"mixture sample {name}")
+            rows.append(own[torch.randperm(len(own), generator=draws)[:count]])
+            weights.append(torch.full((len(rows[-1]),), count / max(1, len(rows[-1]))))
+        chosen, order = torch.cat(rows).sort()
+        columns = chosen.numpy(), torch.cat(weights)[order].numpy()
+        manifest = {"mixture": to_jsonable(self.manifest), "shares": dict(self.weights)}
+        return Subset(*columns, self.fingerprint, subset_digest(*columns), "mixture", manifest)
+
+    @checked
+    def save(self, path: str | Path) -> Path:
+        """Write as JSON, without theta and the data."""
+        write_atomically(Path(path), self.to_json())
+        return Path(path)
+
+    @classmethod
+    @checked
+    def load(cls, path: str | Path) -> Self:
+        """Read the output of `save`; SubsetError for another file."""
+        try:
+            return TypeAdapter(cls).validate_json(Path(path).read_bytes())
+        except ValueError as error:
+            raise SubsetError(
+                f"{path} does not hold a mixture of this version of lipt. Write one with "
+                "Mixture.save."
+            ) from error
+
+    def __str__(self) -> str:
+        shares = [
+            (name, f"{share:.3f}", "{:.3f} to {:.3f}".format(*self.intervals[name]))
+            for name, share in self.weights.items()
+        ]
+        results = [
+            (
+                *(name, f"{one.loss:.3f}", f"{one.accuracy:.3f}"),
+                f"{fmean(one.real_accuracies):.3f}" if one.real_accuracies else "",
+            )
+            for name, one in self.outcomes.items()
+        ]
+        trained = any(one.real_accuracies for one in self.outcomes.values())
+        header = ("mixture", "loss", "accuracy", "accuracy after training" if trained else "")
+        lines = [*table_lines(("source", "share", "95% interval"), shares), ""]
+        lines += [*table_lines(header, results), ""] if results else []
+        unchecked = [] if trained else ["Nothing was trained to check this: check=True does."]
+        return "\n".join([*lines, self.verdict, *self.findings, *unchecked])
+
+    def _repr_html_(self) -> str:
+        bars = "".join(
+            f"<tr><th style='text-align:left'>{escape(name)}</th><td>{share:.1%}</td><td>"
+            f"<div style='background:#4477aa;height:1em;width:{200 * share:.0f}px'></div></td>"
+            "<td>{:.1%} to {:.1%}</td></tr>".format(*self.intervals[name])
+            for name, share in self.weights.items()
+        )
+        words = "".join(f"<p>{escape(text)}</p>" for text in (self.verdict, *self.findings))
+        return f"<table><caption>Mixture</caption>{bars}</table>{words}"
