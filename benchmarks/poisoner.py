@@ -35,7 +35,7 @@ from lipt.common.computation import computation
 from lipt.common.config.run_config import LearnersConfig, RunConfig, SoupConfig, SoupMethod
 from lipt.common.config.settings import load_settings
 from lipt.common.requests import Budget, Proxy, SubsetRequest
-from lipt.common.states import LearnerState, RunState
+from lipt.common.states import RunState
 from lipt.common.subsets import unpack
 from lipt.common.tensor_files import specs_of
 from lipt.coordinator.compute.context import Context
@@ -76,6 +76,17 @@ CHOICES = {
 CPU = torch.device("cpu")
 
 Attack = Callable[[LearnerTask, Shard], tuple[LearnerTask, Shard]]
+
+
+def _holder(worker: str) -> Holder:
+    return Holder(
+        worker_id=worker,
+        worker_name=worker,
+        device="cpu",
+        credential=worker,
+        kind="cpu",
+        leased_at=0.0,
+    )
 
 
 @dataclass(frozen=True)
@@ -212,7 +223,7 @@ class Bench:
         )
         for learner in run.learners:
             who = attack if learner.index in ATTACKED else "none"
-            run = run.with_learner(done(learner, self.result(who, learner.index)))
+            run = run.with_learner(done(learner, _holder(who), self.result(who, learner.index)))
         assert run.inputs is not None
         assert run.initial_weights is not None
         made = MakeSoup(run.config, run.inputs, run.initial_weights, run.results).run(self.context)
@@ -234,20 +245,11 @@ class Bench:
             learner = self.run.learners[index]
             disputed = False
             for number, who in enumerate((attack, "none", "none")):
-                if learner.state is LearnerState.DONE:
+                if learner.result:
                     break
-                holder = Holder(
-                    worker_id=f"w{number}",
-                    worker_name=f"{who} {number}",
-                    device="cpu",
-                    credential=f"worker {number}",
-                    kind="cpu",
-                )
-                out = learner.changed(
-                    state=LearnerState.LEASED, epoch=learner.epoch + 1, holder=holder
-                )
+                result, holder = self.result(who, index), _holder(f"{who} {number}")
                 learner, verified = with_result(
-                    out, self.result(who, index), redundancy=2, max_attempts=3
+                    learner, result, holder=holder, redundancy=2, max_attempts=3
                 )
                 disputed = disputed or bool(verified.suspects)
             contradicted += disputed

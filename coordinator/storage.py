@@ -26,7 +26,7 @@ from lipt.common.observability.metrics import Readings
 from lipt.coordinator.access.caller import CallCredentials
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
-from lipt.coordinator.dispatch.leases import LeaseId, RunLearner
+from lipt.coordinator.dispatch.leases import LearnerGrant, LeaseId
 from lipt.coordinator.instruments import STORAGE, UNFINISHED_UPLOADS
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import StorageSettings
@@ -58,7 +58,7 @@ class Allowance:
     max_file_bytes: int
 
     @classmethod
-    def of_learner(cls, held: RunLearner) -> Allowance:
+    def of_learner(cls, held: LearnerGrant) -> Allowance:
         run = held.run
         initial_bytes = run.initial_weights.size_bytes if run.initial_weights else 0
         return cls(
@@ -314,14 +314,14 @@ class WorkerBlobs:
         worker_id = self.dispatcher.workers.behind(shown)
         if worker_id is None:
             return
-        run, learner = self.dispatcher.held_by(worker_id) or (None, None)
+        held = self.dispatcher.held_by(worker_id)
         grant = self.dispatcher.scans.held_by(worker_id)
-        if grant is None and run is None:
+        if grant is None and held is None:
             raise _without_lease("reads", name)
         readable = {
             grant and grant.scan.weights,
-            run and run.initial_weights,
-            learner and learner.shard,
+            held and held.run.initial_weights,
+            held and held.learner.shard,
         }
         if name not in readable:
             raise ForeignBlobError(

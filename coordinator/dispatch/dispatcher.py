@@ -22,6 +22,7 @@ from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.dispatch import policy
 from lipt.coordinator.dispatch.leases import (
     LearnerAssignment,
+    LearnerGrant,
     LearnerLease,
     LeaseId,
     LeaseTable,
@@ -45,6 +46,7 @@ from lipt.coordinator.state.records import (
     LearnerFailure,
     LearnerRecord,
     LearnerResult,
+    Leased,
     RunRecord,
     SilentEnd,
 )
@@ -93,7 +95,7 @@ class Dispatcher:
         self._is_to_match = False
         # Learners whose lease is being written, and the writing tasks by worker.
         self._reserved: set[LearnerAssignment] = set()
-        self._granting: dict[str, asyncio.Task[RunLearner | None]] = {}
+        self._granting: dict[str, asyncio.Task[LearnerGrant | None]] = {}
         # Workers whose lease expired and that have not called since.
         self._silent: set[str] = set()
         self._demand_changed = asyncio.Event()
@@ -117,9 +119,9 @@ class Dispatcher:
         waits = worker.worker_id in self._polls
         return 0.0 if waits else self.workers.seconds_since_last_call(worker)
 
-    def held_by(self, worker_id: str) -> RunLearner | None:
+    def held_by(self, worker_id: str) -> LearnerGrant | None:
         lease = self.leases.held_by(worker_id, LearnerLease)
-        return None if lease is None else self._learner(lease.key)
+        return None if lease is None else LearnerGrant(*self._learner(lease.key), lease)
 
     def idle_reason(self, worker: WorkerRecord) -> str:
         if worker.worker_id in self.leases.holders():
@@ -159,7 +161,7 @@ class Dispatcher:
 
     async def next_work(
         self, worker_id: str, *, wait_seconds: float
-    ) -> RunLearner | RangeGrant | None:
+    ) -> LearnerGrant | RangeGrant | None:
         """Lease a worker's next range or learner; None at the timeout."""
         worker = self.workers.note_call(worker_id)
         self._silent.discard(worker_id)
@@ -202,7 +204,7 @@ class Dispatcher:
         self.workers.note_call(worker_id)
         return None
 
-    async def _grant(self, key: LearnerAssignment, worker_id: str) -> RunLearner | None:
+    async def _grant(self, key: LearnerAssignment, worker_id: str) -> LearnerGrant | None:
         """Write a learner's lease; None if the run was closed or held meanwhile."""
         worker = self.workers.note_call(worker_id)
 
@@ -220,9 +222,7 @@ class Dispatcher:
                 kind=worker.kind,
                 leased_at=now,
             )
-            granted = learner.changed(
-                state=LearnerState.LEASED, epoch=learner.epoch + 1, holder=holder
-            )
+            granted = learner.changed(status=Leased(holder=holder), epoch=learner.epoch + 1)
             started = run.training_started_at or now
             return run.changed(training_started_at=started).with_learner(granted)
 
@@ -232,13 +232,13 @@ class Dispatcher:
             self._reserved.discard(key)
             self._granting.pop(worker_id, None)
         learner = run.learners[key.learner]
-        if learner.state is not LearnerState.LEASED or learner.holder.worker_id != worker_id:
+        lease = RunLearner(run, learner).lease
+        if lease is None or lease.worker_id != worker_id:
             return None
-        granted = RunLearner(run, learner)
         # With copies, a second lease is redundancy, not a failure.
         if learner.epoch > 1 and not learner.unconfirmed:
-            self._record(EventKind.LEARNER_REASSIGNED, granted.lease, learner.latest_reason)
-        return granted
+            self._record(EventKind.LEARNER_REASSIGNED, lease, learner.latest_reason)
+        return LearnerGrant(run, learner, lease)
 
     def _waiting_learners(self) -> list[policy.QueuedLearners]:
         found = (
@@ -304,7 +304,7 @@ class Dispatcher:
             learner = run.learners[lease.key.learner]
             if has_result(learner, result.blob, lease.worker_id, lease.epoch):
                 return run
-            require_lease(run, lease)
+            holder = require_lease(run, lease)
             learners, last = run.config.learners, run.config.learners.num_steps
             curve = self._store.losses(run.run_id, learner.index)
             curve = curve.after(last, result.loss, num_steps=last)
@@ -312,6 +312,7 @@ class Dispatcher:
             learner, verified = with_result(
                 learner,
                 result.changed(committed_at=now, losses=curve.losses, loss_steps=curve.steps),
+                holder=holder,
                 redundancy=learners.redundancy,
                 max_attempts=learners.max_attempts,
             )
@@ -340,9 +341,9 @@ class Dispatcher:
             self._take_range_back(lease, failure.cause, failed=True)
             return
 
-        def failed(run: RunRecord, learner: LearnerRecord) -> LearnerRecord:
+        def failed(run: RunRecord, learner: LearnerRecord, holder: Holder) -> LearnerRecord:
             most = run.config.learners.max_attempts
-            return after_failure(learner, failure, worker_id=lease.worker_id, max_attempts=most)
+            return after_failure(learner, failure, holder=holder, max_attempts=most)
 
         await self._take_back(lease, EventKind.LEARNER_FAILED, failure.cause, failed)
 
@@ -359,7 +360,7 @@ class Dispatcher:
             why = EventKind.LEARNER_DECLINED
             message = f"worker {self.workers.name(lease.worker_id)} gave it back: {too_large}"
         with contextlib.suppress(StaleLeaseError):
-            await self._take_back(lease, why, message, lambda _, it: requeued(it, message))
+            await self._take_back(lease, why, message, lambda _run, it, _by: requeued(it, message))
 
     def _take_range_back(self, lease: RangeLease, reason: str, *, failed: bool = False) -> None:
         with contextlib.suppress(StaleLeaseError):
@@ -389,7 +390,10 @@ class Dispatcher:
         end = SilentEnd(worker_id=worker_id, worker_name=name, step=step, at=self._wall_clock())
         try:
             run = await self._take_back(
-                lease, EventKind.LEASE_EXPIRED, reason, lambda _, it: requeued(it, reason, end)
+                lease,
+                EventKind.LEASE_EXPIRED,
+                reason,
+                lambda _run, it, _by: requeued(it, reason, end),
             )
         except StaleLeaseError:
             return  # committed at the last moment
@@ -406,13 +410,13 @@ class Dispatcher:
         lease: LearnerLease,
         why: EventKind,
         reason: str,
-        change: Callable[[RunRecord, LearnerRecord], LearnerRecord],
+        change: Callable[[RunRecord, LearnerRecord, Holder], LearnerRecord],
     ) -> RunRecord:
         """Change and report a learner, if the worker still holds its lease at the write."""
 
         def checked(run: RunRecord) -> RunRecord:
-            require_lease(run, lease)
-            return run.with_learner(change(run, run.learners[lease.key.learner]))
+            holder = require_lease(run, lease)
+            return run.with_learner(change(run, run.learners[lease.key.learner], holder))
 
         run = await self._store.update(lease.key.run_id, checked)
         self._record(why, lease, reason)

@@ -31,7 +31,7 @@ from lipt.coordinator.compute.scan import (
 )
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.instruments import SCORED_EXAMPLES
-from lipt.coordinator.state.records import LearnerRecord, RunRecord
+from lipt.coordinator.state.records import Holder, LearnerRecord, Leased, RunRecord
 from lipt.core.tasks import ScoringTask
 
 # Python refuses to parse numbers of thousands of digits; no run has so many learners.
@@ -110,9 +110,20 @@ class RunLearner(NamedTuple):
         return LearnerAssignment(self.run.run_id, self.learner.index)
 
     @property
-    def lease(self) -> LearnerLease:
-        """Its lease, if it is leased."""
-        return LearnerLease(self.key, self.learner.epoch, self.learner.holder.worker_id)
+    def lease(self) -> LearnerLease | None:
+        """Its lease, in a run in training."""
+        status = self.learner.status
+        if self.run.state is not RunState.TRAINING or not isinstance(status, Leased):
+            return None
+        return LearnerLease(self.key, self.learner.epoch, status.holder.worker_id)
+
+
+class LearnerGrant(NamedTuple):
+    """A learner leased to a worker."""
+
+    run: RunRecord
+    learner: LearnerRecord
+    lease: LearnerLease
 
 
 @dataclass(frozen=True)
@@ -125,19 +136,17 @@ class _Lease:
     spared: bool = False
 
 
-def require_lease(run: RunRecord, lease: LearnerLease) -> None:
-    found = RunLearner(run, run.learners[lease.key.learner])
-    is_out = _is_out(*found)
-    if not is_out or found.lease != lease:
-        now = f"its epoch is {found.learner.epoch}" if is_out else "it is not assigned now"
-        raise StaleLeaseError(
-            f"learner {lease.key}: the lease with epoch {lease.epoch} is over ({now}); "
-            "the result is not used. Ask for the next assignment."
-        )
-
-
-def _is_out(run: RunRecord, learner: LearnerRecord) -> bool:
-    return run.state is RunState.TRAINING and learner.state is LearnerState.LEASED
+def require_lease(run: RunRecord, lease: LearnerLease) -> Holder:
+    """The worker that holds a lease, as the record has it."""
+    learner = run.learners[lease.key.learner]
+    found = RunLearner(run, learner).lease
+    if found == lease and isinstance(learner.status, Leased):
+        return learner.status.holder
+    now = f"its epoch is {found.epoch}" if found else "it is not assigned now"
+    raise StaleLeaseError(
+        f"learner {lease.key}: the lease with epoch {lease.epoch} is over ({now}); "
+        "the result is not used. Ask for the next assignment."
+    )
 
 
 class LeaseTable:
@@ -161,18 +170,17 @@ class LeaseTable:
             return
         queued = self._queued.setdefault(run.run_id, [])
         for learner in learners:
-            lease = RunLearner(run, learner).lease
+            found = RunLearner(run, learner)
             place = bisect_left(queued, learner.index)
             was_queued = queued[place : place + 1] == [learner.index]
             if was_queued and learner.state is not LearnerState.QUEUED:
                 del queued[place]
             elif learner.state is LearnerState.QUEUED and not was_queued:
                 insort(queued, learner.index)
-            if not _is_out(run, learner):
-                self.end(lease.key)
-            elif not self.has(lease):
-                self.end(lease.key)
-                self.renew(lease)
+            if found.lease is None or not self.has(found.lease):
+                self.end(found.key)
+                if found.lease is not None:
+                    self.renew(found.lease)
 
     def queued(self, run_id: str) -> Sequence[int]:
         return self._queued.get(run_id, ())

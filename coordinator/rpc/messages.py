@@ -16,10 +16,10 @@ from lipt.common.blobs.blob import BlobName, blob_to_proto
 from lipt.common.config.values import dump, run_config_to_proto
 from lipt.common.errors import DataError
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, enum_to_proto, fill_message
-from lipt.common.states import LearnerPhase, LearnerState, RunState
+from lipt.common.states import LearnerPhase, RunState
 from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
-from lipt.coordinator.state.records import LearnerRecord, RunRecord, RunSummary
+from lipt.coordinator.state.records import Done, LearnerRecord, Leased, RunRecord, RunSummary
 from lipt.data.inputs.specs import ImageSpec
 from lipt.v1 import info_pb2, run_pb2, worker_pb2
 
@@ -108,21 +108,29 @@ def _message(held: str, run: RunRecord) -> str:
 def _learner(
     store: RunStore, learner: LearnerRecord, progress: LearnerProgress, run: RunRecord
 ) -> run_pb2.Learner:
-    done = learner.state is LearnerState.DONE
+    num_steps = run.config.learners.num_steps
     curve = store.losses(run.run_id, learner.index)
-    reported = {"loss": progress.loss, "losses": curve.losses, "loss_steps": curve.steps}
-    if learner.result is not None:
-        reported = dict(learner.result) | {"result": learner.result.blob}
-    out = learner.state is LearnerState.LEASED and progress.phase is not LearnerPhase.UNKNOWN
-    own = {
-        "attempts": learner.epoch,
-        "step": run.config.learners.num_steps if done else progress.step,
-        "message": learner.account,
-        "ingredient": store.ingredient(run.run_id, learner),
-        "phase": progress.phase if out else None,
-        "num_steps": run.config.learners.num_steps,
+    shown: dict[str, Any] = {
+        "step": progress.step,
+        "loss": progress.loss,
+        "losses": curve.losses,
+        "loss_steps": curve.steps,
     }
-    return message_of(run_pb2.Learner, learner, **dict(learner.holder) | reported | own)
+    match learner.status:
+        case Leased(holder=holder):
+            known = progress.phase is not LearnerPhase.UNKNOWN
+            shown |= dict(holder) | {"phase": progress.phase if known else None}
+        case Done(holder=holder, result=result):
+            shown = dict(holder) | dict(result) | {"result": result.blob, "step": num_steps}
+    return message_of(
+        run_pb2.Learner,
+        learner,
+        attempts=learner.epoch,
+        message=learner.account,
+        ingredient=store.ingredient(run.run_id, learner),
+        num_steps=num_steps,
+        **shown,
+    )
 
 
 def dataset_view(data: DataDescription) -> info_pb2.DatasetInfo:

@@ -21,11 +21,11 @@ from lipt.coordinator.access.caller import current_caller, require_unguessable
 from lipt.coordinator.dispatch.dispatcher import Demand, Dispatcher
 from lipt.coordinator.dispatch.intake import Intake
 from lipt.coordinator.dispatch.leases import (
+    LearnerGrant,
     LearnerLease,
     LeaseId,
     RangeGrant,
     RangeLease,
-    RunLearner,
     lease_of,
 )
 from lipt.coordinator.rpc.limits import shown_by
@@ -177,15 +177,15 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             epoch=epoch, duration_seconds=seconds, heartbeat_seconds=seconds / _HEARTBEATS_PER_LEASE
         )
 
-    def _assignment(self, granted: RunLearner) -> pb.Assignment:
-        run, learner = granted
+    def _assignment(self, granted: LearnerGrant) -> pb.Assignment:
+        run, learner, lease = granted
         if run.initial_weights is None:
             raise ValueError(f"run {run.run_id} hands out learners before its weights exist")
         return pb.Assignment(
-            assignment_id=str(granted.key),
+            assignment_id=str(lease.key),
             run_id=run.run_id,
             learner_index=learner.index,
-            lease=self._lease(learner.epoch),
+            lease=self._lease(lease.epoch),
             initial_weights=blob_to_proto(run.initial_weights),
             shard=blob_to_proto(learner.shard),
             task=fill_message(pb.LearnerTask(), dump(run.task(learner))),

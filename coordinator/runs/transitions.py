@@ -14,10 +14,15 @@ from enum import Enum, auto
 from lipt.common.blobs.blob import BlobName
 from lipt.common.states import LearnerState
 from lipt.coordinator.state.records import (
+    Done,
+    Dropped,
+    Failed,
     FailureReason,
+    Holder,
     LearnerFailure,
     LearnerRecord,
     LearnerResult,
+    Queued,
     RunRecord,
     SilentEnd,
     UnconfirmedResult,
@@ -95,13 +100,12 @@ def _missing_learners(missing: Iterable[LearnerRecord]) -> str:
 
 
 def after_failure(
-    learner: LearnerRecord, failure: LearnerFailure, *, worker_id: str, max_attempts: int
+    learner: LearnerRecord, failure: LearnerFailure, *, holder: Holder, max_attempts: int
 ) -> LearnerRecord:
     """The learner after a failed attempt: requeued, or failed."""
-    queued = learner.changed(
-        state=LearnerState.QUEUED, failed_on=(*learner.failed_on, worker_id), silent_ends=()
-    )
-    named = failure.changed(worker_name=learner.holder.worker_name)
+    failed_on = (*learner.failed_on, holder.worker_id)
+    queued = learner.changed(status=Queued(), failed_on=failed_on, silent_ends=())
+    named = failure.changed(worker_name=holder.worker_name)
     return with_failure(queued, named, max_attempts=max_attempts)
 
 
@@ -112,8 +116,8 @@ def with_failure(
     kept = failure.changed(detail=failure.detail[:_MAX_DETAIL_CHARACTERS])
     if max_attempts is not None:
         kept = kept.changed(attempt=learner.failures + 1, max_attempts=max_attempts)
-        state = LearnerState.FAILED if kept.attempt >= max_attempts else learner.state
-        learner = learner.changed(failures=kept.attempt, state=state)
+        status = Failed() if kept.attempt >= max_attempts else learner.status
+        learner = learner.changed(failures=kept.attempt, status=status)
     failed = (*learner.latest_failures, kept)[-_MAX_FAILURES:]
     return learner.changed(message="", latest_failures=failed)
 
@@ -123,9 +127,7 @@ def requeued(
 ) -> LearnerRecord:
     """The learner after its worker left or fell silent; not a failed attempt."""
     ends = learner.silent_ends if silent_end is None else (*learner.silent_ends, silent_end)
-    return learner.changed(
-        state=LearnerState.QUEUED, message=reason, silent_ends=ends[-_MAX_SILENT_ENDS:]
-    )
+    return learner.changed(status=Queued(), message=reason, silent_ends=ends[-_MAX_SILENT_ENDS:])
 
 
 @dataclass(frozen=True)
@@ -155,8 +157,9 @@ class LossCurve:
         return LossCurve((*losses, float(f"{loss:.4g}")), (*steps, step))
 
 
-def done(learner: LearnerRecord, result: LearnerResult) -> LearnerRecord:
-    return learner.changed(state=LearnerState.DONE, result=result, message="", silent_ends=())
+def done(learner: LearnerRecord, holder: Holder, result: LearnerResult) -> LearnerRecord:
+    status = Done(holder=holder, result=result)
+    return learner.changed(status=status, message="", silent_ends=())
 
 
 @dataclass(frozen=True)
@@ -203,17 +206,22 @@ def verify(
 
 
 def with_result(
-    learner: LearnerRecord, result: LearnerResult, *, redundancy: int, max_attempts: int
+    learner: LearnerRecord,
+    result: LearnerResult,
+    *,
+    holder: Holder,
+    redundancy: int,
+    max_attempts: int,
 ) -> tuple[LearnerRecord, Verification]:
-    held = UnconfirmedResult(epoch=learner.epoch, holder=learner.holder, result=result)
+    held = UnconfirmedResult(epoch=learner.epoch, holder=holder, result=result)
     verified = verify(learner.unconfirmed, held, redundancy=redundancy)
     dispute = LearnerFailure(reason=FailureReason.DISPUTED, detail=verified.reason)
     if verified.taken:
-        taken = done(learner, result)
+        taken = done(learner, holder, result)
         return (with_failure(taken, dispute) if verified.reason else taken), verified
     # Requeued, for another worker to confirm.
     kept = learner.changed(
-        state=LearnerState.QUEUED, unconfirmed=(*learner.unconfirmed, held), message=verified.reason
+        status=Queued(), unconfirmed=(*learner.unconfirmed, held), message=verified.reason
     )
     if verified.suspects:
         # The first dispute is no failed attempt: a third worker settles it.
@@ -231,16 +239,15 @@ def _handed_in(results: Sequence[UnconfirmedResult]) -> str:
 
 def has_result(learner: LearnerRecord, result: BlobName, worker_id: str, epoch: int) -> bool:
     given = [(held.holder.worker_id, held.epoch, held.result.blob) for held in learner.unconfirmed]
-    if learner.state is LearnerState.DONE and learner.result is not None:
-        given.append((learner.holder.worker_id, learner.epoch, learner.result.blob))
+    if isinstance(learner.status, Done):
+        accepted = learner.status
+        given.append((accepted.holder.worker_id, learner.epoch, accepted.result.blob))
     return (worker_id, epoch, result) in given
 
 
 def without_open_learners(run: RunRecord, reason: str) -> RunRecord:
     learners = tuple(
-        learner.changed(state=LearnerState.DROPPED, message=reason)
-        if learner.state.open
-        else learner
+        learner.changed(status=Dropped(), message=reason) if learner.state.open else learner
         for learner in run.learners
     )
     return run.changed(learners=learners)
@@ -248,6 +255,5 @@ def without_open_learners(run: RunRecord, reason: str) -> RunRecord:
 
 def without_results(run: RunRecord, indices: tuple[int, ...]) -> RunRecord:
     for index in indices:
-        learner = requeued(run.learners[index], DAMAGED)
-        run = run.with_learner(learner.changed(result=None, unconfirmed=()))
+        run = run.with_learner(requeued(run.learners[index], DAMAGED).changed(unconfirmed=()))
     return run

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -55,17 +55,17 @@ class SilentEnd(_Record):
 
 
 class Holder(_Record):
-    """The worker that a learner was leased to last; empty before the first lease."""
+    """The worker that a learner is or was leased to."""
 
-    worker_id: str = ""
-    worker_name: str = ""
-    device: str = ""
+    worker_id: str
+    worker_name: str
+    device: str
     # Certificate, token or worker id of the worker's owner.
-    credential: str = ""
+    credential: str
     # Device, processor and PyTorch version, which determine a learner's bits.
-    kind: str = ""
+    kind: str
     # On the clock of `training_started_at`.
-    leased_at: Seconds | None = None
+    leased_at: Seconds
 
 
 class LearnerResult(_Record):
@@ -93,6 +93,42 @@ class UnconfirmedResult(_Record):
     epoch: Count
     holder: Holder
     result: LearnerResult
+
+
+class Queued(_Record):
+    """The learner waits for a worker."""
+
+    state: Literal[LearnerState.QUEUED] = LearnerState.QUEUED
+
+
+class Leased(_Record):
+    """The learner is with a worker; the lease's end is in memory alone."""
+
+    state: Literal[LearnerState.LEASED] = LearnerState.LEASED
+    holder: Holder
+
+
+class Done(_Record):
+    """The learner's result is stored, and counts."""
+
+    state: Literal[LearnerState.DONE] = LearnerState.DONE
+    holder: Holder
+    result: LearnerResult
+
+
+class Failed(_Record):
+    """The learner has no attempts left."""
+
+    state: Literal[LearnerState.FAILED] = LearnerState.FAILED
+
+
+class Dropped(_Record):
+    """The run closed without the learner's result."""
+
+    state: Literal[LearnerState.DROPPED] = LearnerState.DROPPED
+
+
+LearnerStatus = Annotated[Queued | Leased | Done | Failed | Dropped, Field(discriminator="state")]
 
 
 class FailureReason(StrEnum):
@@ -126,21 +162,19 @@ class LearnerFailure(_Record):
 
 
 class LearnerRecord(_Record):
-    """A learner: its shard, attempts, last holder, and its result once it is DONE."""
+    """A learner: its shard, attempts and status."""
 
     index: Count
     density: float
     shard: BlobName
-    state: LearnerState = LearnerState.QUEUED
+    status: LearnerStatus = Queued()
     # Grows with every lease; a commit under an older one is refused.
     epoch: Count = 0
     failures: Count = 0
-    holder: Holder = Holder()
     # With redundancy: results that await confirmation, oldest first.
     unconfirmed: tuple[UnconfirmedResult, ...] = ()
     # Workers on which it failed: others go first.
     failed_on: tuple[str, ...] = ()
-    result: LearnerResult | None = None
     # Since its latest failure.
     message: str = ""
     # Latest ones, oldest first; kept after a success.
@@ -148,6 +182,14 @@ class LearnerRecord(_Record):
     # Latest attempts that ended silently, newest last.
     silent_ends: tuple[SilentEnd, ...] = ()
     ingredient: Ingredient | None = None
+
+    @property
+    def state(self) -> LearnerState:
+        return self.status.state
+
+    @property
+    def result(self) -> LearnerResult | None:
+        return self.status.result if isinstance(self.status, Done) else None
 
     @property
     def account(self) -> str:
@@ -242,9 +284,9 @@ class RunRecord(_Record):
     @property
     def outcome(self) -> PretrainingState:
         committed = tuple(
-            CommittedLearner(learner.index, learner.result.snapshots, learner.result.blob)
+            CommittedLearner(learner.index, result.snapshots, result.blob)
             for learner in self.learners
-            if learner.state is LearnerState.DONE and learner.result is not None
+            if (result := learner.result)
         )
         return PretrainingState(
             self.name,
@@ -261,7 +303,7 @@ class RunRecord(_Record):
         return tuple((learner.index, learner.result) for learner in self.outcome.learners)
 
     def contradictions(self) -> Iterator[str]:
-        """Yield what no stored run has: missing learners, theta* or theta_p, or results."""
+        """Yield what no stored run has: missing learners, theta* or theta_p."""
         num_learners = self.config.learners.num_learners
         begun = self.state in (RunState.TRAINING, RunState.MERGING, RunState.READY)
         indices = [learner.index for learner in self.learners]
@@ -271,10 +313,6 @@ class RunRecord(_Record):
             yield f"run {self.name} is ready and has no theta_p"
         if begun and (self.initial_weights is None or self.inputs is None):
             yield f"run {self.name} is {self.state} and has no theta*"
-        for learner in self.learners:
-            if (learner.state is LearnerState.DONE) != (learner.result is not None):
-                name = f"learner {learner.index} of run {self.name}"
-                yield f"{name} is {learner.state}, its result is not"
 
     @property
     def num_failures(self) -> int:

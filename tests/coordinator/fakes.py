@@ -32,7 +32,7 @@ from lipt.coordinator.compute.jobs.selection import SelectSubset, StoredSubset
 from lipt.coordinator.compute.messages import JobOptions, OnProgress, Progressed
 from lipt.coordinator.compute.process import Resident
 from lipt.coordinator.compute.queue import Computation, ComputeQueue
-from lipt.coordinator.dispatch.leases import LearnerLease, RunLearner
+from lipt.coordinator.dispatch.leases import LearnerGrant, LearnerLease
 from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
 from lipt.coordinator.state.records import LearnerRecord, LearnerResult, RunRecord, SoupRecord
 from lipt.core.pretraining.results import Ingredient
@@ -203,7 +203,7 @@ class FakeWorker:
     async def take(self) -> LearnerLease:
         while True:
             granted = await self._dispatcher.next_work(self.worker_id, wait_seconds=60.0)
-            if isinstance(granted, RunLearner):
+            if isinstance(granted, LearnerGrant):
                 return granted.lease
 
     async def hand_in(self, taken: LearnerLease) -> None:

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+from typing import Any
+
+from pydantic import TypeAdapter
+
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import LearnersConfig, RunConfig
 from lipt.common.states import LearnerState, RunState
@@ -8,10 +12,14 @@ from lipt.coordinator.state.records import (
     Holder,
     LearnerFailure,
     LearnerRecord,
+    LearnerResult,
+    LearnerStatus,
+    Leased,
     RunRecord,
 )
 from lipt.data.inputs.specs import ImageFormat
 
+_STATUS: TypeAdapter[LearnerStatus] = TypeAdapter(LearnerStatus)
 IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
 
 
@@ -54,20 +62,29 @@ def made_up_run(
 def having(run: RunRecord, *states: LearnerState, message: str = "") -> RunRecord:
     """The run whose first learners are in these states, at or of a worker "box"."""
     for index, state in enumerate(states):
-        learner = run.learners[index].changed(
-            state=state, message=message, holder=Holder(worker_name="box")
-        )
+        learner = run.learners[index].changed(status=status(state), message=message)
         run = run.with_learner(learner)
     return run
 
 
+def holder(worker: str = "box", **facts: Any) -> Holder:
+    known = {"worker_id": worker, "worker_name": worker, "credential": worker}
+    return Holder(**{"device": "cpu", "kind": "", "leased_at": 0.0, **known, **facts})
+
+
+def status(state: LearnerState, result: LearnerResult | None = None) -> LearnerStatus:
+    """A learner's status, at or of a worker "box"."""
+    values: dict[str, object] = {"state": state}
+    if state in (LearnerState.LEASED, LearnerState.DONE):
+        values["holder"] = holder()
+    if state is LearnerState.DONE:
+        values["result"] = result or LearnerResult(blob=BlobName.of(b"learner"))
+    return _STATUS.validate_python(values)
+
+
 def leased(learner: LearnerRecord, worker: str) -> LearnerRecord:
     """The learner at a worker, under a new epoch."""
-    return learner.changed(
-        state=LearnerState.LEASED,
-        epoch=learner.epoch + 1,
-        holder=Holder(worker_id=worker, worker_name=worker),
-    )
+    return learner.changed(status=Leased(holder=holder(worker)), epoch=learner.epoch + 1)
 
 
 def error(detail: str) -> LearnerFailure:

@@ -7,7 +7,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -28,7 +28,13 @@ from lipt.common.tensor_files import pack
 from lipt.coordinator.access.caller import ANYBODY, CallCredentials, Caller
 from lipt.coordinator.app import App
 from lipt.coordinator.compute.jobs.selection import Diagnosed, DiagnoseData, SelectSubset
-from lipt.coordinator.dispatch.leases import LearnerAssignment, LearnerLease, RangeGrant, RunLearner
+from lipt.coordinator.dispatch.leases import (
+    LearnerAssignment,
+    LearnerGrant,
+    LearnerLease,
+    RangeGrant,
+)
+from lipt.coordinator.runs.transitions import done
 from lipt.coordinator.server import serving
 from lipt.coordinator.settings import StorageSettings
 from lipt.coordinator.state.records import LearnerResult, RunRecord
@@ -47,7 +53,7 @@ from tests.coordinator.dispatch.conftest import Bench
 from tests.coordinator.dispatch.test_scans import OPENED, THETA_P, VERSIONS
 from tests.coordinator.fakes import THETA as WEIGHTS
 from tests.coordinator.fakes import complete, make_settings, opened, pretraining, until
-from tests.coordinator.made_up_runs import made_up_run
+from tests.coordinator.made_up_runs import holder, made_up_run
 from tests.serving import own_user_channel
 
 QUOTA = Quota(max_bytes=150, max_bytes_per_peer=100, max_unfinished=4, max_unfinished_per_peer=3)
@@ -256,10 +262,10 @@ def test_a_lease_s_quota_allows_every_file_twice() -> None:
     run = made_up_run().changed(initial_weights=BlobName("0" * 64, 1000))
     learners = run.config.learners.model_copy(update={"num_snapshots": 3})
     run = run.changed(config=run.config.model_copy(update={"learners": learners}))
-    held = RunLearner(run, run.learners[0])
+    held = LearnerGrant(run, run.learners[0], cast("LearnerLease", LEASE.lease))
     allowed = Allowance(held.lease, 8, max_file_bytes=2000 + 2**20)
     assert Allowance.of_learner(held) == allowed
-    held = RunLearner(made_up_run().changed(initial_weights=None), run.learners[0])
+    held = held._replace(run=made_up_run().changed(initial_weights=None))
     assert Allowance.of_learner(held) == Allowance(held.lease, 2, max_file_bytes=2**20)
 
 
@@ -270,7 +276,7 @@ class Blobs(WorkerBlobs):
         super().__init__(bench.dispatcher)
         self.bench = bench
 
-    async def leased(self, shown: CallCredentials) -> RunLearner:
+    async def leased(self, shown: CallCredentials) -> LearnerGrant:
         """The learner of a worker that registers with this secret."""
         granted = await self.bench.acquire(self.bench.join(shown.secret, caller=shown.caller))
         assert granted is not None
@@ -428,7 +434,7 @@ async def test_blobs_of_a_run_do_not_count_against_a_quota(tmp_path: Path) -> No
         run = await in_training(coordinator.app)
         await coordinator.app.store.update(
             run.run_id,
-            lambda run: run.with_learner(run.learners[0].changed(result=LearnerResult(blob=name))),
+            lambda run: run.with_learner(done(run.learners[0], holder(), LearnerResult(blob=name))),
         )
         assert coordinator.figures("lipt_storage_bytes")["uploaded"] == 0
         assert await peer.send(b"h" * 700)

@@ -23,7 +23,7 @@ from lipt.common.blobs.blob import BlobName, blob_to_proto
 from lipt.common.errors import ConfigError, UnreachableError
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.state.maintenance import read_records
-from lipt.coordinator.state.records import LearnerRecord, RunRecord
+from lipt.coordinator.state.records import Done, LearnerRecord, RunRecord
 from lipt.v1 import worker_pb2, worker_pb2_grpc
 from lipt.worker.client import Assignment
 from tests.cluster import SMALL_RUN, Cluster, LoggedProcess
@@ -139,9 +139,9 @@ def outcome(run: RunRecord | None, subset: str) -> Outcome:
 
 def finished(run: RunRecord | None) -> dict[int, tuple[int, str, object]]:
     return {
-        learner.index: (learner.epoch, learner.holder.worker_id, learner.result)
+        learner.index: (learner.epoch, learner.status.holder.worker_id, learner.status.result)
         for learner in (run.learners if run else ())
-        if learner.state is LearnerState.DONE
+        if isinstance(learner.status, Done)
     }
 
 

@@ -8,7 +8,7 @@ import pytest
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.states import LearnerState
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
-from lipt.coordinator.dispatch.leases import LearnerLease, RangeGrant, RunLearner
+from lipt.coordinator.dispatch.leases import LearnerGrant, LearnerLease, RangeGrant
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
@@ -42,7 +42,7 @@ class Bench:
         known = {"name": name, "device": "cpu", "versions": {}, "allowed_modules": ()}
         return self.dispatcher.workers.register(name, **(known | facts)).worker_id
 
-    async def acquire(self, worker_id: str, wait_seconds: float = 0.0) -> RunLearner | None:
+    async def acquire(self, worker_id: str, wait_seconds: float = 0.0) -> LearnerGrant | None:
         """A learner, where there is one in time."""
         granted = await self.dispatcher.next_work(worker_id, wait_seconds=wait_seconds)
         assert not isinstance(granted, RangeGrant)

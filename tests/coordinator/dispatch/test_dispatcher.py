@@ -32,7 +32,8 @@ async def test_the_longest_waiting_worker_is_first_and_polls_once(bench: Bench) 
     assert bench.dispatcher.num_waiting() == 2
     await bench.store.add(made_up_run(num_learners=2))
     granted = await asyncio.gather(*polls[1:])
-    assert [(it[1].holder.worker_name, it[1].index) for it in granted if it] == [
+    name = bench.dispatcher.workers.name
+    assert [(name(it.lease.worker_id), it.learner.index) for it in granted if it] == [
         ("second", 0),
         ("first", 1),
     ]

@@ -28,7 +28,7 @@ from lipt.coordinator.dispatch.leases import (
 from lipt.coordinator.dispatch.workers import WorkerRecord, WorkerRegistry
 from lipt.coordinator.state.records import RunRecord
 from tests.clock import Clock
-from tests.coordinator.made_up_runs import leased, made_up_run
+from tests.coordinator.made_up_runs import leased, made_up_run, status
 
 
 def lease(index: int = 0, worker_id: str = "w", epoch: int = 1, run_id: str = "r") -> LearnerLease:
@@ -57,7 +57,7 @@ def test_queued_learners_of_open_runs_are_listed_in_order(table: LeaseTable) -> 
     assert list(table.queued("r")) == [0, 2, 3]
     taken = out(run, 2, "b", 1)
     table.follow(taken, [taken.learners[2]])
-    back = taken.with_learner(run.learners[1].changed(state=LearnerState.QUEUED))
+    back = taken.with_learner(run.learners[1].changed(status=status(LearnerState.QUEUED)))
     # What has changed comes more than once, after a restart.
     for _ in range(2):
         table.follow(back, [back.learners[1], back.learners[3]])
@@ -95,7 +95,7 @@ def test_only_the_holder_of_the_current_epoch_is_accepted(worker: str, epoch: in
     require_lease(run, lease(epoch=2))
     with pytest.raises(StaleLeaseError, match="its epoch is 2"):
         require_lease(run, lease(0, worker, epoch))
-    is_in = run.with_learner(run.learners[0].changed(state=LearnerState.DONE))
+    is_in = run.with_learner(run.learners[0].changed(status=status(LearnerState.DONE)))
     for over in (is_in, run.changed(state=RunState.MERGING)):
         with pytest.raises(StaleLeaseError, match="it is not assigned now"):
             require_lease(over, lease(epoch=2))
@@ -114,7 +114,7 @@ def test_leases_follow_the_run_s_record(table: LeaseTable, clock: Clock) -> None
     assert not table.has(lease(1, "b", 1))
     clock.now = 130.0
     assert table.expired() == (lease(0, "a"),)
-    follow(table, run.with_learner(run.learners[0].changed(state=LearnerState.QUEUED)))
+    follow(table, run.with_learner(run.learners[0].changed(status=status(LearnerState.QUEUED))))
     assert table.holders() == {"c"}
 
 
@@ -123,7 +123,7 @@ def test_run_s_leases_end_with_its_training(table: LeaseTable) -> None:
     follow(table, out(made_up_run("s"), 0, "b", 1))
     # A worker that has two holds the other when one ends.
     assert table.held_by("w", LearnerLease) == lease(0)
-    follow(table, run.with_learner(run.learners[0].changed(state=LearnerState.DONE)))
+    follow(table, run.with_learner(run.learners[0].changed(status=status(LearnerState.DONE))))
     assert table.held_by("w", LearnerLease) == lease(1)
     # None of its learners has changed.
     table.follow(run.changed(state=RunState.CANCELLED), ())

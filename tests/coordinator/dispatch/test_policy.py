@@ -35,7 +35,6 @@ from lipt.coordinator.runs.transitions import (
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.maintenance import needs_of
 from lipt.coordinator.state.records import (
-    Holder,
     LearnerRecord,
     LearnerResult,
     RunRecord,
@@ -43,7 +42,7 @@ from lipt.coordinator.state.records import (
     UnconfirmedResult,
 )
 from tests.coordinator.dispatch.conftest import Bench
-from tests.coordinator.made_up_runs import error, having, made_up_run
+from tests.coordinator.made_up_runs import error, having, holder, made_up_run, status
 
 NOW = 1000.0
 
@@ -81,7 +80,7 @@ def test_the_lowest_unreserved_index_of_the_oldest_run_goes_first() -> None:
 def test_a_failed_learner_prefers_another_worker() -> None:
     run = made_up_run(num_learners=1)
     run = run.with_learner(
-        after_failure(run.learners[0], error("NaN"), worker_id="bad", max_attempts=3)
+        after_failure(run.learners[0], error("NaN"), holder=holder("bad"), max_attempts=3)
     )
     bad, good = worker("bad"), worker("good")
     assert chosen(bad, [run], alive=[good]) is None
@@ -128,7 +127,7 @@ def test_learner_is_in_quarantine_after_three_silent_ends_in_a_row_at_one_step(
 
 def test_a_failure_with_a_reason_is_not_a_silent_end() -> None:
     run = ended(made_up_run(), (0, 1), (0, 2))
-    failed = after_failure(run.learners[0], error("NaN"), worker_id="w", max_attempts=9)
+    failed = after_failure(run.learners[0], error("NaN"), holder=holder("w"), max_attempts=9)
     run = ended(run.with_learner(failed), (0, 3))
     assert next_trial_at(consecutive_ends(run.learners[0], SILENT)) is None
 
@@ -141,7 +140,7 @@ def test_a_quarantined_learner_is_tried_after_doubling_pauses(num_ends: int, pau
 
 def test_a_quarantined_learner_goes_last_and_when_due() -> None:
     old = ended(made_up_run("old", num_learners=3), (0, 1), (0, 2), (0, 3))
-    old = old.with_learner(old.learners[2].changed(state=LearnerState.DONE))
+    old = old.with_learner(old.learners[2].changed(status=status(LearnerState.DONE)))
     runs = [QueuedLearners(old, range(2)), waiting(made_up_run("new", num_learners=1))]
 
     def keys_at(now: float) -> list[LearnerAssignment]:
@@ -165,10 +164,10 @@ def test_silent_ends_of_a_run_add_up_until_its_first_result() -> None:
     assert keys_at(126.9, run) == []
     assert keys_at(127.0, run) == [1]
     assert keys_at(127.0, run, LearnerAssignment("old", 1)) == []
-    tried = run.with_learner(run.learners[1].changed(state=LearnerState.LEASED))
+    tried = run.with_learner(run.learners[1].changed(status=status(LearnerState.LEASED)))
     assert keys_at(9e9, tried) == []
     assert "4 learners are in quarantine: 4 workers" in quarantine_reason(waiting(run), SILENT)
-    has_result = run.with_learner(run.learners[3].changed(state=LearnerState.DONE))
+    has_result = run.with_learner(run.learners[3].changed(status=status(LearnerState.DONE)))
     assert [*candidates([QueuedLearners(has_result, range(3))], now=0.0, silent=SILENT)]
     assert quarantine_reason(QueuedLearners(has_result, range(3)), SILENT) == ""
 
@@ -189,7 +188,7 @@ def test_a_worker_is_not_offered_a_run_above_its_limits() -> None:
     # Nor does it keep a learner from one on which it failed.
     failed = made_up_run(num_learners=1)
     failed = failed.with_learner(
-        after_failure(failed.learners[0], error("NaN"), worker_id="w", max_attempts=3)
+        after_failure(failed.learners[0], error("NaN"), holder=holder("w"), max_attempts=3)
     )
     assert chosen(worker(), [failed], alive=[small]) == ("r", 0)
 
@@ -247,7 +246,7 @@ def result(content: str) -> LearnerResult:
 def sent(worker: str, content: str, *, kind: str = "cpu", snapshot: str = "") -> UnconfirmedResult:
     return UnconfirmedResult(
         epoch=1,
-        holder=Holder(worker_id=worker, worker_name=worker, credential=worker, kind=kind),
+        holder=holder(worker, kind=kind),
         result=result(content).changed(
             snapshots=(BlobName.of(snapshot.encode()),) if snapshot else ()
         ),
@@ -279,7 +278,7 @@ def test_a_learner_in_doubt_keeps_its_snapshots() -> None:
     snapshots = (BlobName.of(b"early"), BlobName.of(b"late"))
     learner = twice(made_up_run(num_learners=1)).learners[0]
     handed_in = result("x").changed(snapshots=snapshots)
-    kept, _ = with_result(learner, handed_in, redundancy=2, max_attempts=1)
+    kept, _ = with_result(learner, handed_in, holder=holder(), redundancy=2, max_attempts=1)
     assert [held.result.snapshots for held in kept.unconfirmed] == [snapshots]
 
 
@@ -361,7 +360,7 @@ def test_unconfirmed_results_are_not_collected() -> None:
         return {need.blob for need in needs_of(run)}
 
     assert set(held.result.files) <= needed(run)
-    taken = run.learners[0].changed(state=LearnerState.DONE, result=result("y"))
+    taken = run.learners[0].changed(status=status(LearnerState.DONE, result("y")))
     assert not set(held.result.files) & needed(run.with_learner(taken))
 
 
@@ -377,7 +376,7 @@ def learner_of(bench: Bench) -> LearnerRecord:
 
 def outcome(bench: Bench) -> tuple[LearnerState, BlobName | None]:
     learner = learner_of(bench)
-    return learner.state, learner.result and learner.result.blob
+    return learner.state, learner.result.blob if learner.result else None
 
 
 @pytest.fixture

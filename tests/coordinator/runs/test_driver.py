@@ -17,7 +17,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
     SoupResult,
 )
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
-from lipt.coordinator.dispatch.leases import LearnerLease, RunLearner, steady_clock
+from lipt.coordinator.dispatch.leases import LearnerGrant, LearnerLease, steady_clock
 from lipt.coordinator.instruments import STAGES
 from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
@@ -25,7 +25,7 @@ from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import LearnerResult, RunRecord
 from lipt.core.pretraining.results import Ingredient
 from tests.coordinator.fakes import SOUP_RECORD, FakeCompute
-from tests.coordinator.made_up_runs import error, made_up_run
+from tests.coordinator.made_up_runs import error, made_up_run, status
 from tests.meters import observed
 
 CHANGED = OtherDataError("the data has changed.")
@@ -105,7 +105,7 @@ class Bench:
             name, name=name, device="cpu", versions={}, allowed_modules=()
         ).worker_id
         granted = await self.dispatcher.next_work(worker_id, wait_seconds=0.0)
-        assert isinstance(granted, RunLearner)
+        assert isinstance(granted, LearnerGrant)
         return granted.lease
 
 
@@ -117,7 +117,7 @@ async def bench(database: Database) -> Bench:
 async def test_learners_and_the_training_state_are_written_together(bench: Bench) -> None:
     run = made_up_run(state=RunState.SHARDING)
     # None of them is left to come, so that the run ends.
-    cut = tuple(learner.changed(state=LearnerState.FAILED) for learner in run.learners)
+    cut = tuple(learner.changed(status=status(LearnerState.FAILED)) for learner in run.learners)
     bench.answers = [cut]
     seen: list[tuple[RunState, int]] = []
     bench.store.listen(lambda now, _: seen.append((now.state, len(now.learners))))

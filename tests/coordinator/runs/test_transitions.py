@@ -47,7 +47,6 @@ from lipt.coordinator.runs.transitions import (
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import (
     FailureReason,
-    Holder,
     LearnerFailure,
     LearnerRecord,
     LearnerResult,
@@ -64,7 +63,7 @@ from lipt.data.inputs.specs import (
     ImageSpec,
 )
 from tests.coordinator.fakes import DATA, SOUP_RECORD, FakeCompute
-from tests.coordinator.made_up_runs import error, having, leased, made_up_run
+from tests.coordinator.made_up_runs import error, having, holder, leased, made_up_run, status
 
 
 def test_a_run_without_a_deadline_closes_after_all_learners() -> None:
@@ -81,7 +80,7 @@ def test_a_run_without_a_deadline_closes_after_all_learners() -> None:
 def test_a_run_fails_if_too_few_learners_can_arrive() -> None:
     run = made_up_run(num_learners=2, min_learners=2)
     run = having(run, LearnerState.FAILED, message="attempt 3 of 3: loss is nan")
-    run = run.with_learner(run.learners[1].changed(state=LearnerState.DONE))
+    run = run.with_learner(run.learners[1].changed(status=status(LearnerState.DONE)))
     decision = decide_closing(run, now=0.0)
     assert decision.verdict is Closing.FAIL
     assert "learner 0 (failed: attempt 3 of 3: loss is nan)" in decision.reason
@@ -93,7 +92,7 @@ def diverged(step: int) -> LearnerFailure:
 
 
 def failed(learner: LearnerRecord, failure: LearnerFailure) -> LearnerRecord:
-    return after_failure(learner, failure, worker_id="w", max_attempts=1)
+    return after_failure(learner, failure, holder=holder("w"), max_attempts=1)
 
 
 def test_equal_failures_of_all_learners_are_reported_once() -> None:
@@ -127,14 +126,16 @@ def test_a_deadline_with_too_few_learners_fails_with_the_missing_ones() -> None:
 
 
 def test_a_learner_fails_after_max_attempts_with_its_reasons() -> None:
-    learner = made_up_run().learners[0].changed(holder=Holder(worker_name="faulty"))
-    once = after_failure(learner, diverged(5), worker_id="a", max_attempts=2)
+    learner = made_up_run().learners[0]
+    once = after_failure(
+        learner, diverged(5), holder=holder("a", worker_name="faulty"), max_attempts=2
+    )
     dense = LearnerFailure(reason=FailureReason.REJECTED, detail="too dense")
-    twice = after_failure(once, dense, worker_id="b", max_attempts=2)
+    twice = after_failure(once, dense, holder=holder("b", worker_name="faulty"), max_attempts=2)
     assert (once.state, twice.state) == (LearnerState.QUEUED, LearnerState.FAILED)
     assert twice.failed_on == ("a", "b")
     assert twice.latest_reason == "attempt 2 of 2 on faulty: too dense"
-    at_last = twice.changed(state=LearnerState.DONE)
+    at_last = twice.changed(status=status(LearnerState.DONE))
     assert at_last.account == (
         "attempt 1 of 2 on faulty: the learner diverged: loss not finite after step 5 of 10; "
         "attempt 2 of 2 on faulty: too dense"
@@ -147,7 +148,7 @@ def test_record_does_not_grow_with_the_number_of_attempts() -> None:
     learner = made_up_run().learners[0]
     for _ in range(50):
         failure = error("x" * 9999)
-        learner = after_failure(learner, failure, worker_id="w", max_attempts=99)
+        learner = after_failure(learner, failure, holder=holder("w"), max_attempts=99)
     assert len(learner.account) < 3000
     assert "attempt 50 of 99" in learner.account
 
@@ -175,12 +176,12 @@ def silent_end(step: int) -> SilentEnd:
 
 def handed_in(learner: LearnerRecord, content: bytes = b"x") -> LearnerRecord:
     out = leased(learner, "box")
-    return done(out, LearnerResult(blob=BlobName.of(content)))
+    return done(out, holder(), LearnerResult(blob=BlobName.of(content)))
 
 
 def unconfirmed_of(learner: LearnerRecord) -> UnconfirmedResult:
     assert learner.result is not None
-    return UnconfirmedResult(epoch=learner.epoch, holder=learner.holder, result=learner.result)
+    return UnconfirmedResult(epoch=learner.epoch, holder=holder(), result=learner.result)
 
 
 def test_the_last_ten_silent_ends_are_kept_until_a_result() -> None:
@@ -193,7 +194,7 @@ def test_the_last_ten_silent_ends_are_kept_until_a_result() -> None:
 
 def test_only_the_same_result_of_the_same_lease_is_a_repeat() -> None:
     learner, x = handed_in(made_up_run().learners[0]), BlobName.of(b"x")
-    held_back = requeued(learner, "").changed(unconfirmed=(unconfirmed_of(learner),), result=None)
+    held_back = requeued(learner, "").changed(unconfirmed=(unconfirmed_of(learner),))
     for there in (learner, held_back):
         assert has_result(there, x, "box", 1)
         assert not has_result(there, x, "box", 2)
@@ -251,9 +252,7 @@ def compute(blobs: BlobStore) -> FakeCompute:
 @pytest.fixture
 def ready() -> RunRecord:
     made = made_up_run(num_learners=2, state=RunState.READY)
-    learner = made.learners[1].changed(
-        state=LearnerState.DONE, result=LearnerResult(blob=BlobName.of(b"learner"))
-    )
+    learner = made.learners[1].changed(status=status(LearnerState.DONE))
     return made.with_learner(learner).changed(pretrained_weights=BlobName.of(THETA_P))
 
 
@@ -327,7 +326,7 @@ async def test_damaged_inputs_are_computed_again(
 async def test_unneeded_damaged_inputs_are_ignored(blobs: BlobStore, compute: FakeCompute) -> None:
     blobs.path(BlobName.of(SHARDS[2])).unlink()
     run = made_up_run()
-    done = run.with_learner(run.learners[2].changed(state=LearnerState.DONE))
+    done = run.with_learner(run.learners[2].changed(status=status(LearnerState.DONE)))
     for quiet in (done, run.changed(initial_weights=None, learners=())):
         await restore_inputs(quiet, blobs, compute.queue, lambda _: None)
     assert compute.kinds == []
@@ -404,7 +403,7 @@ async def test_requests_of_a_held_run_are_refused(database: Database) -> None:
 
 def test_an_open_run_s_refusal_has_its_progress_and_a_command() -> None:
     run = made_up_run()
-    run = run.with_learner(run.learners[1].changed(state=LearnerState.DONE))
+    run = run.with_learner(run.learners[1].changed(status=status(LearnerState.DONE)))
     assert how_far(run, "") == (
         "run name-r is training (1 of 3 learners are in). Follow it with: lipt run watch name-r"
     )

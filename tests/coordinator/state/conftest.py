@@ -10,9 +10,10 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import InitializationConfig
 from lipt.common.states import LearnerState, RunState
+from lipt.coordinator.runs.transitions import done
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import DiagnosisRecord, LearnerResult, RunRecord, SubsetRecord
-from tests.coordinator.made_up_runs import made_up_run
+from tests.coordinator.made_up_runs import holder, made_up_run, status
 
 NUM_EXAMPLES = 2
 
@@ -74,15 +75,14 @@ class StateBench:
             run = run.changed(pretrained_weights=self.put(f"{name} theta_p"))
         for index, state in enumerate(states):
             learner = run.learners[index].changed(
-                state=state, shard=self.put(f"{name} shard {index}")
+                status=status(state), shard=self.put(f"{name} shard {index}")
             )
             if state is LearnerState.DONE:
-                learner = learner.changed(
-                    result=LearnerResult(
-                        blob=self.put(f"{name} result {index}"),
-                        snapshots=(self.put(f"{name} snapshot {index}"),),
-                    )
+                result = LearnerResult(
+                    blob=self.put(f"{name} result {index}"),
+                    snapshots=(self.put(f"{name} snapshot {index}"),),
                 )
+                learner = done(learner, holder(), result)
             run = run.with_learner(learner)
         return run
 

@@ -23,7 +23,7 @@ from lipt.coordinator.state.records import (
     TokenRecord,
 )
 from lipt.data.inputs.specs import ImageFormat
-from tests.coordinator.made_up_runs import made_up_run
+from tests.coordinator.made_up_runs import made_up_run, status
 from tests.coordinator.state.conftest import StateBench, diagnosis_of, execute, subset_of
 
 TOKEN = TokenRecord(
@@ -56,7 +56,7 @@ async def test_runs_are_read_as_written(tmp_path: Path) -> None:
     database = Database.open(tmp_path / "lipt.db")
     await database.save_run(run, run.learners)
     changed = run.learners[1].changed(
-        state=LearnerState.DONE, result=LearnerResult(blob=BlobName.of(b"x"))
+        status=status(LearnerState.DONE, LearnerResult(blob=BlobName.of(b"x")))
     )
     await database.save_run(run, [changed])  # only the learners given are written
     await database.close()

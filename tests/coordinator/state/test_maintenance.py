@@ -96,8 +96,8 @@ def test_one_flipped_bit_is_found(state: StateBench) -> None:
             "is ready and has no theta_p",
         ),
         (
-            "UPDATE learners SET body = json_set(body, '$.result', null) WHERE run_id = 'ready'",
-            "learner 0 of run name-ready is done, its result is not",
+            "UPDATE learners SET body = json_remove(body, '$.status.result')",
+            "learner 0 of run ready cannot be read: status.done.result: field required",
         ),
     ],
 )

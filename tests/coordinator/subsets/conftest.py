@@ -31,7 +31,7 @@ from lipt.coordinator.subsets import Answers, DiagnosisQuery
 from lipt.core.stages.choice import ChosenSubset, request_facts
 from lipt.core.stages.recheck import Recheck
 from tests.coordinator.fakes import DATA, SOUP_RECORD, FakeCompute
-from tests.coordinator.made_up_runs import made_up_run
+from tests.coordinator.made_up_runs import made_up_run, status
 
 THETA, THETA_P = b"theta*", b"theta_p"
 HOLDS = Recheck(1.0, 1.0)
@@ -125,10 +125,8 @@ async def world(database: Database, tmp_path: Path) -> AsyncIterator[World]:
     # Learner 1 has not come in.
     for index in (0, 2):
         result = BlobName.of(b"result %d" % index)
-        done = run.learners[index].changed(
-            state=LearnerState.DONE, result=LearnerResult(blob=result)
-        )
-        run = run.with_learner(done)
+        done = status(LearnerState.DONE, LearnerResult(blob=result))
+        run = run.with_learner(run.learners[index].changed(status=done))
     await world.store.add(run)
     await world.store.add(made_up_run("young"))
     yield world
