@@ -65,16 +65,15 @@ def with_probabilities(workspace: Workspace, sources: Sources, signals: Signals)
         own_B1 = labels_N[rows][:, None]
         return block_BC.scatter_add(1, own_B1, -torch.ones_like(own_B1, dtype=block_BC.dtype))
 
-    own = replace(signals, errors_NC=_errors(probabilities_NC, errors), second_errors_NC=None)
-    confidence_N = label_confidence(find_label_errors(own), labels_N)
     facts = {name: fact for name, fact in (signals.facts or {}).items() if name != "second"}
     facts |= {
         "probabilities": sources.probabilities.sha256,
         "accuracy": weighted_accuracy(probabilities_NC, labels_N, class_weights(labels_N)),
         "inverse_temperature": 1.0,
-        "suspected": 0 if confidence_N is None else int((confidence_N < 1).sum()),
     }
-    return replace(own, confidence_N=confidence_N, facts=facts)
+    errors_NC = _errors(probabilities_NC, errors)
+    own = replace(signals, errors_NC=errors_NC, second_errors_NC=None, facts=facts)
+    return _with_confidence(own)
 
 
 def sample_signals(workspace: Workspace, sources: Sources, proxy: Proxy) -> Signals:
@@ -119,9 +118,8 @@ def _with_heads(features: ProxyFeatures) -> Signals:
         return Signals(errors_NC, features_ND, labels_N, kind=kind, facts=facts)
     errors_NC, inverse_temperature = _calibrated_errors(head, labels_N, class_weights(labels_N))
     _scale(features_ND, labels_N)
-    signals = Signals(errors_NC, features_ND, labels_N)
-    confidence_N = label_confidence(find_label_errors(signals), labels_N)
-    signals = replace(signals, confidence_N=confidence_N)
+    signals = _with_confidence(Signals(errors_NC, features_ND, labels_N, facts=facts))
+    facts, confidence_N = dict(signals.facts or {}), signals.confidence_N
     if confidence_N is not None and second_head_helps(labels_N, features_ND.shape[1]):
         activity = "fitting a second head, to confident labels"
         report = features.workspace.progress(activity, CallPart.SECOND_HEAD)
@@ -136,10 +134,17 @@ def _with_heads(features: ProxyFeatures) -> Signals:
     facts |= {
         "chance": float(1 / fullness(labels_N.bincount()).sum()),
         "inverse_temperature": inverse_temperature,
-        "suspected": 0 if confidence_N is None else int((confidence_N < 1).sum()),
         "seconds": monotonic() - started,
     }
     return replace(signals, facts=facts)
+
+
+def _with_confidence(signals: Signals) -> Signals:
+    """The signals with their labels' weights in a later fit, and the number of doubtful ones."""
+    confidence_N = label_confidence(find_label_errors(signals), signals.labels_N)
+    suspected = 0 if confidence_N is None else int((confidence_N < 1).sum())
+    facts = {**(signals.facts or {}), "suspected": suspected}
+    return replace(signals, confidence_N=confidence_N, facts=facts)
 
 
 def _of_sample(features: ProxyFeatures) -> Signals:
