@@ -48,7 +48,6 @@ from lipt.core.stages.resolve import (
     resolve,
     sources_of,
 )
-from lipt.data.inputs.specs import standardized_columns
 
 logger = logging.getLogger(__name__)
 
@@ -395,7 +394,7 @@ class Answers:
             fingerprint=fingerprint,
             features_sha256=features.sha256 if features else "",
             manifest={
-                **origin_of(run, fingerprint, self.data),
+                **origin_of(run, self.data),
                 "proxy": proxy,
                 "backbone": backbone,
                 "features_sha256": features and features.sha256,
@@ -460,12 +459,9 @@ def request_key(sources: Sources, run: RunRecord | None, **besides: object) -> s
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def origin_of(run: RunRecord | None, fingerprint: str, data: DataDescription) -> dict[str, Any]:
-    return {
-        "run_id": run.run_id if run else "",
-        "run_name": run.name if run else "",
-        "data": {"source": data.source, "fingerprint": fingerprint, "num_examples": data.num_rows},
-    }
+def origin_of(run: RunRecord | None, data: DataDescription) -> dict[str, object]:
+    name = {"run_id": run.run_id, "run_name": run.name} if run else {"run_id": "", "run_name": ""}
+    return {**name, "data": dict(data.facts)}
 
 
 def manifest_of(
@@ -475,17 +471,9 @@ def manifest_of(
     costs = {"selection_seconds": selected.seconds - selected.spent_warm_up_seconds}
     if selected.warm_up_seconds is not None:
         costs["warm_up_seconds"] = selected.warm_up_seconds
-    origin = origin_of(run, run.fingerprint, data)
     return {
-        **origin,
+        **origin_of(run, data),
         "run_config": run.config.model_dump(mode="json"),
-        "data": {
-            **origin["data"],
-            "standardized": standardized_columns(data.inputs),
-            "columns": list(data.reading),
-            "note": data.note,
-            "quarantined": list(data.quarantined),
-        },
         **selected.manifest,
         "weights_sha256": sources.weights and sources.weights.sha256,
         "features_sha256": sources.features and sources.features.sha256,

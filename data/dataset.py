@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
+from typing import Any
 
 import numpy as np
 import torch
@@ -136,6 +137,20 @@ class Dataset:
             f"{column}, standardized" if column.standardized else str(column)
             for column in self.inputs.columns
         ]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """A manifest's part on the data, as JSON."""
+        columns = () if isinstance(self.inputs, ImageSpec) else self.inputs.columns
+        return {
+            "source": self.source,
+            "fingerprint": self.fingerprint,
+            "num_examples": self.num_ids,
+            "standardized": [str(column) for column in columns if column.standardized],
+            "columns": self.reading,
+            "note": self.note,
+            "quarantined": list(self.quarantined),
+        }
 
     def __repr__(self) -> str:
         named = listed([f"{name:.40}" for name in self.class_names], _MOST_NAMED)

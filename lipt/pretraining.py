@@ -40,7 +40,6 @@ from lipt.core.stages.needed_learners import training_passes
 from lipt.core.stages.resolve import NeededTraining, ResolvedRequest, Sources, resolve
 from lipt.core.workspace import InMemory
 from lipt.data.dataset import Dataset
-from lipt.data.inputs.specs import standardized_columns
 from lipt.data.loading import open_data, open_set
 from lipt.models.head import HEAD
 from lipt.models.own import copy_of, in_float32_if_needed
@@ -286,14 +285,8 @@ class Pretrained:
         manifest = {
             "run_config": self.config.model_dump(mode="json"),
             "data": {
-                "source": self.data.source,
-                "fingerprint": self.data.fingerprint,
-                "num_examples": self.data.num_ids,
+                **self.data.facts,
                 **({} if self._target is None else {"target": self._target}),
-                "standardized": standardized_columns(self.data.inputs),
-                "columns": self.data.reading,
-                "note": self.data.note,
-                "quarantined": list(self.data.quarantined),
             },
             **chosen.manifest,
             "costs": costs,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NoReturn, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 import torch
@@ -58,7 +58,7 @@ class DataDescription:
     """The data set's figures and labels, without its inputs.
 
     `labels` are little-endian int32 of all ids, also excluded ones. With `other_target`, classes
-    are strata.
+    are strata. facts: for manifests, as JSON.
     """
 
     source: str
@@ -67,7 +67,7 @@ class DataDescription:
     inputs: InputSpec
     fingerprint: str
     note: str = ""
-    reading: tuple[str, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     labels: bytes = field(default=b"", repr=False, compare=False)
     quarantined: tuple[int, ...] = ()
     other_target: OtherTarget | None = None
@@ -89,7 +89,7 @@ class DataDescription:
             inputs=dataset.inputs,
             fingerprint=dataset.fingerprint,
             note=dataset.note,
-            reading=tuple(dataset.reading),
+            facts=dataset.facts,
             labels=labels_N.astype("<i4").tobytes(),
             quarantined=dataset.quarantined,
             other_target=None if targets is None else targets.target,

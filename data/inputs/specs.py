@@ -169,12 +169,6 @@ class ColumnsSpec:
 InputSpec = ImageSpec | ColumnsSpec
 
 
-def standardized_columns(inputs: InputSpec) -> list[str]:
-    """The columns that models see standardized, in words, for a manifest."""
-    columns = () if isinstance(inputs, ImageSpec) else inputs.columns
-    return [str(column) for column in columns if column.standardized]
-
-
 def call_model(model: Callable[..., Any], inputs: Inputs) -> Tensor:
     """A model's logits, from one positional tensor or several keywords."""
     args, keywords = arguments_of(inputs)

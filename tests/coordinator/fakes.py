@@ -43,7 +43,8 @@ from lipt.data.inputs.specs import ImageFormat, ImageSpec, InputSpec
 def described(class_counts: Sequence[int], inputs: InputSpec) -> DataDescription:
     """Data with these classes, which are named by their numbers."""
     names = tuple(map(str, range(len(class_counts))))
-    return DataDescription("fake", names, tuple(class_counts), inputs, "f" * 64)
+    facts = {"source": "fake", "fingerprint": "f" * 64}
+    return DataDescription("fake", names, tuple(class_counts), inputs, "f" * 64, facts=facts)
 
 
 DATA = described((50,) * 10, ImageSpec(1, 8, 8))

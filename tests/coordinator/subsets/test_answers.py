@@ -365,11 +365,7 @@ async def test_a_diagnosis_without_a_run_uses_only_the_data(world: World) -> Non
     assert str(job.proxy) == "auto"
     assert (record.run_id, record.proxy, record.features_sha256) == ("", "auto", "")
     assert (record.num_examples, record.fingerprint) == (500, DATA.fingerprint)
-    assert record.manifest["data"] == {
-        "source": "fake",
-        "fingerprint": DATA.fingerprint,
-        "num_examples": 500,
-    }
+    assert record.manifest["data"] == DATA.facts
 
 
 async def test_a_diagnosis_is_computed_once(world: World) -> None:
