@@ -91,11 +91,16 @@ class LocalRun:
     device: Device = "auto"
     allow_module: AllowModule = None
 
-    def keywords(self, *named: str | None) -> dict[str, Any]:
-        """Arguments of the library's calls; modules that `named` data and models name may load."""
+    def keywords(
+        self, *named: str | None, flags: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Arguments of the library's calls; modules that `named` data and models name may load.
+
+        `flags` are further settings of the run, by dotted name.
+        """
         return {
             "seed": self.seed,
-            "run": collect_overrides({}, self.settings, self.config),
+            "run": collect_overrides(flags or {}, self.settings, self.config),
             "image_size": self.image_size,
             "device": self.device,
             "allow_modules": modules_of(self.allow_module, *named),

@@ -2,44 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from lipt.cli import options as shared
+from lipt.cli.commands.subset import StrategyFlags
 from lipt.common.config.knobs import option_help
 from lipt.common.config.run_config import RunConfig
-from lipt.trainer.views import DEFAULT_STRATEGY
 
 app = typer.Typer(rich_markup_mode=None)
 _LEARNERS = option_help(RunConfig, "learners.num_learners", show_default=False)
 
 
 @app.command()
+@shared.grouped
 def plan(
+    *,
     data: Annotated[str, typer.Option(help="The data, as lipt-coordinator takes it.")],
     model: shared.OwnModel = None,
-    strategy: Annotated[
-        str, typer.Option("--strategy", "-s", help="Strategy that selects.")
-    ] = DEFAULT_STRATEGY,
-    fraction: shared.Fraction = None,
-    budget: shared.Budget = None,
-    option: shared.Options = None,
-    balanced: Annotated[
-        bool | None,
-        typer.Option("--balanced/--no-balanced", help="Equal shares of the classes, or not."),
-    ] = None,
-    proxy: shared.Proxy = None,
+    choice: StrategyFlags,
     workers: Annotated[
         int, typer.Option(min=1, help="Workers that train at a time, each on cores of its own.")
     ] = 1,
     num_learners: Annotated[int | None, typer.Option(help=_LEARNERS)] = None,
-    settings: shared.Settings = None,
-    config: shared.RunFile = None,
-    image_size: shared.ImageSize = None,
-    device: shared.Device = "auto",
+    local: shared.LocalRun,
     measure: Annotated[bool, typer.Option(help="Time a batch of each kind of work here.")] = True,
-    allow_module: shared.AllowModule = None,
     json: shared.Json = False,
 ) -> None:
     """Estimate what a run and a subset cost, before anything runs.
@@ -51,16 +39,13 @@ def plan(
     from lipt.plan import Estimate, estimate, lines_of
     from lipt.pretraining import Pretrained
 
-    flags = {"learners.num_learners": num_learners}
-    run = shared.collect_overrides(flags, settings, config)
-    options = shared.parse_options(option)
-    asked: Any = {"budget": budget, "balanced": balanced, "options": options, "proxy": proxy}
-    where: Any = {"device": device, "allow_modules": shared.modules_of(allow_module, data, model)}
+    asked = {**vars(choice), "options": shared.parse_options(choice.options)}
+    keywords = local.keywords(data, model, flags={"learners.num_learners": num_learners})
 
     def work(report: PrintLine) -> Estimate:
         report(f"opening {data}")
-        opened = Pretrained(data, model, run=run, image_size=image_size, progress=False, **where)
-        request = opened.resolve(strategy, fraction, **asked)
+        opened = Pretrained(data, model, progress=False, **keywords)
+        request = opened.resolve(**asked)
         return estimate(opened, request, num_workers=workers, timed=measure, report=report)
 
     found = run_with_progress(work)

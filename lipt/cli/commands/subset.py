@@ -26,7 +26,7 @@ app = Typer(
 
 
 @dataclass(frozen=True)
-class SubsetFlags:
+class StrategyFlags:
     strategy: str = Option(
         DEFAULT_STRATEGY, "--strategy", "-s", help="A name from 'lipt strategies'."
     )
@@ -35,12 +35,16 @@ class SubsetFlags:
     balanced: bool | None = Option(None, help="Equal shares per class, or not.")
     options: shared.Options = None
     preset: shared.Preset = None
+    proxy: shared.Proxy = None
+
+
+@dataclass(frozen=True)
+class SubsetFlags(StrategyFlags):
     features: Path | None = Option(
         None,
         help="Your own features, in place of the model's: a safetensors file with the tensor "
         "features (N x d) and, for pairs, paired_features (N x p).",
     )
-    proxy: shared.Proxy = None
     labels: Literal["given", "none"] = Option("given", help="none: choose by features alone.")
     soft_labels: bool = Option(False, "--soft-labels", help="Add probabilities as targets.")
     mixture: Path | None = Option(None, help="A file of 'lipt mix': choose within its shares.")
