@@ -277,6 +277,7 @@ class InMemory(Workspace):
         self._on_progress = on_progress
         self._files: dict[BlobName, bytes] = {}
         self._kept: dict[tuple[str, str], Any] = {}
+        self._features: dict[BlobName, UserFeatures] = {}
 
     def report(self, activity: str, done: int, total: int) -> None:
         self._on_progress(activity, done, total)
@@ -288,6 +289,12 @@ class InMemory(Workspace):
 
     def read(self, name: BlobName) -> bytes:
         return self._files[name]
+
+    def user_features(self, features: BlobName) -> UserFeatures:
+        # Reading checks every value, and a call asks several times.
+        if features not in self._features:
+            self._features[features] = super().user_features(features)
+        return self._features[features]
 
     def find(self, key: Key[KeptT]) -> KeptT | None:
         found: KeptT | None = self._kept.get((key.kind, repr(key.depends_on)))

@@ -22,9 +22,11 @@ from lipt.common.errors import BudgetError, ConfigError
 from lipt.common.requests import SOUP, Proxy
 from lipt.common.tensor_files import copy_to_cpu
 from lipt.coordinator.compute.context import DataDescription
+from lipt.core import workspace
 from lipt.core.planning import PROCESS_BYTES
 from lipt.core.pretraining.sharding import draw_shards, split_validation
 from lipt.core.selection.select import find_strategy
+from lipt.core.signals.signals import UserFeatures, read_user_features
 from lipt.data.inputs.specs import (
     Column,
     ColumnsSpec,
@@ -148,6 +150,24 @@ def few_rows() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     draw = np.random.default_rng(0)
     labels_N = draw.integers(0, 3, 150)
     return (draw.normal(size=(150, 4)) + 2 * labels_N[:, None]).astype(np.float32), labels_N
+
+
+def test_features_are_read_and_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    monkeypatch.setattr(workspace, "read_user_features", counted_reads(read))
+    pretrained = lipt.Pretrained(few_rows(), run=QUICK, progress=False)
+    asked: dict[str, Any] = {"features": few_rows()[0], "proxy": "ridge:user"}
+    for strategy in ("auto", "kcenter"):
+        pretrained.select(strategy, 0.1, **asked)
+    assert read == [150]
+
+
+def counted_reads(read: list[int]) -> Callable[..., UserFeatures]:
+    def counted(source: bytes, *, num_examples: int, max_bytes: int) -> UserFeatures:
+        read.append(num_examples)
+        return read_user_features(source, num_examples=num_examples, max_bytes=max_bytes)
+
+    return counted
 
 
 @pytest.mark.parametrize(
