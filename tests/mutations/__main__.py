@@ -38,7 +38,7 @@ _LIMIT_FACTOR, _LEAST_LIMIT_S = 5, 60.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the mutants that the command line names; 0 if each verdict is the expected one."""
+    """Run the mutants that the command line names; 0 if each was caught."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=__doc__)
     parser.add_argument("--only", default="", help="pattern of a row's name, module or tests")
     parser.add_argument("--slow", action="store_true", help="rows that take minutes, too")
@@ -91,17 +91,15 @@ def _fits(mutant: Mutant) -> bool:
 
 
 def _print_summary(mutants: Sequence[Mutant], verdicts: Mapping[str, Verdict]) -> bool:
-    """Names the mutants that were not caught; whether a verdict is not the expected one."""
+    """Names the mutants that were not caught; whether one of them is a row's."""
     wrong, counts = False, dict[str, Counter[str]]()
     for mutant in mutants:
         verdict = verdicts[mutant.name]
         counts.setdefault(mutant.group, Counter())[verdict.value] += 1
-        expected = verdict is (Verdict.SURVIVED if mutant.survives else Verdict.CAUGHT)
-        # Not every change of a decision changes what it decides: their share is the score.
-        wrong |= not expected and mutant.group != DECISIONS
-        if not expected or mutant.survives:
-            known = f" ({mutant.survives})" if mutant.survives else ""
-            _print_line(f"{verdict:9} {mutant.name}{known}")
+        if verdict is not Verdict.CAUGHT:
+            # Not every change of a decision changes what it decides: their share is the score.
+            wrong |= mutant.group != DECISIONS
+            _print_line(f"{verdict:9} {mutant.name}")
     for group, counted in counts.items():
         parts = ", ".join(f"{number} {verdict}" for verdict, number in sorted(counted.items()))
         _print_line(f"{group}: {counted.total()} mutants: {parts}")

@@ -45,7 +45,7 @@ class Mutant:
     """One row of a table, whose name is `group`.
 
     tests: files or node ids that have to fail. hangs: a timeout counts as caught.
-    slow: run by `--slow` only. survives: why no test fails; empty where one has to.
+    slow: run by `--slow` only.
     """
 
     name: str
@@ -54,7 +54,6 @@ class Mutant:
     tests: tuple[str, ...]
     hangs: bool = False
     slow: bool = False
-    survives: str = ""
 
 
 def read_mutants(folder: Path) -> list[Mutant]:

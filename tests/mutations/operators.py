@@ -33,14 +33,13 @@ def decision_mutants(table: Path, root: Path, *, sample: int, only: str = "") ->
     only: a pattern of the modules' names.
     """
     mutants: list[Mutant] = []
-    for module in tomllib.loads(table.read_text("utf-8"))["module"]:
-        file, tests = module["file"], tuple(module["tests"])
+    for file, tests in tomllib.loads(table.read_text("utf-8"))["modules"].items():
         if not re.search(only, file):
             continue
         code = (root / file).read_text("utf-8")
         places = list(_places(code))
         drawn = random.Random(file).sample(range(len(places)), min(sample, len(places)))
-        mutants += [_mutant(file, code, tests, *places[number]) for number in sorted(drawn)]
+        mutants += [_mutant(file, code, tuple(tests), *places[number]) for number in sorted(drawn)]
     return mutants
 
 

@@ -41,8 +41,8 @@ replace = ""
 ROWS = Path(__file__).parent / "rows"
 
 
-def make_mutant(*edits: Edit, survives: str = "") -> Mutant:
-    return Mutant("m", "table", edits, ("test_a.py",), survives=survives)
+def make_mutant(*edits: Edit) -> Mutant:
+    return Mutant("m", "table", edits, ("test_a.py",))
 
 
 def test_a_row_has_its_module_s_file_and_tests_unless_it_names_others(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from tests.mutations.mutants import mutated_files
 pytest.importorskip("cosmic_ray", reason="make env installs cosmic-ray")
 
 CODE = "def is_free(now, until):\n    return now >= until and now > 0\n"
-TABLE = '[[module]]\nfile = "a.py"\ntests = ["test_a.py"]\n'
+TABLE = '[modules]\n"a.py" = ["test_a.py"]\n'
 
 
 def test_each_operator_changes_one_place_of_a_module_and_is_named_by_its_line(
