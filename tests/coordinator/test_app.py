@@ -19,11 +19,11 @@ from lipt.common.errors import (
 )
 from lipt.common.observability.metrics import Gauge
 from lipt.common.requests import Budget, Proxy, SubsetRequest
-from lipt.common.states import LearnerState, RunState
+from lipt.common.states import RunState
 from lipt.coordinator.app import logging_progress, with_fitting_model
 from lipt.coordinator.compute.jobs.pretraining import DescribeData
 from lipt.coordinator.compute.jobs.selection import Diagnosed, DiagnoseData
-from lipt.coordinator.compute.messages import JobOptions, Progressed
+from lipt.coordinator.compute.messages import Progressed
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.leases import LearnerLease
 from lipt.coordinator.instruments import (
@@ -57,23 +57,6 @@ from tests.coordinator.fakes import (
 from tests.coordinator.made_up_runs import made_up_run
 
 NOTHING = config_pb2.RunConfig()
-
-
-async def test_run_goes_from_its_request_to_its_soup_and_subset(tmp_path: Path) -> None:
-    settings = make_settings(tmp_path)
-    compute = pretraining(settings.state_dir)
-    async with opened(settings, compute) as app:
-        assert compute.known == DATA
-        run = await app.requests.create("q", "mine", NOTHING)
-        final = await complete(app, "mine")
-        assert compute.options[1:] == [JobOptions(run.run_id, fingerprint=DATA.fingerprint)] * 3
-        await app.answers.subset(replace(REQUEST, strategy="uniform"), lambda _: None, "caller")
-        options = compute.options[-1]
-    assert [learner.state for learner in final.learners] == [LearnerState.DONE] * 2
-    stages = ["DescribeData", "InitializeWeights", "CutShards", "MakeSoup"]
-    assert compute.kinds == [*stages, "SelectSubset"]
-    assert (options.run, options.light) == (run.run_id, True)
-    assert options.callers is not None
 
 
 async def test_a_run_resumes_after_a_restart(tmp_path: Path) -> None:

@@ -1,28 +1,21 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import signal
 import ssl
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
-import torch
 
 from lipt import Client
 from lipt.common.errors import UnreachableError
 from lipt.common.states import RunState
-from lipt.data.loading import open_dataset
 from tests import processes
-from tests.blob_files import blob_file
 from tests.cluster import SMALL_RUN, Cluster
-from tests.faults.proxy import Proxy
 from tests.tls_files import Certificates
 
 
@@ -171,78 +164,3 @@ def test_a_new_coordinator_on_a_port_is_found(cluster: Cluster, tmp_path: Path) 
         cluster.start_coordinator(*other)
         run = client.wait(client.start_run(SMALL_RUN).run_id)
     assert {learner.worker for learner in run.learners} == {"one"}
-
-
-_WINDOW_BYTES = 32
-# A window that many texts could hold by chance, such as zeros, says nothing.
-_MIN_DISTINCT = 12
-_WINDOWS_PER_BLOB = 200
-
-
-@dataclass(frozen=True)
-class Recording:
-    wire: list[bytes]
-    weights: list[bytes]
-    blobs: list[bytes]
-
-    def shows(self, text: bytes) -> bool:
-        return any(text in sent for sent in self.wire)
-
-
-def record(
-    cluster: Cluster, run: dict[str, Any], certificates: Certificates | None = None
-) -> Recording:
-    def flags(name: str) -> tuple[str, ...]:
-        return () if certificates is None else certificates.flags(name)
-
-    tls = None if certificates is None else certificates.files("trainer")
-    # Behind the proxy its port is another: no local socket is found there.
-    coordinator = cluster.start_coordinator("--insecure", *flags("coordinator"))
-    with Proxy(cluster.address, recording=True) as proxy:
-        cluster.address = proxy.address
-        worker = cluster.start_worker("recorded", *flags("worker"))
-        with Client(proxy.address, tls=tls) as client:
-            made = client.wait(client.start_run(run).run_id)
-            client.subset(strategy="craig", fraction=0.1)
-            out = cluster.directory / "theta_p.safetensors"
-            client.save_weights(out)
-        worker.stop()
-    coordinator.stop()
-    names = made.initial_weights, made.pretrained_weights
-    blobs = [path.read_bytes() for path in (cluster.state / "blobs").rglob("*") if path.is_file()]
-    return Recording(
-        wire=[bytes(sent) for sent in proxy.recorded],
-        weights=[blob_file(cluster.state, name.sha256).read_bytes() for name in names if name],
-        blobs=blobs,
-    )
-
-
-def windows(text: bytes) -> list[bytes]:
-    draw = random.Random(0)
-    starts = (draw.randrange(max(1, len(text) - _WINDOW_BYTES)) for _ in range(_WINDOWS_PER_BLOB))
-    pieces = (text[start : start + _WINDOW_BYTES] for start in starts)
-    return [piece for piece in pieces if len(set(piece)) >= _MIN_DISTINCT]
-
-
-def images() -> list[bytes]:
-    data = open_dataset("digits")
-    return [image.numpy().tobytes() for image in data.images(torch.arange(len(data)))]
-
-
-@pytest.mark.parametrize("secure", [False, True])
-def test_traffic_is_readable_only_without_tls(
-    cluster: Cluster, certificates: Certificates, secure: bool
-) -> None:
-    recording = record(cluster, SMALL_RUN, certificates if secure else None)
-    assert sum(map(len, recording.wire)) > sum(map(len, recording.weights))
-    assert recording.shows(b"data_offsets") is not secure  # of safetensors' header
-    if secure:
-        assert not any(recording.shows(it) for blob in recording.blobs for it in windows(blob))
-        assert not any(map(recording.shows, images()))
-        return
-    for weights in recording.weights:
-        pieces = windows(weights)
-        assert len(pieces) > _WINDOWS_PER_BLOB / 2
-        # But for those that a frame's beginning cuts in two.
-        assert sum(map(recording.shows, pieces)) > 0.9 * len(pieces)
-    assert sum(map(recording.shows, images())) > 100

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import csv
 import json
 import shutil
 from collections import Counter
@@ -15,7 +14,6 @@ from lipt import Client
 from lipt.common.errors import InvalidRequestError
 from lipt.data.loading import open_dataset
 from lipt.data.sources.pairs import open_pairs
-from lipt.data.sources.rows import ColumnRows
 from lipt.trainer.views import RunView
 from tests.cluster import SMALL_RUN, Cluster
 from tests.coloured_shapes import TOWERS, caption_of, swapped, write_folder
@@ -40,36 +38,6 @@ def train(cluster: Cluster, data: str, test: str, model: str, *flags: str) -> fl
     assert done.returncode == 0, done.stderr
     accuracy: float = json.loads(done.stdout)["test_accuracy"]
     return accuracy
-
-
-def write_table(path: Path, part: str) -> Path:
-    rows = open_dataset(f"breast_cancer-{part}").rows
-    assert isinstance(rows, ColumnRows)
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["id", *(f"m{place}" for place in range(30)), "large", "diagnosis"])
-        for row, values in enumerate(rows.tensors[""].tolist()):
-            label = rows.class_names[rows.labels_N[row]]
-            cells = [row, *values, "yes" if values[0] > 14 else "no", label]
-            cells[2] = "" if row % 9 == 0 else cells[2]
-            writer.writerow(cells)
-    return path
-
-
-def test_a_table_of_numbers_and_categories(cluster: Cluster, tmp_path: Path) -> None:
-    options = "?label=diagnosis&drop=id"
-    data, test = (
-        f"csv:{write_table(tmp_path / f'{part}.csv', part)}{options}" for part in ("train", "test")
-    )
-    learners = {"num_learners": 2, "num_steps": 3, "num_minibatches": 1, "batch_size": 64}
-    client, _ = serve(cluster, data, "mlp", {"learners": learners})
-    with client:
-        subset = client.subset(strategy="el2n", fraction=0.1)
-        assert len(subset) == 46
-        assert subset.fingerprint == open_dataset(data).fingerprint
-    choosing = ("--strategy", "auto", "--fraction", "0.1")
-    recipe = ("--steps", "40", "--set", "batch_size=32", "--set", "learning_rate=0.05")
-    assert train(cluster, data, test, "mlp", *choosing, *recipe) > 0.8
 
 
 READER_ALLOWED = ("--allow-module", "tests.sentences")
@@ -183,37 +151,6 @@ def test_the_service_and_select_keep_the_same_pairs(cluster: Cluster, source: st
             again = session.client.subset(strategy=subset.strategy, budget=len(subset))
             assert again.indices.tolist() == subset.indices.tolist()
             assert again.fingerprint == subset.fingerprint
-
-
-NUM_FLIPPED = 60
-
-
-def test_most_flipped_labels_are_found_and_shown(cluster: Cluster, tmp_path: Path) -> None:
-    folder, out, draw = tmp_path / "digits", tmp_path / "found", np.random.default_rng(0)
-    labels_N = LABELS_N.numpy().copy()
-    flipped = draw.choice(len(labels_N), NUM_FLIPPED, replace=False)
-    labels_N[flipped] = (labels_N[flipped] + draw.integers(1, 10, NUM_FLIPPED)) % 10
-    write_digits(folder, dict(enumerate(labels_N)))
-    # The same picture twice, in the directory where it belongs.
-    right = int(np.setdiff1d(np.arange(100), flipped)[0])
-    right_folder = folder / str(labels_N[right])
-    shutil.copy(right_folder / f"{right:04}.png", right_folder / "double.png")
-    cluster.start_coordinator("--data", f"imagefolder:{folder}")
-    done = cluster.lipt("diagnose", "--data", f"imagefolder:{folder}", "--out", str(out))
-    assert done.returncode == 0, done.stderr
-    with (out / "issues.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == 1798
-    worst = sorted(rows, key=lambda row: float(row["label_score"]))[:NUM_FLIPPED]
-    found = {Path(row["filepath"]).name for row in worst if row["is_label_issue"] == "True"}
-    assert len(found & {f"{row:04}.png" for row in flipped}) >= 0.8 * NUM_FLIPPED
-    (double,) = [row for row in rows if row["filepath"].endswith("double.png")]
-    others = json.loads(double["near_duplicate_sets"])
-    assert any(rows[other]["given_label"] == double["given_label"] for other in others)
-    page = (out / "diagnosis.html").read_text("utf-8")
-    assert page.count("<img") >= 48
-    assert "label errors" in done.stdout
-    assert f"page: {out / 'diagnosis.html'}" in done.stdout
 
 
 NUM_IMAGES = 400

@@ -24,12 +24,8 @@ class Fault:
 class Proxy:
     """Forwards TCP to `target`; each connection meets the next of `faults`, if any is left."""
 
-    def __init__(
-        self, target: str, faults: list[Fault] | None = None, *, recording: bool = False
-    ) -> None:
+    def __init__(self, target: str, faults: list[Fault] | None = None) -> None:
         self.faults = faults or []
-        self.recorded: list[bytearray] = []
-        self._recording = recording
         self._target = target
         self._frozen = threading.Event()
         self._open: list[socket.socket] = []
@@ -81,8 +77,6 @@ class Proxy:
     ) -> None:
         at = fault.offset_bytes if fault and fault.upstream == upstream else None
         done = 0
-        record = bytearray()
-        self.recorded.append(record)
         with contextlib.suppress(OSError):
             while data := source.recv(_PIECE_BYTES):
                 if self._frozen.is_set():
@@ -91,8 +85,6 @@ class Proxy:
                 if fault and inside:
                     data = _broken(data, fault, at - done)  # type: ignore[operator]
                 sink.sendall(data)
-                if self._recording:
-                    record += data
                 done += len(data)
                 if fault and inside and fault.bit is None:
                     break

@@ -1,13 +1,9 @@
 from __future__ import annotations
 
-import os
 import resource
 import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,11 +11,9 @@ import pytest
 from lipt import Client
 from lipt.common.errors import (
     CorruptBlobError,
-    DiskFullError,
-    LiptError,
     UnknownRunError,
 )
-from lipt.common.states import LearnerState, RunState
+from lipt.common.states import RunState
 from tests.cluster import SMALL_RUN, Cluster
 from tests.end_to_end.conftest import one_of_two_in
 from tests.end_to_end.test_state import state
@@ -70,62 +64,6 @@ def test_a_disk_that_fills_up_in_a_backup_leaves_none_and_the_state_as_it_was(
     cluster.start_coordinator("--state-dir", str(copy))
     with cluster.client() as client:
         assert client.run(run_id).pretrained_weights == ready.pretrained_weights
-
-
-@contextmanager
-def small_disk(folder: Path, size: str) -> Iterator[Callable[[], None]]:
-    """A file system of this size; yields a call that makes it larger."""
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
-    if os.geteuid() or subprocess.run(mount, check=False, capture_output=True).returncode:
-        pytest.skip("only root can make a small disk; RLIMIT_FSIZE is tested without")
-    try:
-        larger = ["mount", "-o", "remount,size=256m", str(folder)]
-        yield lambda: subprocess.run(larger, check=True) and None
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def fill(path: Path) -> None:
-    with path.open("wb", buffering=0) as file:
-        while True:
-            file.write(bytes(4096))
-
-
-def test_a_full_disk_refuses_by_name_and_all_goes_on_when_there_is_space(
-    cluster: Cluster,
-) -> None:
-    with small_disk(cluster.state, "24m") as enlarge:
-        coordinator = cluster.start_coordinator()
-        with one_of_two_in(cluster) as (client, run_id, worker):
-            second = worker.take()
-            learner = worker.learner(second)
-            filler = cluster.state / "filler"
-            with pytest.raises(OSError, match="No space"):
-                fill(filler)
-            with pytest.raises(DiskFullError, match=r"No space left on device.*Free space there"):
-                worker.submit(second, learner)
-            with pytest.raises(LiptError) as refused:
-                client.start_run(SMALL_RUN, name="never")
-            assert refused.value.reason in ("DISK_FULL", "OVER_LIMIT")
-            assert client.run(run_id).learners[0].state is LearnerState.DONE
-            with pytest.raises(DiskFullError, match="nothing acknowledged was lost"):
-                client.cancel(run_id)
-            enlarge()
-            worker.submit(second, learner)
-            final = client.wait(run_id)
-            assert [item.attempts for item in final.learners] == [1, 1]
-        coordinator.stop(signal.SIGKILL)
-        cluster.start_coordinator()
-        with cluster.client() as client:
-            assert [run.run_id for run in client.runs()] == [run_id]
-            assert client.run(run_id).pretrained_weights == final.pretrained_weights
-        # A backup to a disk that is too small.
-        with small_disk(cluster.directory / "backups", "1m"):
-            full = back_up(cluster, cluster.directory / "backups" / "copy", most_bytes=2**30)
-            assert full.returncode == 1
-            assert "No space left on device" in full.stderr
-            assert list((cluster.directory / "backups").iterdir()) == []
 
 
 def ready_run(client: Client, cluster: Cluster, seed: int) -> str:

@@ -34,11 +34,12 @@ def run_of(num_learners: int = 2, **learners: Any) -> dict[str, Any]:
     }
 
 
-def start_coordinator(cluster: Cluster, lease_seconds: float) -> None:
-    set_clock(cluster, 0)
+def start_coordinator(cluster: Cluster, *flags: str, clock: int = 0) -> LoggedProcess:
+    """A coordinator whose clock is `clock` seconds off."""
+    set_clock(cluster, clock)
     offset = str(cluster.directory / "offset")
     program = ["-m", "tests.faults.jumping_coordinator", offset, "--"]
-    cluster.start_coordinator(*cluster.leases_of(lease_seconds), program=program)
+    return cluster.start_coordinator(*flags, program=program)
 
 
 def set_clock(cluster: Cluster, seconds: int) -> None:
@@ -47,26 +48,9 @@ def set_clock(cluster: Cluster, seconds: int) -> None:
     new.replace(cluster.directory / "offset")
 
 
-def test_setting_the_clock_forward_ends_no_lease_or_run(cluster: Cluster) -> None:
-    start_coordinator(cluster, lease_seconds=3000.0)
-    with cluster.client() as client:
-        # Over when the clock is set forward, and never when it is set back.
-        run = client.start_run(run_of(deadline_seconds=3600))
-        workers = [cluster.play_worker(name) for name in ("a", "b")]
-        first = workers[0].take()
-        set_clock(cluster, DAY_SECONDS)
-        # A new lease has the coordinator look at all of them.
-        second = workers[1].take()
-        assert second.learner_index != first.learner_index
-        for worker, assignment in zip(workers, (first, second), strict=True):
-            worker.submit(assignment)
-        final = client.wait(run.run_id)
-    assert [learner.attempts for learner in final.learners] == [1, 1]
-
-
 @pytest.mark.timeout(120)
 def test_setting_the_clock_back_extends_no_lease(cluster: Cluster) -> None:
-    start_coordinator(cluster, lease_seconds=1.5)
+    start_coordinator(cluster, *cluster.leases_of(1.5))
     with cluster.client() as client:
         client.start_run(run_of(1))
         silent, heir = (cluster.play_worker(name) for name in ("silent", "heir"))
@@ -79,14 +63,11 @@ def test_setting_the_clock_back_extends_no_lease(cluster: Cluster) -> None:
 def test_a_clock_that_jumps_by_hours_changes_no_run_lease_or_valid_token(
     cluster: Cluster,
 ) -> None:
-    offset = str(cluster.directory / "offset")
-    program = ["-m", "tests.faults.jumping_coordinator", offset, "--"]
     flags = cluster.config(
         "[lease]\nduration_seconds = 3000.0\n"
         "[storage]\nkeep_days = 1\ncollect_every_seconds = 0.1\n"
     )
-    set_clock(cluster, 0)
-    coordinator = cluster.start_coordinator(*flags, program=program)
+    coordinator = start_coordinator(cluster, *flags)
     with cluster.client() as client:
         token = client.create_token("worker", name="w", days=1.0).secret
         before = client.start_run(run_of(1, deadline_seconds=3600), name="before")
@@ -107,8 +88,7 @@ def test_a_clock_that_jumps_by_hours_changes_no_run_lease_or_valid_token(
         subset = client.subset("jumps", "grand", fraction=0.1)
     assert coordinator.stop() == 0
     # Started again yesterday.
-    set_clock(cluster, -DAY_SECONDS)
-    cluster.start_coordinator(*flags, program=program)
+    start_coordinator(cluster, *flags, clock=-DAY_SECONDS)
     with cluster.client() as client:
         assert [run.name for run in client.runs()] == ["jumps", "before"]
         assert client.run("before").pretrained_weights == expected.pretrained_weights

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -54,33 +53,6 @@ def test_a_tenth_of_the_data_is_chosen_and_the_same_again() -> None:
         lipt.select(few_digits(), "resnet9")
     with pytest.raises(ConfigError, match=r"learners\.num_step: there is no such setting"):
         lipt.select(few_digits(), run={"learners": {"num_step": 1}})
-
-
-def test_several_threads_get_the_subsets_of_one_and_change_no_setting() -> None:
-    data, cudnn = few_digits(), torch.backends.cudnn
-    # Dropout draws from the global generator.
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Dropout(0.5), nn.Linear(32, 10))
-
-    def settings() -> list[object]:
-        generator = torch.get_rng_state().tolist()
-        kernels = [cudnn.deterministic, cudnn.benchmark, cudnn.allow_tf32]
-        return [*kernels, torch.get_num_threads(), torch.get_default_dtype(), generator]
-
-    def digest(seed: int) -> str:
-        steps = {"num_steps": 5 if seed else "many"}  # which is refused in the midst of the others
-        run = {**QUICK, "learners": {**QUICK["learners"], **steps}}
-        try:
-            return lipt.select(data, model, strategy="craig", seed=seed, run=run).digest
-        except ConfigError:
-            return "refused"
-
-    before = settings()
-    expected = list(map(digest, range(6)))
-    assert len(set(expected)) == 6
-    for _ in range(2):
-        with ThreadPoolExecutor(6) as threads:
-            assert list(threads.map(digest, range(6))) == expected
-        assert settings() == before
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,6 @@ from lipt.coordinator.access.tokens import (
     describe_exposure,
     identify,
 )
-from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import TokenRecord
 from tests.clock import Clock
@@ -117,21 +116,6 @@ def test_a_worker_bound_to_a_certificate_must_use_it_or_its_renewal() -> None:
         assert objection(caller) != ""
     assert objection(OTHER) == "is of other, and the worker registered as box"
     assert objection(BOX, "") != ""
-
-
-def credential_of(caller: Caller, worker_id: str) -> str:
-    return WorkerRecord(worker_id, "", "cpu", {}, (), 0.0, caller=caller).credential
-
-
-def test_authenticated_callers_are_one_credential_others_one_per_process() -> None:
-    # A certificate by its name, for it may be renewed while a run lasts.
-    assert credential_of(BOX, "w-1") == credential_of(RENEWED, "w-2") != credential_of(OTHER, "w-1")
-    assert (
-        credential_of(NAMESAKE, "w-1")
-        == credential_of(NAMESAKE, "w-2")
-        != credential_of(BOX, "w-1")
-    )
-    assert credential_of(ANYBODY, "w-1") != credential_of(ANYBODY, "w-2")
 
 
 DAY = 86_400.0

@@ -17,7 +17,6 @@ import pytest
 from lipt.common.access import Role
 from lipt.common.errors import InvalidRequestError, PermissionDeniedError
 from lipt.coordinator.access.caller import ALLOWED_ROLES, ANYBODY
-from lipt.coordinator.access.tokens import OWN_FILE
 from lipt.coordinator.page import requests
 from lipt.coordinator.page.application import (
     HEADERS,
@@ -114,15 +113,6 @@ async def test_a_session_outlives_restarts_until_it_is_signed_out(tmp_path: Path
         assert (await me(browser)).status_code == 200
         assert (await browser.post("/api/sign-out", json={})).status_code == 200
         assert await status_with(page, cookie) == 401
-    async with page_served(tmp_path) as again:
-        assert await status_with(again, cookie) == 401
-
-
-async def test_session_ends_with_the_coordinators_own_token(tmp_path: Path) -> None:
-    async with page_served(tmp_path) as page, page.browser() as browser:
-        await browser.get(page.link)
-        (cookie,) = browser.cookies.values()
-    (page.app.settings.state_dir / OWN_FILE).unlink()
     async with page_served(tmp_path) as again:
         assert await status_with(again, cookie) == 401
 

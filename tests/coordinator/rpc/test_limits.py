@@ -5,7 +5,7 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import copy_context
 from pathlib import Path
 from time import monotonic
@@ -241,26 +241,6 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-async def test_stream_beyond_the_limit_is_refused_until_one_ends(tmp_path: Path) -> None:
-    async with served(tmp_path, max_streams=1) as (_, address, channel):
-        runs: Any = run_pb2_grpc.RunServiceStub(channel)
-        await runs.CreateRun(run_pb2.CreateRunRequest(name="mine"))
-        first = watch(channel)
-        await first.read()
-        refused = await refusal(watch(channel).read())
-        assert isinstance(refused, TooManyCallsError)
-        assert refused.retry_after_seconds == 1.0
-        await info(channel)  # is no stream
-        async with own_user_channel(address, _OPTIONS) as other:
-            await watch(other).read()
-        first.cancel()
-        async with asyncio.timeout(60):
-            while True:  # until the server has noticed
-                with suppress(grpc.aio.AioRpcError):
-                    await watch(channel).read()
-                    break
-
-
 async def test_health_is_answered_above_the_limits(tmp_path: Path) -> None:
     async with served(tmp_path) as (app, address, channel), AsyncExitStack() as stack:
         entering = [own_user_channel(address, _OPTIONS) for _ in range(8)]
@@ -333,13 +313,6 @@ async def test_clients_retry_after_the_given_time(tmp_path: Path, transfers: boo
             await asyncio.gather(*asking)
         connection.close()
         assert app.events.count(EventKind.CALL_REFUSED, "TOO_MANY_CALLS") >= 1
-
-
-async def test_sequential_calls_are_delayed_and_never_refused(tmp_path: Path) -> None:
-    async with served(tmp_path, **SLOW) as (app, _, channel):
-        for _ in range(6):
-            await info(channel)
-        assert app.events.count(EventKind.CALL_REFUSED) == 0
 
 
 def counts(app: App, histogram: Histogram) -> dict[tuple[str, ...], int]:

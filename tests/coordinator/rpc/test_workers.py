@@ -234,9 +234,17 @@ async def test_a_worker_secret_identifies_before_registration(bench: Bench) -> N
     worker_id = (await service.Register(register, CONTEXT)).worker_id
     asking = pb.AcquireAssignmentRequest(worker_id=worker_id)
     await service.AcquireAssignment(asking, CONTEXT)
+    held = {"worker_id": worker_id, "assignment_id": "r/0", "epoch": 1}
     for other in (context(), context(SECRET.upper())):
-        with pytest.raises(ForeignWorkerError, match=f"worker id {worker_id} does not show"):
-            await service.AcquireAssignment(asking, other)
+        for call, request in (
+            (service.AcquireAssignment, asking),
+            (service.CommitResult, pb.CommitResultRequest(**held)),
+            (service.Heartbeat, pb.HeartbeatRequest(**held)),
+            (service.ReleaseAssignment, pb.ReleaseAssignmentRequest(**held)),
+        ):
+            with pytest.raises(ForeignWorkerError, match=f"worker id {worker_id} does not show"):
+                await call(request, other)
+    assert bench.learner.state is LearnerState.LEASED
     # As after a restart: a heartbeat needs no Register first, and no stranger gets through.
     stranger = "t" * 32
     beat = pb.HeartbeatRequest(worker_id=worker_id_of(stranger), assignment_id="r/0", epoch=1)
