@@ -82,13 +82,6 @@ class LoggedProcess:
         """The processes that run a coordinator's jobs: children of its fork server."""
         return [child for server in self.children() for child in children_of(server)]
 
-    def kill_computing(self) -> int:
-        computing = self.computing()
-        for child in computing:
-            with suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
-        return len(computing)
-
     def send(self, number: int) -> None:
         self.process.send_signal(number)
 

@@ -45,13 +45,3 @@ def test_a_watch_shows_that_its_coordinator_was_killed_and_goes_on_after_it(
     watch.wait_for(_GONE.format(re.escape(cluster.address)))
     cluster.start_coordinator("--listen", cluster.address)
     finish(cluster, watch)
-
-
-@pytest.mark.slow
-def test_a_watch_shows_that_its_coordinator_hangs_and_goes_on_after_it(cluster: Cluster) -> None:
-    coordinator = cluster.start_coordinator()
-    watch = watching(cluster)
-    coordinator.send(signal.SIGSTOP)
-    watch.wait_for(_GONE.format(re.escape(cluster.address)))
-    coordinator.send(signal.SIGCONT)
-    finish(cluster, watch)

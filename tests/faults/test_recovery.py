@@ -11,7 +11,7 @@ import pytest
 
 from lipt.common.errors import LiptError
 from lipt.common.states import RunState
-from tests.blob_files import blob_file, flip_a_bit
+from tests.blob_files import flip_a_bit
 from tests.cluster import Cluster, LoggedProcess
 from tests.faults.conftest import Record
 from tests.faults.proxy import Proxy
@@ -117,25 +117,6 @@ def test_leases_survive_a_longer_stop_of_the_coordinator(cluster: Cluster) -> No
     assert "lease_expired" not in coordinator.text()
 
 
-@pytest.mark.parametrize("stage", ["initializing", "merging"])
-def test_a_run_continues_after_its_compute_process_dies(cluster: Cluster, stage: str) -> None:
-    run_config = {
-        **run_of(3),
-        "soup": {"method": "interpolation", "num_alphas": 10, "batch_norm_examples": 256},
-    }
-    coordinator = cluster.start_coordinator()
-    cluster.start_worker("worker")
-    with cluster.client() as client:
-        run = client.start_run(run_config)
-        coordinator.wait_for(f": {stage}")
-        assert coordinator.kill_computing() >= 1  # the light process may run as well
-        final = client.wait(run.run_id)
-        assert [learner.attempts for learner in final.learners] == [1, 1, 1]
-        undisturbed = client.wait(client.start_run(run_config).run_id)
-    coordinator.wait_for("event=retried detail=compute .*SIGKILL")
-    assert final.pretrained_weights == undisturbed.pretrained_weights
-
-
 LEASE_SECONDS = 1.5
 
 VANISHING: dict[str, Callable[[LoggedProcess, Proxy], object]] = {
@@ -190,30 +171,6 @@ def flip_the_middle(path: Path) -> None:
 
 def blobs_in(cluster: Cluster) -> set[Path]:
     return set((cluster.state / "blobs").glob("??/*"))
-
-
-@pytest.mark.parametrize("damage", [flip_the_middle, Path.unlink])
-def test_theta_p_and_subsets_that_the_coordinator_s_disk_damages_or_loses_are_made_again(
-    cluster: Cluster, damage: Callable[[Path], None]
-) -> None:
-    coordinator = cluster.start_coordinator()
-    cluster.start_worker("worker")
-    with cluster.client() as client:
-        run = client.wait(client.start_run(run_of()).run_id)
-        of_the_run = blobs_in(cluster)
-        subset = client.subset(run.run_id, "el2n", fraction=0.1)
-        assert run.pretrained_weights is not None
-        of_the_subset = blobs_in(cluster) - of_the_run
-        assert of_the_subset
-        for path in {blob_file(cluster.state, run.pretrained_weights.sha256), *of_the_subset}:
-            damage(path)
-        again = client.subset(run.run_id, "el2n", fraction=0.1)
-        other = client.subset(run.run_id, "grand", fraction=0.1)
-        assert client.weights(run.run_id)
-    assert again.indices.tolist() == subset.indices.tolist()
-    assert again.digest == subset.digest
-    assert len(other) == len(subset)
-    coordinator.wait_for("1 files of run .* are damaged and recomputed")
 
 
 @pytest.mark.smoke

@@ -178,19 +178,6 @@ def test_a_name_may_import_its_own_module(tmp_path: Path, monkeypatch: pytest.Mo
         lipt.open_dataset("named_here:data", image_size=16)
 
 
-@pytest.mark.parametrize(
-    ("data", "error", "words"),
-    [
-        ([], DataError, "data is empty"),
-        (5, ConfigError, "data is a int, which is no map-style data set"),
-        (([[0.0]], [1, 2]), DataError, "1 examples"),
-    ],
-)
-def test_invalid_data_is_refused(data: object, error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=words):
-        lipt.open_dataset(data)
-
-
 def test_a_live_model_is_copied_and_named_by_its_class() -> None:
     module = nn.Linear(2, 3)
     own = own_model(module)

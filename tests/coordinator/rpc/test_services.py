@@ -50,25 +50,6 @@ async def access(database: Database, clock: Clock) -> AccessService:
     return AccessService(Tokens(database, lambda: Token.draw("admin"), wall_clock=clock), link_of)
 
 
-async def test_a_token_is_created_listed_and_revoked(access: AccessService, clock: Clock) -> None:
-    clock.now = 1000.0
-    request = access_pb2.CreateTokenRequest(role=access_pb2.ROLE_TRAINER, name="ci", days=2.0)
-    made = await access.CreateToken(request, NOBODY)
-    token = Token.parse(made.secret)
-    assert token is not None
-    assert made.token.token_id == token.token_id
-    assert (made.token.name, made.token.role) == ("ci", access_pb2.ROLE_TRAINER)
-    assert made.token.created_by == "anybody"
-    assert (made.token.created_at.seconds, made.token.expires_at.seconds) == (1000, 173_800)
-    listing = access_pb2.ListTokensRequest()
-    assert list((await access.ListTokens(listing, NOBODY)).tokens) == [made.token]
-    clock.now = 2000.0
-    revoking = access_pb2.RevokeTokenRequest(token_id=token.token_id)
-    ended = await access.RevokeToken(revoking, NOBODY)
-    assert ended.token.revoked_at.seconds == 2000
-    assert list((await access.ListTokens(listing, NOBODY)).tokens) == [ended.token]
-
-
 @pytest.mark.parametrize("role", [0, 9])
 async def test_an_unknown_role_is_refused_with_the_roles(access: AccessService, role: Any) -> None:
     with pytest.raises(InvalidRequestError, match="worker, trainer, admin"):

@@ -229,7 +229,7 @@ async def test_a_damaged_blob_is_refused_and_removed(bench: Bench) -> None:
 
 
 async def test_a_worker_secret_identifies_before_registration(bench: Bench) -> None:
-    service = bench.service
+    service: Any = bench.service
     register = pb.RegisterRequest(instance_id=SECRET, protocol=pb.ProtocolVersion(major=1))
     worker_id = (await service.Register(register, CONTEXT)).worker_id
     asking = pb.AcquireAssignmentRequest(worker_id=worker_id)

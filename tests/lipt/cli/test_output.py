@@ -127,25 +127,6 @@ def test_a_silent_coordinator_is_the_only_news_until_it_answers() -> None:
     assert at(29.0, None) == ["about 44 min left"]
 
 
-def test_slow_work_prints_that_its_coordinator_is_gone() -> None:
-    silences, said = iter([None, SILENCE, SILENCE]), list[str]()
-    back = threading.Event()
-
-    def print_line(line: str) -> None:
-        said.append(line)
-        if line == "coordinator head:1 answers again":
-            back.set()
-
-    def work(report: Any) -> None:
-        report("scoring 3/9")
-        assert back.wait(30)
-
-    run_with_progress(work, print_line, silence_seconds=0.001, silence=lambda: next(silences, None))
-    answered = said.index("coordinator head:1 answers again")
-    assert GONE in said[:answered]
-    assert not any(line.startswith("scoring") for line in said[said.index(GONE) : answered])
-
-
 def record(epoch: int, **changes: Any) -> EpochRecord:
     figures: dict[str, Any] = {
         "step": 10 * epoch,
