@@ -1,7 +1,5 @@
 """A store's files, as a disk that damages them sees them, and its servicer without a quota."""
 
-from __future__ import annotations
-
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager

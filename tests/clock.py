@@ -1,7 +1,5 @@
 """A clock that a test moves."""
 
-from __future__ import annotations
-
 
 class Clock:
     def __init__(self, now: float = 0.0) -> None:

@@ -1,7 +1,5 @@
 """A coordinator and workers as real processes, which end with the test whatever it does."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """A collector of traces: OTLP over gRPC, as real ones speak it, which keeps what it gets."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Coloured shapes: images with captions, and two towers that know colours and nothing else."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Sequence

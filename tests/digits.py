@@ -1,7 +1,5 @@
 """Compute jobs on the digits, which need no network."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from lipt.common.config.settings import load_settings

@@ -5,8 +5,6 @@ that only the extra's own packages are fetched; a package that comes with anothe
 there. `make test-extras` runs this in an environment that `make env` has made.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile

@@ -5,8 +5,6 @@ loopback that the system chooses, and takes calls as any other does. It installs
 and configures no log. The worker speaks gRPC as in a cluster.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Image files, of which a test made up the pixels: PNG gives them back as they were."""
 
-from __future__ import annotations
-
 import io
 import itertools
 

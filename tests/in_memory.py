@@ -1,7 +1,5 @@
 """Made-up data sets of pixels."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from lipt.data.dataset import Dataset

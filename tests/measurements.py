@@ -3,8 +3,6 @@
 How ill 442 people were a year later, from scikit-learn's `diabetes`.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

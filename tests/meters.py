@@ -1,7 +1,5 @@
 """What a process's meters have come to, by label values, as Prometheus would be told."""
 
-from __future__ import annotations
-
 from lipt.common.observability.metrics import Histogram, Instrument, Meters
 
 

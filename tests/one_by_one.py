@@ -1,7 +1,5 @@
 """Scores for a soup from a function of one model's weights."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Data sets made of the digits: halves that share no class, and what their runs must never meet."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

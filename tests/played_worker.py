@@ -1,7 +1,5 @@
 """A worker that a test plays itself, over real gRPC: it prunes theta* and calls it a learner."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A real Prometheus, where Debian's package `prometheus` or another brings the binaries."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

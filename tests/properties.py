@@ -1,7 +1,5 @@
 """How many examples hypothesis tries: few in `make test`, more in `make test-all`."""
 
-from __future__ import annotations
-
 from hypothesis import settings
 
 

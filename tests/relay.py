@@ -9,8 +9,6 @@ for when the first of them is read, and gives those that the client gets.
     relay.next("WatchRun", answer(first, second))  made-up messages; the coordinator is not asked
 """
 
-from __future__ import annotations
-
 import itertools
 import threading
 from collections import defaultdict, deque

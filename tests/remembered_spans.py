@@ -1,7 +1,5 @@
 """A tracer provider that keeps what ends, for tests within one process."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """Resolved requests of tests, with the values that their strategy has by default."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from lipt.common.blobs.blob import BlobName

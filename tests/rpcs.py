@@ -1,7 +1,5 @@
 """Every call that a coordinator answers, by the descriptors: one that is new is among them."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from collections.abc import Iterator

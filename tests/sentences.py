@@ -4,8 +4,6 @@ Every example is a dictionary of token numbers, as many as its sentence has word
 figures about it; the label is the name of its class.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

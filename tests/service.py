@@ -4,8 +4,6 @@ It is made once for all tests of a process, so that none may wait for it. A test
 gives it a name of its own; nobody trains its learners but the test itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass

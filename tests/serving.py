@@ -1,7 +1,5 @@
 """Servicers on a real port, with the coordinator's way of answering errors."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager

@@ -7,8 +7,6 @@ with Session(data, model) as session:
 Coordinator and workers know data and models by names: here the functions `data` and `model`.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 import threading

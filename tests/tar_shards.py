@@ -1,7 +1,5 @@
 """Tar shards made by hand."""
 
-from __future__ import annotations
-
 import io
 import tarfile
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Contracts between the packages that neither a type checker nor import-linter can express."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

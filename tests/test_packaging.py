@@ -1,7 +1,5 @@
 """What is distributed: built once from a copy of the sources, the wheel from the unpacked sdist."""
 
-from __future__ import annotations
-
 import email
 import os
 import re

@@ -1,7 +1,5 @@
 """The pretended device refuses and counts what a GPU would refuse or wait for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """A model of 650 weights, so that what a test measures is the service."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

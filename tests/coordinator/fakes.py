@@ -1,7 +1,5 @@
 """A coordinator's parts around a compute process that a test plays: jobs are answered at once."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """Quotas by letters (a peer may have 100, all may have 150), and as peers meet them."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import AsyncIterator

@@ -4,8 +4,6 @@ Weights take 100 bytes; an image has 1 x 2 x 6 = 12 numbers and takes 1000 bytes
 in evaluation. Ten classes have 50 examples: 20 of each are held out, so 200 and 300 are left.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

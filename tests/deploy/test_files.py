@@ -1,7 +1,5 @@
 """Deployment files that are no Kubernetes objects: examples, containers, systemd units."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -4,8 +4,6 @@ Run: python -m tests.end_to_end.patient_coordinator ARGUMENTS OF lipt-coordinato
 A short pass is otherwise over before a worker of a busy machine has sent anything.
 """
 
-from __future__ import annotations
-
 from time import monotonic, sleep
 
 from lipt.coordinator import cli

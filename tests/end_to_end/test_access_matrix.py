@@ -5,8 +5,6 @@ that is changed is found. The request is no message at all, so that nothing is c
 who is let in is told that it cannot be read, and one who is not is refused before it is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field

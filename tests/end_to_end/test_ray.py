@@ -1,7 +1,5 @@
 """A worker pool on a real Ray cluster of two nodes, of which one vanishes in a run's middle."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Real processes as Prometheus and a collector of traces see them."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """`lipt up`: a coordinator and its workers in one command, with the page."""
 
-from __future__ import annotations
-
 import httpx
 import pytest
 

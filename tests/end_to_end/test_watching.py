@@ -1,7 +1,5 @@
 """Commands that follow a run or a subset, and whose coordinator goes away and comes back."""
 
-from __future__ import annotations
-
 import re
 import signal
 

@@ -1,7 +1,5 @@
 """A coordinator on the examples' own data and model, with a run that is ready."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Fixtures of the tests that break things on purpose; the long ones run in `make test-faults`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

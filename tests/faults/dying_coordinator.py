@@ -7,8 +7,6 @@ ends by SIGTERM it prints how many events of each kind there were. With SYNC_JOU
 and its compute process write there what they have synced: see `power_cut`. With COMMIT_SECONDS
 the disk takes so long for each transaction with a result. With ASK_TO_END the signal is SIGTERM."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

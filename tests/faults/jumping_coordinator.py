@@ -3,8 +3,6 @@
 Run: python -m tests.faults.jumping_coordinator FILE -- ARGUMENTS OF lipt-coordinator
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from pathlib import Path

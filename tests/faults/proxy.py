@@ -1,7 +1,5 @@
 """A network that misbehaves on order: it cuts, flips a bit, or falls silent."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import struct

@@ -5,8 +5,6 @@ Run: python -m tests.faults.starved_coordinator ARGUMENTS OF lipt-coordinator
 there is. Each attempt writes a line to $ATTEMPTS.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

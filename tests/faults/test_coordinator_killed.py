@@ -1,7 +1,5 @@
 """SIGKILL to the coordinator at seeded moments: nothing is lost, nothing is done twice."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

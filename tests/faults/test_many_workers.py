@@ -1,7 +1,5 @@
 """A thousand workers, and a thousand uploads that are not finished: all are served."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """Transfers over a network that damages them, to a coordinator of its own process."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """All kinds of data that people hold: each gives a subset, or one message with a remedy."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from types import SimpleNamespace

@@ -1,6 +1,4 @@
 # pyright: reportArgumentType=false, reportCallIssue=false
-from __future__ import annotations
-
 import inspect
 import math
 import subprocess

@@ -1,7 +1,5 @@
 """A coordinator that a test plays, in place of `CoordinatorClient`: there is no network."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """A learner's and a range's way through the worker; the coordinator is the test's own."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Shared passes over the digits; what workers send is put where they would have sent it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Calls and connections whose callers' tokens and certificates end while they are open."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable

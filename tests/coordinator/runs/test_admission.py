@@ -1,7 +1,5 @@
 """Runs that are admitted or refused on machines that the tests make up."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable, Iterator

@@ -3,8 +3,6 @@
 The settings are read off the models, so that a new one is drawn, too.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import sys

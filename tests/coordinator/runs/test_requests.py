@@ -1,7 +1,5 @@
 """Requests about runs, with a driver that only takes note of them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Choices within each source's share; sources are given by hand."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

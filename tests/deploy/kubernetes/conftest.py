@@ -1,7 +1,5 @@
 """What these tests need is in the extra `dev`: `make test-oldest` and the like go without them."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from typing import Any
 

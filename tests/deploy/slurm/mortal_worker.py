@@ -3,8 +3,6 @@
 The others begin after that: a pipe at SLURM_STUB/dead tells them.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

@@ -3,8 +3,6 @@
 Everything of it is in one folder, nothing of a Slurm that is installed for real is touched.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

@@ -3,8 +3,6 @@
 What a job would be told is in its environment; what the commands do is in the folder SLURM_STUB.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

@@ -1,7 +1,5 @@
 """`lipt mix` on tables of a few hundred rows."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
