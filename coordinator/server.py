@@ -50,6 +50,7 @@ from lipt.coordinator.app import App, open_app
 from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.instruments import COORDINATOR
 from lipt.coordinator.metrics import in_event_loop, machine_readings, state_readings
+from lipt.coordinator.mixtures import Mixtures
 from lipt.coordinator.page.serving import FLAG as DASHBOARD_FLAG
 from lipt.coordinator.page.serving import PageServer, open_page, require_dashboard
 from lipt.coordinator.page.sessions import Sessions
@@ -64,7 +65,12 @@ from lipt.coordinator.rpc.info import (
 )
 from lipt.coordinator.rpc.limits import CallInterceptor, PeerLimits
 from lipt.coordinator.rpc.messages import dataset_view
-from lipt.coordinator.rpc.trainers import DiagnosisService, RunService, SubsetService
+from lipt.coordinator.rpc.trainers import (
+    DiagnosisService,
+    MixtureService,
+    RunService,
+    SubsetService,
+)
 from lipt.coordinator.rpc.workers import WorkerService, unless
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.storage import WorkerBlobs
@@ -244,6 +250,7 @@ def _servicers(app: App, stopping: asyncio.Event, sessions: Sessions) -> tuple[o
         BlobService(app.blobs, uploads, of_workers=of_workers, meters=app.meters),
         DiagnosisService(app.answers),
         info,
+        MixtureService(Mixtures(app.answers)),
         RunService(app.store, app.requests, app.answers, stopping, dispatcher.waiting_reason),
         SubsetService(app.answers),
         WorkerService(dispatcher, app.intake, stopping),

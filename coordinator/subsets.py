@@ -38,7 +38,12 @@ from lipt.coordinator.instruments import SELECTION
 from lipt.coordinator.runs.availability import find_named, find_ready, not_ready, restore
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import DiagnosisRecord, RunRecord, SubsetRecord
+from lipt.coordinator.state.records import (
+    DiagnosisRecord,
+    MixtureRecord,
+    RunRecord,
+    SubsetRecord,
+)
 from lipt.core.selection.select import find_strategy
 from lipt.core.stages.resolve import (
     NeededTraining,
@@ -52,7 +57,7 @@ from lipt.core.stages.resolve import (
 logger = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
-RecordT = TypeVar("RecordT", SubsetRecord, DiagnosisRecord)
+RecordT = TypeVar("RecordT", SubsetRecord, DiagnosisRecord, MixtureRecord)
 Callers = Callable[[], frozenset[str]]
 Compute = Callable[[OnProgress, Callers], Coroutine[Any, Any, ResultT]]
 
@@ -155,8 +160,8 @@ class Answers:
         self, request: SubsetRequest, on_progress: OnProgress, caller: str
     ) -> tuple[SubsetRecord, bool]:
         """A subset, and whether it is the request's previous one, which is still valid."""
-        callers = _always(caller)
-        with self._holding(request.weights, request.features, request.mixture):
+        callers = always(caller)
+        with self.holding(request.weights, request.features, request.mixture):
             run = find_named(self.store, request.run)
             log_about(run=run.run_id)
             held = self.store.held(run.run_id)
@@ -183,13 +188,13 @@ class Answers:
                     raise OtherDataError(held)
                 return await self._select(key, run, job, report, waiting)
 
-            return await self._once(SubsetRecord, key, select, on_progress, callers), False
+            return await self.once(SubsetRecord, key, select, on_progress, callers), False
 
     async def diagnosis(
         self, query: DiagnosisQuery, on_progress: OnProgress, caller: str
     ) -> DiagnosisRecord:
-        callers = _always(caller)
-        with self._holding(query.features):
+        callers = always(caller)
+        with self.holding(query.features):
             run = None
             if query.run:
                 run = find_ready(self.store, query.run, self.data)
@@ -214,7 +219,7 @@ class Answers:
                 versions=versions(),
             )
             job = DiagnoseData(sources, proxy)
-            return await self._once(
+            return await self.once(
                 DiagnosisRecord,
                 key,
                 lambda report, waiting: self._diagnose(key, run, job, backbone, report, waiting),
@@ -243,7 +248,7 @@ class Answers:
                 f"{what} of run {run.name}, {blob}, was changed or lost by the coordinator's disk, "
                 f"and cannot be made again now: {held}"
             )
-        await self._restore(run, blob, lambda _: None, _always(caller))
+        await self.restore(run, blob, lambda _: None, always(caller))
         return blob
 
     async def subsets_of(self, name: str) -> tuple[SubsetRecord, ...]:
@@ -280,7 +285,7 @@ class Answers:
     async def stop(self) -> None:
         await self._flights.stop()
 
-    def _holding(self, *uploaded: BlobName | None) -> contextlib.AbstractContextManager[None]:
+    def holding(self, *uploaded: BlobName | None) -> contextlib.AbstractContextManager[None]:
         # They may be read much later, and must not expire meanwhile.
         return self.blobs.expiry.holding(*(blob.sha256 for blob in uploaded if blob))
 
@@ -322,7 +327,7 @@ class Answers:
             checked = await self._flights.run(
                 f"recheck {previous.key} {weights.sha256}",
                 lambda report, waiting: self.compute.run(
-                    recheck, report, _job_options(run, waiting)
+                    recheck, report, job_options(run, waiting)
                 ),
                 on_progress,
                 callers,
@@ -334,13 +339,13 @@ class Answers:
     ) -> SubsetRecord:
         started, request, sources = monotonic(), job.request, job.sources
         weights = sources.model[1]
-        options = replace(_job_options(run, callers), light=job.is_light)
+        options = replace(job_options(run, callers), light=job.is_light)
         # A span in the caller's trace, linked to the run's.
         with span("selection", link=run.traceparent, run_id=run.run_id) as selection:
             selection.note(run_name=run.name, strategy=request.strategy, budget=request.budget)
             if weights == run.pretrained_weights:
-                await self._restore(run, weights, report, callers)
-            await self._restore(run, sources.initial, report, callers)
+                await self.restore(run, weights, report, callers)
+            await self.restore(run, sources.initial, report, callers)
             while True:
                 selected = await self.compute.run(job, report, options)
                 # Otherwise it had begun on kept signals that were removed since.
@@ -378,8 +383,8 @@ class Answers:
     ) -> DiagnosisRecord:
         started = monotonic()
         if run is not None:
-            await self._restore(run, job.sources.weights, report, callers)
-            await self._restore(run, job.sources.initial, report, callers)
+            await self.restore(run, job.sources.weights, report, callers)
+            await self.restore(run, job.sources.initial, report, callers)
         fingerprint = run.fingerprint if run else self.data.fingerprint
         proxy, features = str(job.proxy), job.sources.features
         options = JobOptions(run.run_id if run else "", callers, fingerprint=fingerprint)
@@ -408,20 +413,20 @@ class Answers:
         await self.database.save(diagnosis)
         return diagnosis
 
-    async def _restore(
+    async def restore(
         self, run: RunRecord, blob: BlobName | None, report: OnProgress, callers: Callers
     ) -> None:
         if blob is not None:
             await self._flights.run(
                 f"restore {blob}",
                 lambda report, waiting: restore(
-                    run, [blob], self.blobs, self.compute, report, _job_options(run, waiting)
+                    run, [blob], self.blobs, self.compute, report, job_options(run, waiting)
                 ),
                 report,
                 callers,
             )
 
-    async def _once(
+    async def once(
         self,
         kind: type[RecordT],
         key: str,
@@ -439,11 +444,11 @@ class Answers:
         return await asyncio.to_thread(self.blobs.is_whole, blob)
 
 
-def _job_options(run: RunRecord, callers: Callers) -> JobOptions:
+def job_options(run: RunRecord, callers: Callers) -> JobOptions:
     return JobOptions(run.run_id, callers, fingerprint=run.fingerprint)
 
 
-def _always(caller: str) -> Callers:
+def always(caller: str) -> Callers:
     return lambda: frozenset({caller})
 
 

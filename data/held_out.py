@@ -60,7 +60,14 @@ class DataForm(NamedTuple):
             tuple(column.name for column in reading if column.read_as == CATEGORIES),
         )
 
-    def open(self, name: str, data: Any, *, target: str | None = None) -> Dataset:
+    def open(
+        self,
+        name: str,
+        data: Any,
+        *,
+        target: str | None = None,
+        allow_modules: Sequence[str] = (),
+    ) -> Dataset:
         """Other examples, which may be few or all of one class; `name` is for messages.
 
         `comparable` matches them with the data set. Errors as in `open_data`.
@@ -76,7 +83,9 @@ class DataForm(NamedTuple):
                 "classes": self.classes,
             }
         written = {option: quoted_names(names) for option, names in options.items() if names}
-        opened = open_set(name, data, target, options=written, min_classes=1)
+        opened = open_set(
+            name, data, target, allow_modules=allow_modules, options=written, min_classes=1
+        )
         if self.images is not None and isinstance(opened.inputs, ImageSpec):
             return replace(opened, inputs=self.images)
         return opened

@@ -73,7 +73,14 @@ def mix(
         DataError: the parts do not fit each other.
         DivergedError: a learner's loss is no longer finite.
     """
-    opened = open_mixture(sources, target_data, target=target, source=source, image_size=image_size)
+    opened = open_mixture(
+        sources,
+        target_data,
+        target=target,
+        source=source,
+        image_size=image_size,
+        allow_modules=allow_modules,
+    )
     pool = TargetedPool.of(opened.pool, opened.target, opened.num_target)
     settings = merge(PRESETS["mixture"], {"initialization": {"steps": None}})
 

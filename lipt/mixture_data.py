@@ -60,6 +60,7 @@ def open_mixture(
     target: str | None = None,
     source: str | None = None,
     image_size: int | None = None,
+    allow_modules: Sequence[str] = (),
 ) -> MixtureData:
     """Open sources and a target; arguments as in `lipt.mix`."""
     is_name = isinstance(sources, str | Path)
@@ -68,7 +69,8 @@ def open_mixture(
         pool, fingerprint = _pool_of_one(sources, target, source, image_size)
     else:
         pool = data = _pool_of_parts(sources, target, image_size)
-    opened = DataForm.of(pool).open(_TARGET, target_data, target=target)
+    form = DataForm.of(pool)
+    opened = form.open(_TARGET, target_data, target=target, allow_modules=allow_modules)
     found = fingerprint or pool.fingerprint
     return MixtureData(pool, most_of(opened), len(opened), found, data)
 

@@ -22,6 +22,7 @@ EXPECTED = {
     "lipt.v1.BlobService": dict.fromkeys(("ReadBlob", "WriteBlob", "GetUploadStatus"), _ANY),
     "lipt.v1.DiagnosisService": {"Diagnose": _TRAINER},
     "lipt.v1.InfoService": {"GetInfo": _ANY, "WatchService": _TRAINER},
+    "lipt.v1.MixtureService": {"GetMixture": _TRAINER},
     "lipt.v1.RunService": dict.fromkeys(
         ("CreateRun", "GetRun", "ListRuns", "CancelRun", "WatchRun", "GetWeights"), _TRAINER
     ),

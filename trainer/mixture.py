@@ -84,11 +84,16 @@ class Mixture(MixtureResult):
     @checked
     def load(cls, path: str | Path) -> Self:
         """Read the output of `save`; SubsetError for another file."""
+        return cls.from_json(Path(path).read_bytes(), str(path))
+
+    @classmethod
+    def from_json(cls, content: bytes, name: str) -> Self:
+        """Read a file's content; SubsetError for other content, which it calls `name`."""
         try:
-            return TypeAdapter(cls).validate_json(Path(path).read_bytes())
+            return TypeAdapter(cls).validate_json(content)
         except ValueError as error:
             raise SubsetError(
-                f"{path} does not hold a mixture of this version of lipt. Write one with "
+                f"{name} does not hold a mixture of this version of lipt. Write one with "
                 "Mixture.save."
             ) from error
 

@@ -38,6 +38,7 @@ ALLOWED_ROLES: dict[str, frozenset[Role]] = {
     "/lipt.v1.DiagnosisService/Diagnose": _TRAINERS,
     "/lipt.v1.InfoService/GetInfo": EVERY_ROLE,
     "/lipt.v1.InfoService/WatchService": _TRAINERS,
+    "/lipt.v1.MixtureService/GetMixture": _TRAINERS,
     "/lipt.v1.RunService/CancelRun": _TRAINERS,
     "/lipt.v1.RunService/CreateRun": _TRAINERS,
     "/lipt.v1.RunService/GetRun": _TRAINERS,

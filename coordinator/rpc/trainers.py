@@ -1,6 +1,6 @@
-"""Servicers for trainers: runs, subsets, diagnoses.
+"""Servicers for trainers: runs, subsets, diagnoses, mixtures.
 
-A subset's or a diagnosis' stream has progress, then a description that names the file.
+The stream of one that is computed has progress, then a description that names the file.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from lipt.common.observability.tracing import current_traceparent, received
 from lipt.common.requests import request_from_proto
 from lipt.common.rpc.handlers import Context
 from lipt.coordinator.compute.messages import OnProgress, Progressed
+from lipt.coordinator.mixtures import Mixtures
 from lipt.coordinator.rpc.limits import peer_of
 from lipt.coordinator.rpc.messages import message_of, run_view, unreadable_view
 from lipt.coordinator.runs.requests import RunRequests, page_of
@@ -25,7 +26,15 @@ from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.records import RunRecord
 from lipt.coordinator.subsets import Answers, DiagnosisQuery
 from lipt.core.catalogue import describe
-from lipt.v1 import diagnosis_pb2, diagnosis_pb2_grpc, run_pb2, run_pb2_grpc, subset_pb2_grpc
+from lipt.v1 import (
+    diagnosis_pb2,
+    diagnosis_pb2_grpc,
+    mixture_pb2,
+    mixture_pb2_grpc,
+    run_pb2,
+    run_pb2_grpc,
+    subset_pb2_grpc,
+)
 from lipt.v1 import subset_pb2 as pb
 
 ResultT = TypeVar("ResultT")
@@ -213,3 +222,28 @@ class DiagnosisService(diagnosis_pb2_grpc.DiagnosisServiceServicer):
             file=diagnosis.blob,
         )
         yield diagnosis_pb2.DiagnoseResponse(diagnosis=description)
+
+
+@dataclass(eq=False)
+class MixtureService(mixture_pb2_grpc.MixtureServiceServicer):
+    """Mixtures for trainers."""
+
+    mixtures: Mixtures
+
+    async def GetMixture(
+        self, request: mixture_pb2.GetMixtureRequest, context: Context
+    ) -> AsyncIterator[mixture_pb2.GetMixtureResponse]:
+        name, target = request.run_id, blob_from_proto(request.target)
+        caller = peer_of(context)
+        with Answering(
+            lambda report: self.mixtures.mixture(name, target, report, caller)
+        ) as answering:
+            while (latest := await answering.next_report()) is not None:
+                progress = run_pb2.Progress(**asdict(latest))
+                yield mixture_pb2.GetMixtureResponse(progress=progress)
+            record = answering.result()
+        manifest = json.dumps(record.manifest, sort_keys=True)
+        described = message_of(
+            mixture_pb2.MixtureDescription, record, manifest_json=manifest, file=record.blob
+        )
+        yield mixture_pb2.GetMixtureResponse(mixture=described)

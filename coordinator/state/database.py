@@ -23,6 +23,7 @@ from lipt.coordinator.state.files import make_private_file
 from lipt.coordinator.state.records import (
     DiagnosisRecord,
     LearnerRecord,
+    MixtureRecord,
     RunRecord,
     RunSummary,
     SubsetRecord,
@@ -73,6 +74,7 @@ read_text = partial(str, encoding="utf-8", errors="backslashreplace")
 KINDS: dict[type[BaseModel], tuple[str, str]] = {
     SubsetRecord: ("subset", "key"),
     DiagnosisRecord: ("diagnosis", "key"),
+    MixtureRecord: ("mixture", "key"),
     TokenRecord: ("token", "token_id"),
 }
 

@@ -38,7 +38,12 @@ from lipt.coordinator.state.database import (
     require_schema,
 )
 from lipt.coordinator.state.files import StateLock, collection_paused, make_private_file
-from lipt.coordinator.state.records import DiagnosisRecord, RunRecord, SubsetRecord
+from lipt.coordinator.state.records import (
+    DiagnosisRecord,
+    MixtureRecord,
+    RunRecord,
+    SubsetRecord,
+)
 
 DATABASE = "lipt.db"
 _GIVEN_UP = (RunState.FAILED, RunState.CANCELLED)
@@ -99,6 +104,8 @@ def needs_of(record: BaseModel) -> Iterator[NeededBlob]:
             yield NeededBlob(
                 record.blob, f"diagnosis {record.proxy} of {record.run_id or 'the data'}"
             )
+        case MixtureRecord():
+            yield NeededBlob(record.blob, f"mixture {record.key[:12]} of {record.run_id}")
 
 
 def _needs_of_run(run: RunRecord) -> Iterator[NeededBlob]:
@@ -249,6 +256,8 @@ def _record_problems(record: BaseModel, fingerprints: dict[str, str]) -> Iterato
             yield from _subset_problems(record, fingerprints)
         case DiagnosisRecord() if record.run_id and record.run_id not in fingerprints:
             yield f"diagnosis {record.key[:12]} of run {record.run_id}: there is no such run"
+        case MixtureRecord() if record.run_id not in fingerprints:
+            yield f"mixture {record.key[:12]} of run {record.run_id}: there is no such run"
 
 
 def _subset_problems(subset: SubsetRecord, known: Mapping[str, str]) -> Iterator[str]:

@@ -391,6 +391,18 @@ class SubsetRecord(_Record):
     created_at: Seconds
 
 
+class MixtureRecord(_Record):
+    """A fitted mixture of a run's sources; `blob` is its file."""
+
+    key: str
+    run_id: str
+    fingerprint: str
+    target_sha256: str
+    manifest: dict[str, object]
+    blob: BlobName
+    created_at: Seconds
+
+
 class DiagnosisRecord(_Record):
     """A computed diagnosis; `blob` is its file."""
 

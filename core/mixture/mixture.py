@@ -142,6 +142,17 @@ def fit_mixture(
     return replace(result, manifest={**result.manifest, **manifest}), fitted.weights_K
 
 
+def mixture_of(
+    workspace: Workspace, pool: TargetedPool, config: RunConfig, learned: Learned
+) -> MixtureResult:
+    """The mixture and all findings, as `lipt.mix` has them for the same learners."""
+    leaked_N = duplicates_of_target(workspace, pool)
+    findings = on_leaks(pool, leaked_N, dropped=False) + findings_on(pool, config)
+    if len(pool.names) == 1:
+        return alone(pool, config, findings)
+    return fit_mixture(workspace, pool, config, learned, findings)[0]
+
+
 def _named(names: Sequence[str], shares_K: Tensor) -> dict[str, float]:
     return dict(zip(names, shares_K.tolist(), strict=True))
 

@@ -28,7 +28,7 @@ from lipt.core.signals.signals import Signals
 from lipt.data.sources.rows import MAX_SOURCES
 
 # A range of an interleaved table takes some 16 characters.
-_MAX_BYTES = 16 * 2**20
+MAX_MIXTURE_BYTES = 16 * 2**20
 
 Name = Annotated[str, Field(max_length=1000)]
 Start = Annotated[int, Field(ge=0)]
@@ -50,8 +50,8 @@ class SourceShares(BaseModel):
     def read(cls, source: bytes | Path) -> Self:
         """The shares of a file; InvalidRequestError for other content."""
         size = source.stat().st_size if isinstance(source, Path) else len(source)
-        if size > _MAX_BYTES:
-            raise _refused(f"it has {size} bytes, and at most {_MAX_BYTES} are read")
+        if size > MAX_MIXTURE_BYTES:
+            raise _refused(f"it has {size} bytes, and at most {MAX_MIXTURE_BYTES} are read")
         content = source.read_bytes() if isinstance(source, Path) else source
         try:
             # JSON has lists for tuples.

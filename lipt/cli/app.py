@@ -69,12 +69,13 @@ _ON_DEMAND = {
     "plan": ("lipt.cli.commands.plan", "app"),
     "select": ("lipt.cli.commands.select", "app"),
     "mix": ("lipt.cli.commands.mix", "app"),
+    "mixture": ("lipt.cli.commands.mixture", "app"),
     "state": ("lipt.coordinator.state.commands", "app"),
     "up": ("lipt.worker.pool.up", "app"),
 }
 _PANELS = {
     "Data": ("select", "mix", "diagnose", "check", "plan", "distill"),
-    "Runs and their subsets": ("run", "subset", "strategies", "weights"),
+    "Runs and their subsets": ("run", "subset", "mixture", "strategies", "weights"),
     "Main training": ("train", "compare", "report", "track"),
     "The service": ("demo", "up", "doctor", "dashboard", "state", "token", "certs"),
 }

@@ -1,4 +1,4 @@
-"""Computed answers: subsets and diagnoses, requested through interruptions.
+"""Computed answers: subsets, diagnoses and mixtures, requested through interruptions.
 
 Sizes are checked before a file is fetched, and its content before it is returned.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,11 +16,13 @@ from lipt.common.blobs.transfer import Transfers
 from lipt.common.errors import DiagnosisError, SubsetError
 from lipt.common.nested import parse_json
 from lipt.common.subsets import packed_sizes, unpack
+from lipt.core.selection.by_source import MAX_MIXTURE_BYTES
 from lipt.trainer.client.connection import Connection, Contact, Reconnection
 from lipt.trainer.diagnosis.diagnosis import Diagnosis, max_file_bytes, read_diagnosis
+from lipt.trainer.mixture import Mixture
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import ProgressView, view_of
-from lipt.v1 import diagnosis_pb2, subset_pb2
+from lipt.v1 import diagnosis_pb2, mixture_pb2, subset_pb2
 
 # A computation reports progress, but a single step may take a while.
 _COMPUTING_SECONDS = 300.0
@@ -80,6 +83,25 @@ def fetch_diagnosis(
         run_id=described.run_id,
         manifest=manifest,
     )
+
+
+def fetch_mixture(
+    connection: Connection,
+    request: mixture_pb2.GetMixtureRequest,
+    on_progress: OnProgress | None,
+    reconnect_seconds: float,
+) -> Mixture:
+    ask = partial(connection.stream, lambda of: of.mixtures.GetMixture, request)
+    contact = connection.contact
+    described, manifest = _described(ask, on_progress, reconnect_seconds, contact, SubsetError)
+    if described.file.size_bytes > MAX_MIXTURE_BYTES:
+        raise SubsetError(
+            f"the coordinator announced a mixture of {described.file.size_bytes} bytes; "
+            f"{MAX_MIXTURE_BYTES} can be. See its log."
+        )
+    content = _content(connection, described.file, MAX_MIXTURE_BYTES)
+    mixture = Mixture.from_json(content, "the coordinator's answer")
+    return replace(mixture, manifest={**mixture.manifest, **manifest})
 
 
 def _described(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
@@ -28,9 +28,18 @@ from lipt.common.requests import request_to_proto
 from lipt.common.rpc.messages import enum_to_proto
 from lipt.common.states import RunState
 from lipt.core.catalogue import StrategyView
+from lipt.core.mixture.mixture import most_of
+from lipt.data.example_file import pack_examples
+from lipt.data.held_out import DataForm
+from lipt.data.inputs.specs import ImageSpec
 from lipt.trainer import views
 from lipt.trainer.arguments import checked
-from lipt.trainer.client.answers import OnProgress, fetch_diagnosis, fetch_subset
+from lipt.trainer.client.answers import (
+    OnProgress,
+    fetch_diagnosis,
+    fetch_mixture,
+    fetch_subset,
+)
 from lipt.trainer.client.connection import (
     CONTROL_SECONDS,
     CREATE_SECONDS,
@@ -50,9 +59,18 @@ from lipt.trainer.client.sources import (
 )
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.files import rename_finished
+from lipt.trainer.mixture import Mixture
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import RunView, ViewT, WeightsKind, view_of
-from lipt.v1 import access_pb2, config_pb2, diagnosis_pb2, info_pb2, run_pb2, subset_pb2
+from lipt.v1 import (
+    access_pb2,
+    config_pb2,
+    diagnosis_pb2,
+    info_pb2,
+    mixture_pb2,
+    run_pb2,
+    subset_pb2,
+)
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 
@@ -304,6 +322,48 @@ class Client(AbstractContextManager["Client"]):
             else blob_to_proto(self._store(features_source(features))),
         )
         return fetch_diagnosis(self._connection, request, on_progress, self._reconnect_seconds)
+
+    @checked
+    def mixture(
+        self,
+        run: str = "latest",
+        target_data: Any = None,
+        *,
+        target: str | None = None,
+        allow_modules: Sequence[str] = (),
+        on_progress: OnProgress | None = None,
+    ) -> Mixture:
+        """Find how much of each of a run's sources to train on for a target.
+
+        The run's learners are by source ({"learners": {"shards": "source"}}); one run answers for
+        many targets. The coordinator caches the result.
+
+        Args:
+            run: id, name, or "latest", the newest ready run.
+            target_data: labelled examples of what you care about, as in `lipt.mix`; at most 10,000
+                are sent.
+            target: the column to predict of a table.
+            allow_modules: modules that a name of data may import.
+            on_progress: called with the computation's progress.
+
+        Raises:
+            InvalidRequestError: the run's learners are not by source.
+            RunNotReadyError: the run has no learners yet.
+            DataError: the target is of another kind than the run's data.
+        """
+        data = self.info().dataset
+        if data is None:
+            raise InvalidRequestError("the coordinator has told no data. Ask again.")
+        form = DataForm(
+            None if data.columns else ImageSpec(*data.image_shape),
+            data.class_names if data.other_target is None else (),
+            data.number_columns,
+            data.category_columns,
+        )
+        opened = form.open("the target", target_data, target=target, allow_modules=allow_modules)
+        file = self._store(pack_examples(most_of(opened), len(opened)))
+        request = mixture_pb2.GetMixtureRequest(run_id=run, target=blob_to_proto(file))
+        return fetch_mixture(self._connection, request, on_progress, self._reconnect_seconds)
 
     def strategies(self) -> list[StrategyView]:
         """Return the selection strategies that the coordinator offers."""

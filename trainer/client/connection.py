@@ -38,6 +38,7 @@ from lipt.v1 import (
     blob_pb2_grpc,
     diagnosis_pb2_grpc,
     info_pb2_grpc,
+    mixture_pb2_grpc,
     run_pb2_grpc,
     subset_pb2_grpc,
 )
@@ -160,6 +161,7 @@ class Stubs:
         self.runs = run_pb2_grpc.RunServiceStub(channel)
         self.subsets = subset_pb2_grpc.SubsetServiceStub(channel)
         self.diagnoses = diagnosis_pb2_grpc.DiagnosisServiceStub(channel)
+        self.mixtures = mixture_pb2_grpc.MixtureServiceStub(channel)
         self.blobs = blob_pb2_grpc.BlobServiceStub(channel)
         self.access = access_pb2_grpc.AccessServiceStub(channel)
         self.info = info_pb2_grpc.InfoServiceStub(channel)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lipt.cli import options as shared
+
+if TYPE_CHECKING:
+    from lipt.trainer.mixture import Mixture
+    from lipt.trainer.subsets.subset import Subset
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -60,7 +64,6 @@ def mix(
     With --subset and --budget, examples are drawn by the shares: row numbers of the one table, or
     of all sources one after another.
     """
-    from lipt.cli.output import print_result
     from lipt.trainer.subsets.subset import writer_of
 
     named = asked.sources(sources)
@@ -89,11 +92,29 @@ def mix(
         **keywords,
     )
     found.save(out)
-    lines = [*str(found).splitlines(), "", f"{out}: shares of {len(found.weights)} sources"]
-    shown = {"path": out, "weights": found.weights, "intervals": found.intervals}
+    drawn = None
     if subset is not None and budget is not None:
         chosen = found.sample(budget, seed=local.seed)
         chosen.save(subset)
-        lines.append(f"{subset}: {len(chosen)} examples by these shares, digest {chosen.digest}")
-        shown |= {"subset": subset, "digest": chosen.digest}
-    print_result({**shown, "verdict": found.verdict}, lines, as_json=json)
+        drawn = subset, chosen
+    print_mixture(out, found, drawn, as_json=json)
+
+
+def print_mixture(
+    out: Path, mixture: Mixture, drawn: tuple[Path, Subset] | None = None, *, as_json: bool
+) -> None:
+    """A mixture's shares and verdict, and the examples that were drawn by it."""
+    from lipt.cli.output import print_result
+
+    lines = [*str(mixture).splitlines(), "", f"{out}: shares of {len(mixture.weights)} sources"]
+    shown: dict[str, Any] = {
+        "path": out,
+        "weights": mixture.weights,
+        "intervals": mixture.intervals,
+        "verdict": mixture.verdict,
+    }
+    if drawn is not None:
+        file, subset = drawn
+        lines.append(f"{file}: {len(subset)} examples by these shares, digest {subset.digest}")
+        shown |= {"subset": file, "digest": subset.digest}
+    print_result(shown, lines, as_json=as_json)

@@ -19,7 +19,7 @@ from lipt.cli.output import (
     run_with_progress,
 )
 from lipt.common.config.knobs import option_help
-from lipt.common.config.run_config import RunConfig
+from lipt.common.config.run_config import RunConfig, ShardRule
 from lipt.common.states import LearnerState, RunState
 from lipt.common.terminal import CommandGroup, print_line
 from lipt.common.text import format_bytes
@@ -57,7 +57,13 @@ def start(
     assignments: shared.Settings = None,
     config: Path | None = Option(None, help="A TOML file with a [run] table."),
     preset: str | None = Option(
-        None, help="Settings by one name: paper, the paper's own. Others given here win."
+        None,
+        help="Settings by one name: paper, the paper's own, or mixture, for 'lipt mixture get'. "
+        "Others given here win.",
+    ),
+    shards: ShardRule | None = Option(
+        None,
+        help="source: two learners for each source that the data names, with the preset mixture.",
     ),
     initial_weights: Path | None = Option(
         None, help="A file to start theta* from: safetensors, or a state dict by torch.save."
@@ -85,9 +91,11 @@ def start(
         "learners.num_steps": num_steps,
         "learners.batch_size": batch_size,
         "learners.frozen": freeze or None,
+        "learners.shards": shards,
         "initialization.new_head": new_head or None,
     }
-    overrides = shared.collect_overrides(flags, assignments, config, preset)
+    by_source = "mixture" if shards is ShardRule.SOURCE else None
+    overrides = shared.collect_overrides(flags, assignments, config, preset or by_source)
     weights = None if initial_weights is None else weights_source(initial_weights)
     with coordinator.connect() as client:
         if weights is not None:
