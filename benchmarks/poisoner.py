@@ -258,6 +258,7 @@ class Bench:
 
     def _assignment(self, learner: LearnerRecord) -> tuple[LearnerTask, Shard]:
         task = self.run.task(learner)
+        assert learner.shard is not None
         shard = open_shard(
             self.context.blobs.read_bytes(learner.shard),
             task.inputs,

@@ -45,7 +45,12 @@ class Mixtures:
             inputs, initial = run.inputs, run.initial_weights
             assert inputs is not None and initial is not None  # noqa: S101, PT018 - it is ready
             learners = tuple(result for _, result in run.results)
-            job = FitMixture(run.config, inputs, initial, learners, target)
+            elsewhere = {
+                learner.own_source: learner.result.num_examples
+                for learner in run.learners
+                if learner.own_source and learner.result is not None
+            }
+            job = FitMixture(run.config, inputs, initial, learners, target, elsewhere)
             key = mixture_key(run, target)
             held = answers.store.held(run.run_id)
 

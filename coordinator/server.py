@@ -253,7 +253,7 @@ def _servicers(app: App, stopping: asyncio.Event, sessions: Sessions) -> tuple[o
         MixtureService(Mixtures(app.answers)),
         RunService(app.store, app.requests, app.answers, stopping, dispatcher.waiting_reason),
         SubsetService(app.answers),
-        WorkerService(dispatcher, app.intake, stopping),
+        WorkerService(dispatcher, app.intake, app.data, stopping),
     )
 
 

@@ -172,7 +172,7 @@ def _initialization_ids(workspace: Workspace, config: RunConfig, seed: int) -> T
     train_ids, initial = workspace.split(config).train_ids, config.initialization
     if config.learners.shards is ShardRule.RANDOM:
         return train_ids
-    sources = list(workspace.source_ids(config).values())
+    sources = [ids for ids in workspace.source_ids(config).values() if len(ids)]
     # A set of at least one example is needed where no step is taken.
     total = max(num_initialization_steps(initial, len(train_ids)) * initial.batch_size, 1)
     drawn = derive_generator(seed, "examples of sources")

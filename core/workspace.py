@@ -184,7 +184,10 @@ class Workspace(ABC):
         return split_validation(self.dataset.labels_N, config.validation, seed=config.seed)
 
     def source_ids(self, config: RunConfig) -> dict[str, Tensor]:
-        """Each source's ids in the training split; DataError for a source without any."""
+        """Each source's ids in the training split, none of those that workers hold.
+
+        DataError for another source without any.
+        """
         dataset, train_ids = self.dataset, self.split(config).train_ids
         found = {name: ids[torch.isin(ids, train_ids)] for name, ids in dataset.source_ids.items()}
         for name, ids in found.items():
@@ -193,10 +196,11 @@ class Workspace(ABC):
                     f"the source {name} of {dataset.source} has {len(dataset.source_ids[name])} "
                     "examples, and none is left to train on. Give more, or leave it out."
                 )
-        return found
+        none = torch.empty(0, dtype=torch.int64)
+        return found | dict.fromkeys(config.learners.worker_sources, none)
 
     def shards(self, config: RunConfig) -> tuple[Tensor, ...]:
-        """The M x B ids of each learner's shard, the same at every call."""
+        """The M x B ids of each learner's shard, the same at every call; none of a worker's own."""
         learners, seed = config.learners, config.seed
         if learners.shards is ShardRule.SOURCE:
             return draw_shards_by_source(self.source_ids(config), learners, seed=seed)

@@ -20,13 +20,13 @@ from torch.nn import functional
 
 from lipt.common.errors import DataError
 from lipt.data.dataset import Dataset
-from lipt.data.inputs.specs import ImageSpec
+from lipt.data.inputs.specs import ImageSpec, InputSpec
 from lipt.data.loading import open_set
 from lipt.data.registry import table_address
 from lipt.data.sources.address import quoted_names
 from lipt.data.sources.cells import CATEGORIES
 from lipt.data.sources.frames import frame_table, is_frame
-from lipt.data.sources.rows import Labels
+from lipt.data.sources.rows import ColumnRows, Labels
 from lipt.data.sources.tables.reading import open_table
 from lipt.data.targets.kinds import TargetKind
 from lipt.data.targets.values import label_values, number_values
@@ -40,24 +40,33 @@ class DataForm(NamedTuple):
     """How a data set is read, so that a few other examples are read alike.
 
     Attributes:
-        images: of its examples, unless they are columns.
-        classes: names; empty unless each example has one.
+        inputs: of its examples.
+        kind: of its targets.
+        names: of its classes, labels or numbers.
+        flagged: whether the first column has flags of missing numbers.
         numbers, categories: a table's columns; empty for other data.
+        source: its name in messages.
     """
 
-    images: ImageSpec | None = None
-    classes: tuple[str, ...] = ()
+    inputs: InputSpec
+    kind: TargetKind
+    names: tuple[str, ...]
+    flagged: bool = False
     numbers: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
+    source: str = "the run's data"
 
     @classmethod
     def of(cls, dataset: Dataset) -> Self:
-        reading = dataset.rows.reading
+        rows, reading = dataset.rows, dataset.rows.reading
         return cls(
-            dataset.inputs if isinstance(dataset.inputs, ImageSpec) else None,
-            dataset.class_names if dataset.rows.targets is None else (),
+            dataset.inputs,
+            dataset.target.kind,
+            _names(dataset),
+            isinstance(rows, ColumnRows) and rows.flagged,
             tuple(column.name for column in reading if column.is_numeric),
             tuple(column.name for column in reading if column.read_as == CATEGORIES),
+            dataset.source,
         )
 
     def open(
@@ -70,7 +79,7 @@ class DataForm(NamedTuple):
     ) -> Dataset:
         """Other examples, which may be few or all of one class; `name` is for messages.
 
-        `comparable` matches them with the data set. Errors as in `open_data`.
+        `match` gives them its class numbers. Errors as in `open_data`.
         """
         if isinstance(data, Dataset):
             return data
@@ -80,15 +89,43 @@ class DataForm(NamedTuple):
                 "numbers": self.numbers,
                 "categories": self.categories,
                 "drop": [column for column in columns if column not in known],
-                "classes": self.classes,
+                "classes": self.names if self.kind is TargetKind.CLASS else (),
             }
         written = {option: quoted_names(names) for option, names in options.items() if names}
         opened = open_set(
             name, data, target, allow_modules=allow_modules, options=written, min_classes=1
         )
-        if self.images is not None and isinstance(opened.inputs, ImageSpec):
-            return replace(opened, inputs=self.images)
+        if isinstance(self.inputs, ImageSpec) and isinstance(opened.inputs, ImageSpec):
+            return replace(opened, inputs=self.inputs)
         return opened
+
+    def match(self, other: Dataset, called: str) -> Dataset:
+        """Other examples with this data's class numbers and flags of missing numbers.
+
+        Messages call them `called`. Raises DataError for other inputs, other targets, or classes
+        that this data lacks.
+        """
+        rows, inputs = other.rows.like(self.inputs, other.inputs, flagged=self.flagged)
+        other = replace(other, rows=rows, inputs=inputs)
+        if inputs != self.inputs:
+            raise self.refused(other, (f"holds {inputs}", f"holds {self.inputs}"), called)
+        rows = copy.copy(rows)
+        for name, value in _matched(other, self, called)._asdict().items():
+            # A copy: rows are frozen for all others.
+            object.__setattr__(rows, name, value)
+        return replace(other, rows=rows)
+
+    def refused(self, other: Dataset, differ: Sequence[str], called: str) -> DataError:
+        found, wanted = differ
+        return DataError(
+            f"{_named(other, called)} {found}, but the training set ({self.source}) {wanted}. "
+            "Give one with the same inputs, targets and names."
+        )
+
+
+def comparable(test: Dataset, train: Dataset) -> Dataset:
+    """The test set in the form of the training set; errors as in `DataForm.match`."""
+    return DataForm.of(train).match(test, "the test set")
 
 
 def _columns_of(data: Any) -> Sequence[str]:
@@ -99,41 +136,17 @@ def _columns_of(data: Any) -> Sequence[str]:
     return frame_table("data", data).columns if is_frame(data) else ()
 
 
-def comparable(test: Dataset, train: Dataset, called: str = "the test set") -> Dataset:
-    """Return the test set with the training set's class numbers and flags of missing numbers.
-
-    Raises DataError for other inputs, other targets, or classes that the training set lacks.
-    """
-    rows, inputs = test.rows.like(train.rows, test.inputs)
-    test = replace(test, rows=rows, inputs=inputs)
-    if test.inputs != train.inputs:
-        raise _refused(test, train, (f"holds {test.inputs}", f"holds {train.inputs}"), called)
-    rows = copy.copy(rows)
-    for name, value in _matched(test, train, called)._asdict().items():
-        # A copy: rows are frozen for all others.
-        object.__setattr__(rows, name, value)
-    return replace(test, rows=rows)
-
-
-def _refused(test: Dataset, train: Dataset, differ: Sequence[str], called: str) -> DataError:
-    found, wanted = differ
-    return DataError(
-        f"{_named(test, called)} {found}, but the training set ({train.source}) {wanted}. "
-        "Give one with the same inputs, targets and names."
-    )
-
-
 def _named(test: Dataset, called: str) -> str:
     return called if test.source == called else f"{called} ({test.source})"
 
 
-def _matched(test: Dataset, train: Dataset, called: str) -> Labels:
+def _matched(test: Dataset, train: DataForm, called: str) -> Labels:
     """The test set's targets, of the training set's kind and with its numbers."""
-    kind, names = train.target.kind, _names(train)
+    kind, names = train.kind, train.names
     values, theirs = _of_kind(kind, test)
     if values is None:
-        kinds = [f"has {each.target.kind.words} targets" for each in (test, train)]
-        raise _refused(test, train, kinds, called)
+        kinds = [f"has {each.words} targets" for each in (test.target.kind, kind)]
+        raise train.refused(test, kinds, called)
     if kind is TargetKind.CLASS:
         used = values.bincount(minlength=len(theirs)) > 0
         return Labels(_places(test, train, theirs, names, used, called)[values], names)
@@ -142,7 +155,7 @@ def _matched(test: Dataset, train: Dataset, called: str) -> Labels:
         used[:] = True
         if len(theirs) != len(names):
             widths = [f"has {len(each)} targets a row" for each in (theirs, names)]
-            raise _refused(test, train, widths, called)
+            raise train.refused(test, widths, called)
     if len(names) == 1:
         theirs = names
     places = _places(test, train, theirs, names, used, called)
@@ -182,7 +195,7 @@ def _of_kind(kind: TargetKind, test: Dataset) -> tuple[Tensor | None, tuple[str,
 
 def _places(
     test: Dataset,
-    train: Dataset,
+    train: DataForm,
     theirs: Sequence[str],
     ours: Sequence[str],
     used: Tensor,

@@ -21,7 +21,7 @@ from torch import Tensor
 from lipt.common.errors import DataError
 from lipt.common.text import listed
 from lipt.data.dataset import Dataset
-from lipt.data.held_out import comparable
+from lipt.data.held_out import DataForm
 from lipt.data.images.formats import Header
 from lipt.data.inputs.specs import ImageSpec, InputSpec
 from lipt.data.sources.rows import (
@@ -110,7 +110,7 @@ def appended(pool: Dataset, more: Dataset) -> Dataset:
     """
     if isinstance(pool.inputs, ImageSpec) and isinstance(more.inputs, ImageSpec):
         more = replace(more, inputs=pool.inputs)
-    more = comparable(more, pool, "the target")
+    more = DataForm.of(pool).match(more, "the target")
     labels_N = torch.cat([pool.rows.labels_N, more.rows.labels_N])
     own, theirs = pool.rows.targets, more.rows.targets
     if own is None or theirs is None:

@@ -390,8 +390,11 @@ def _fitted(data: Dataset, settings: Mapping[str, Any]) -> tuple[RunConfig, str]
     num_train = len(split_validation(data.labels_N, config.validation, seed=config.seed).train_ids)
     asked = settings.get("learners", {}).keys()
     sources = data.rows.sources
-    num_sources = 0 if sources is None else len(sources.names)
-    learners, changes = fit_defaults(
-        config.learners, num_train, num_sources=num_sources, fixed=asked
-    )
+    names = () if sources is None else sources.names
+    if config.learners.worker_sources:
+        raise ConfigError(
+            "learners.worker_sources are of workers, and this process has none. Start the run at a "
+            "coordinator."
+        )
+    learners, changes = fit_defaults(config.learners, num_train, sources=names, fixed=asked)
     return config.model_copy(update={"learners": learners}), changes

@@ -178,11 +178,16 @@ class Cluster:
         return self.start(name, [*program, *own, *flags], environment)
 
     def play_worker(
-        self, name: str, *, has_data: bool = False, token: str | None = None
+        self,
+        name: str,
+        *,
+        has_data: bool = False,
+        token: str | None = None,
+        source: str | None = None,
     ) -> PlayedWorker:
-        source = TokenSource.from_options(None, token)
-        channel = self._channels.enter_context(open_channel(self.address, token=source))
-        return PlayedWorker(self.directory, channel, name, has_data=has_data)
+        shown = TokenSource.from_options(None, token)
+        channel = self._channels.enter_context(open_channel(self.address, token=shown))
+        return PlayedWorker(self.directory, channel, name, has_data=has_data, source=source)
 
     def client(self) -> Client:
         return Client(self.address)

@@ -27,12 +27,19 @@ class PlayedWorker:
     """Takes learners and hands them in when the test says so; sends no heartbeat unasked."""
 
     def __init__(
-        self, directory: Path, channel: grpc.Channel, name: str, *, has_data: bool = False
+        self,
+        directory: Path,
+        channel: grpc.Channel,
+        name: str,
+        *,
+        has_data: bool = False,
+        source: str | None = None,
     ) -> None:
         self.client = CoordinatorClient(channel)
         # Drawn by its name, so that the same one after a restart is the same worker.
         self.secret = hashlib.sha256(name.encode()).hexdigest()
-        settings = WorkerSettings(name=name, worker_data="digits" if has_data else None)
+        data = "digits" if has_data or source else None
+        settings = WorkerSettings(name=name, worker_data=data, source=source)
         self.client.register(self.secret, settings, torch.device("cpu"))
         self.worker_id = self.client.worker_id
         self._store = BlobStore(directory / f"cache-{name}", max_blob_bytes=2**30)

@@ -57,7 +57,10 @@ class Mixture(MixtureResult):
 
         A source that is smaller than its part is taken whole, with larger loss weights.
         """
-        sources = [torch.cat([torch.arange(*run) for run in runs]) for runs in self.rows.values()]
+        none = torch.empty(0, dtype=torch.int64)
+        sources = [
+            torch.cat([none, *(torch.arange(*run) for run in runs)]) for runs in self.rows.values()
+        ]
         total = sum(map(len, sources))
         if budget > total:
             raise SubsetError(

@@ -337,6 +337,7 @@ class TokenView:
     revoked_at: datetime | None
     created_by: str
     scores: bool
+    source: str = ""
 
 
 @dataclass(frozen=True)

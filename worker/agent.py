@@ -122,7 +122,7 @@ class Agent:
         if assignment is None:
             return
         about: dict[str, object] = {"assignment": assignment.assignment_id}
-        if assignment.shard is not None:
+        if assignment.is_learner:
             about |= {"run": assignment.run_id, "learner": assignment.learner_index}
         with logging_about(**about), attached(assignment.traceparent):
             self._carry_out(assignment)
@@ -166,11 +166,11 @@ class Agent:
             self._report_failure(assignment, failure[0])
             return
         self._count(assignment, LearnerOutcome.IN)
-        if self._learners_left is not None and assignment.shard is not None:
+        if self._learners_left is not None and assignment.is_learner:
             self._learners_left -= 1
 
     def _count(self, assignment: Assignment, outcome: LearnerOutcome) -> None:
-        counter = RANGES if assignment.shard is None else LEARNERS
+        counter = LEARNERS if assignment.is_learner else RANGES
         self._worker.meters.add(counter, outcome.value)
 
     def _release(

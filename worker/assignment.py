@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter, sleep
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -39,17 +39,19 @@ from lipt.common.tensor_files import Weights, read_weights, specs_of
 from lipt.core.passes import data_proof, encode_range, score_range
 from lipt.core.planning import Limit, Part, PlannedCost, excesses, plan_learner
 from lipt.core.pretraining.learner import train_learner
+from lipt.core.pretraining.sharding import draw_half
 from lipt.core.tasks import LearnerTask, ScoringTask
 from lipt.data.dataset import Dataset, without_quarantined
+from lipt.data.held_out import DataForm
 from lipt.data.inputs.specs import ImageFormat, spec_of
 from lipt.data.loading import open_dataset
-from lipt.data.shard import open_shard
+from lipt.data.shard import open_shard, pack_shard
 from lipt.models.encodings import encode_weights
 from lipt.models.footprint import ModelFigures, measure_model
 from lipt.models.head import frozen_names
 from lipt.models.registry import build_model, build_without_values, load_model
 from lipt.v1 import worker_pb2
-from lipt.worker.client import Assignment, CoordinatorClient, LeaseKeeper
+from lipt.worker.client import Assignment, CoordinatorClient, LeaseKeeper, OwnShard
 from lipt.worker.instruments import BLOB_BYTES, EXAMPLES, STEPS, WAITED, Phase
 from lipt.worker.settings import WorkerSettings
 
@@ -120,14 +122,15 @@ class Worker:
         with span("fetch weights") as fetching:
             initial = self._initial_weights(task, exchange.weights(assignment.initial_weights))
             fetching.note(bytes=exchange.bytes_received)
-        assert assignment.shard is not None  # noqa: S101 - a learner has one
-        with span("fetch shard", bytes=assignment.shard.size_bytes):
-            shard = open_shard(
-                exchange.downloaded(assignment.shard),
-                task.inputs,
-                num_examples=num_examples,
-                target=task.target,
-            )
+        own: Dataset | None = None
+        with span("fetch shard") as fetching:
+            if isinstance(assignment.shard, OwnShard):
+                own, content = self._own_shard(assignment.shard, task, num_examples)
+            else:
+                assert assignment.shard is not None  # noqa: S101 - a learner has one
+                content = exchange.downloaded(assignment.shard)
+            fetching.note(bytes=len(content))
+            shard = open_shard(content, task.inputs, num_examples=num_examples, target=task.target)
         lease.report(worker_pb2.LEARNER_PHASE_TRAINING)
         phases.enter(Phase.TRAINING)
         learner = train_learner(
@@ -150,7 +153,10 @@ class Worker:
                     content = encode_weights(weights, task.learners.encoding)
                 yield content
 
-        exchange.submit(encoded, loss=learner.loss, train_seconds=learner.train_seconds)
+        report: dict[str, Any] = {"loss": learner.loss, "train_seconds": learner.train_seconds}
+        if own is not None:
+            report |= {"num_examples": len(own), "fingerprint": own.fingerprint}
+        exchange.submit(encoded, **report)
         seconds = perf_counter() - started
         logger.info(
             "%s is in: loss %.3f, %.1f s; of %.1f s of training it waited %.1f s for data",
@@ -160,6 +166,29 @@ class Worker:
             learner.train_seconds,
             learner.waited_seconds,
         )
+
+    def _own_shard(
+        self, wanted: OwnShard, task: LearnerTask, num_examples: int
+    ) -> tuple[Dataset, bytes]:
+        """This worker's data in the form of the run's, and the shard's file."""
+        source, data = self.settings.source, self.settings.worker_data
+        if source != wanted.source or data is None:
+            raise ConfigError(
+                f"this worker holds the source {source}, and not {wanted.source}. Use the "
+                "coordinator's lipt."
+            )
+        form = DataForm(
+            spec_of(task.inputs),
+            task.target.kind,
+            wanted.names,
+            wanted.flagged,
+            wanted.number_columns,
+            wanted.category_columns,
+        )
+        opened = form.open("its data", data, allow_modules=self.settings.allow_modules)
+        own = form.match(opened, f"the source {source}")
+        ids = draw_half(torch.arange(len(own)), num_examples, wanted.half, seed=wanted.seed)
+        return own, pack_shard(own, ids)
 
     def _initial_weights(self, task: LearnerTask, source: Path | bytes) -> Weights:
         model = build_model(
@@ -290,7 +319,7 @@ class Exchange:
         return content
 
     def submit(
-        self, encoded: Callable[[], Iterable[bytes]], *, data_proof: str = "", **report: float
+        self, encoded: Callable[[], Iterable[bytes]], *, data_proof: str = "", **report: Any
     ) -> None:
         """Upload and commit; repeats both if the coordinator's copy is damaged."""
 

@@ -23,8 +23,9 @@ app = service_app()
 @app.command()
 @with_flags(
     WorkerSettings,
-    "coordinator device name worker_data cache_dir max_learners max_idle_seconds max_threads "
-    "max_memory tls_cert tls_key tls_ca token_file metrics_listen insecure stopped_status "
+    "coordinator device name worker_data source cache_dir max_learners max_idle_seconds "
+    "max_threads max_memory tls_cert tls_key tls_ca token_file metrics_listen insecure "
+    "stopped_status "
     "log_level log_format",
     allow_module="allow_modules",
 )

@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import grpc
 import torch
+from pydantic import Field
 
 from lipt.common.access.tokens import WORKER_SECRET
 from lipt.common.backoff import RetryLevels
@@ -24,6 +25,7 @@ from lipt.common.process.devices import device_name, versions_on
 from lipt.common.rpc.channel import LongPoll, with_metadata
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, fill_message, message_to_dict
 from lipt.common.states import Divergence
+from lipt.core.pretraining.sharding import NUM_HALVES
 from lipt.core.tasks import LearnerTask, ScoringTask
 from lipt.v1 import blob_pb2_grpc, worker_pb2, worker_pb2_grpc
 from lipt.worker.settings import WorkerSettings
@@ -43,8 +45,24 @@ _MAX_ERROR_CHARACTERS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
+class OwnShard:
+    """A shard of data that the worker holds: the wire's message of the same fields."""
+
+    source: Annotated[str, Field(min_length=1)]
+    seed: int = 0
+    half: Annotated[int, Field(ge=0, lt=NUM_HALVES)] = 0
+    names: Annotated[tuple[str, ...], Field(min_length=1)]
+    flagged: bool = False
+    number_columns: tuple[str, ...] = ()
+    category_columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """A leased learner or range of examples; only learners have `run_id`, index and `shard`."""
+    """A leased learner or range of examples; only learners have `run_id`, index and a shard.
+
+    shard: the blob's name, or how to draw it from the worker's own data.
+    """
 
     assignment_id: str
     epoch: int
@@ -54,10 +72,14 @@ class Assignment:
     traceparent: str = ""
     run_id: str = ""
     learner_index: int = 0
-    shard: BlobName | None = None
+    shard: BlobName | OwnShard | None = None
+
+    @property
+    def is_learner(self) -> bool:
+        return self.shard is not None
 
     def __str__(self) -> str:
-        return f"{'learner' if self.shard else 'range'} {self.assignment_id}"
+        return f"{'learner' if self.is_learner else 'range'} {self.assignment_id}"
 
 
 class CoordinatorClient:
@@ -82,7 +104,8 @@ class CoordinatorClient:
             device=device_name(device),
             versions=versions_on(device),
             allowed_modules=settings.allow_modules,
-            has_data=settings.worker_data is not None,
+            has_data=settings.worker_data is not None and settings.source is None,
+            source=settings.source or "",
         )
         self.worker_id = str(_call(self._stub.Register, request, _CALL_SECONDS).worker_id)
 
@@ -179,11 +202,17 @@ def _assignment(message: worker_pb2.Assignment, traceparent: str) -> Assignment:
         traceparent=traceparent,
         run_id=message.run_id,
         learner_index=message.learner_index,
-        shard=None if scoring else blob_from_proto(message.shard),
+        shard=None if scoring else _shard(message),
         task=validate(ScoringTask, message_to_dict(message.scoring))
         if scoring
         else validate(LearnerTask, message_to_dict(message.task)),
     )
+
+
+def _shard(message: worker_pb2.Assignment) -> BlobName | OwnShard:
+    if message.HasField("own_shard"):
+        return validate(OwnShard, message_to_dict(message.own_shard))
+    return blob_from_proto(message.shard)
 
 
 class LeaseKeeper:

@@ -58,7 +58,11 @@ class WorkerSettings(_Connection):
     """Largest file that is accepted: initial weights, or a shard."""
     worker_data: str | None = Field(default=None, examples=["imagefolder:/mnt/train"])
     """The coordinator's data as this worker opens it, such as from shared storage. Its fingerprint
-    must be equal; the worker then also scores examples. Default: it only trains."""
+    must be equal; the worker then also scores examples. With `source`, the data of that source
+    alone. Default: it only trains."""
+    source: str | None = Field(default=None, min_length=1, max_length=200, examples=["clinic"])
+    """The source that `worker_data` is of: the worker trains its learners in runs that name it
+    (learners.worker_sources), and sends weights alone. Its token names the source, too."""
     allow_modules: tuple[str, ...] = ()
     """Modules from which this worker imports a model factory when a run names one."""
     max_threads: int | None = Field(default=None, ge=1, examples=[16])
@@ -78,6 +82,14 @@ class WorkerSettings(_Connection):
     """Exit status after SIGTERM, SIGINT or SIGHUP. Batch systems take 0 for done; with 143 they
     start another worker."""
     log_format: LogFormat = "text"
+
+    @model_validator(mode="after")
+    def _source_has_data(self) -> Self:
+        if self.source is not None and self.worker_data is None:
+            raise ValueError(
+                f"the source {self.source} has no data here. Give --worker-data as well."
+            )
+        return self
 
 
 class PoolSettings(_Connection):

@@ -85,7 +85,7 @@ def measure(name: str, seed: int) -> dict[str, Any]:
         began = perf_counter()
         fitted = own.merged.fit(seed=seed)
         seconds[f"fit {target}"] = perf_counter() - began
-        compared = compare(joined.dataset, config, ids, target_ids, own, fitted)
+        compared = compare(replace(joined, target_ids=target_ids), config, own, fitted)
         shares = {mixture: one.shares_K for mixture, one in compared.items()}
         if target in case.oracles:
             oracle = [case.oracles[target].get(source, 0.0) for source in case.sources]

@@ -133,6 +133,11 @@ class LearnersConfig(SettingsGroup):
     shards: ShardRule = ShardRule.RANDOM
     """`random` shards are disjoint; `source` trains two learners on each source of the data, which
     its name gives (`csv:PATH?label=COLUMN&source=COLUMN`), and draws small sources again."""
+    worker_sources: tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] = Field(
+        default=(), max_length=64, examples=[["clinic"]]
+    )
+    """More sources with `shards` by source: workers hold their data (`lipt-worker --source NAME`),
+    which never leaves them."""
     num_learners: int = Field(default=2, ge=1, le=10_000)
     """n: number of learners, each trained on its own shard. Two long ones know more than the
     paper's ten short ones, for the same work."""

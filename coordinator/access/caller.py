@@ -62,7 +62,8 @@ class Caller:
     """The identity behind a call; `key` identifies it in turns, quotas and bindings.
 
     `key` is a certificate's digest, a token's id or a network address. `certificate` is a SHA-256
-    in hexadecimal, `expires_at` in seconds since 1970. `scores` lets its workers score examples.
+    in hexadecimal, `expires_at` in seconds since 1970. `scores` lets its workers score examples,
+    `source` train learners on that source of their own data.
     """
 
     key: str
@@ -71,6 +72,7 @@ class Caller:
     certificate: str = ""
     expires_at: float | None = None
     scores: bool = False
+    source: str = ""
 
     @property
     def only_works(self) -> bool:
@@ -80,6 +82,10 @@ class Caller:
     def may_score(self) -> bool:
         """Whether its workers may score ranges: wrong scores change a subset."""
         return self.scores or Role.ADMIN in self.roles
+
+    def may_hold(self, source: str) -> bool:
+        """Whether its workers may train on data of this source that they hold."""
+        return source == self.source or Role.ADMIN in self.roles
 
     @property
     def label(self) -> str:

@@ -87,16 +87,23 @@ class Tokens:
         return tuple(self._records.values())
 
     async def create(
-        self, role: Role, *, name: str, days: float, creator: Caller, scores: bool = False
+        self,
+        role: Role,
+        *,
+        name: str,
+        days: float,
+        creator: Caller,
+        scores: bool = False,
+        source: str = "",
     ) -> tuple[TokenRecord, str]:
         """Create a token for some days (0: until revoked); its text is never stored.
 
         It ends with its creator's credential at the latest, so that none can prolong itself.
         """
-        if scores and role is not Role.WORKER:
+        if (scores or source) and role is not Role.WORKER:
             raise InvalidRequestError(
-                f"a token of the role {role} has no workers that score (--scores). Give the "
-                "permission with the role worker; an admin's workers have it."
+                f"a token of the role {role} has no workers that score (--scores) or hold data "
+                "(--source). Give the permission with the role worker; an admin's workers have it."
             )
         if not 0.0 <= days <= _MAX_DAYS:  # also refuses NaN
             raise InvalidRequestError(
@@ -122,6 +129,7 @@ class Tokens:
             created_by=creator.name,
             expires_at=expires_at,
             scores=scores,
+            source=source,
         )
         await self.database.save(record)
         self._records[record.token_id] = record
@@ -183,6 +191,7 @@ class Tokens:
             roles=frozenset({record.role}),
             expires_at=record.expires_at,
             scores=record.scores,
+            source=record.source,
         )
 
     def holds(self, caller: Caller) -> bool:

@@ -76,6 +76,7 @@ class DataDescription:
     source_counts: tuple[int, ...] = ()
     number_columns: tuple[str, ...] = ()
     category_columns: tuple[str, ...] = ()
+    flagged: bool = False
 
     @classmethod
     def of(cls, dataset: Dataset) -> Self:
@@ -98,6 +99,7 @@ class DataDescription:
             source_counts=tuple(map(len, dataset.source_ids.values())),
             number_columns=form.numbers,
             category_columns=form.categories,
+            flagged=form.flagged,
         )
 
     @property

@@ -142,7 +142,8 @@ class Dispatcher:
             if self._store.held(run.run_id):
                 continue
             if run.state is RunState.TRAINING:
-                learners += run.count()
+                # A pool cannot start workers that hold a source.
+                learners += Counter(one.state for one in run.learners if not one.own_source)
             elif run.state in _BEFORE_TRAINING:
                 num_upcoming += run.config.learners.num_learners
         return Demand(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import math
+import re
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -41,6 +42,7 @@ _MOST_REFERENCES = 16
 _REMEDY = (
     "Install the coordinator's lipt on its worker, or start a run with learners.num_snapshots=0."
 )
+_DIGEST = re.compile("[0-9a-f]{64}")
 _STATISTICS = ("running_mean", "running_var")
 
 
@@ -150,6 +152,7 @@ class Intake:
 
     def _check_learner(self, run: RunRecord, index: int, result: LearnerResult) -> None:
         require_report(result, run.config.learners.num_snapshots)
+        require_same_source(result, run, index)
         if run.initial_weights is None:
             raise ValueError(f"run {run.run_id} has no initial weights yet")
         learners = run.config.learners
@@ -194,6 +197,29 @@ def require_report(result: LearnerResult, num_snapshots: int) -> None:
             f"the learner was reported with loss {loss}, {seconds} s of training and {received} "
             "bytes received. Report a finite loss, and no negative figures."
         )
+
+
+def require_same_source(result: LearnerResult, run: RunRecord, index: int) -> None:
+    """Refuse a learner of data that a worker holds, unless all of that source are of the same."""
+    source = run.learners[index].own_source
+    if not source:
+        return
+    if not _DIGEST.fullmatch(result.fingerprint) or result.num_examples < 1:
+        raise LearnerRejectedError(
+            f"the learner of the source {source} came with {result.num_examples} examples and the "
+            f"fingerprint {result.fingerprint!r:.80}. Report those of the worker's data."
+        )
+    for learner in run.learners:
+        earlier = learner.result
+        if earlier is None or learner.own_source != source or learner.index == index:
+            continue
+        if (earlier.fingerprint, earlier.num_examples) != (result.fingerprint, result.num_examples):
+            raise LearnerRejectedError(
+                f"the source {source} had {earlier.num_examples} examples with the fingerprint "
+                f"{earlier.fingerprint} for learner {learner.index}, and has "
+                f"{result.num_examples} with {result.fingerprint} now. Give its workers the same "
+                "data."
+            )
 
 
 def check_learner(path: Path, theta: Reference, *, density: float | None = None) -> None:

@@ -101,7 +101,10 @@ def _refusal_reason(worker: WorkerRecord, waiting: QueuedLearners) -> str:
     run = waiting.run
     if refusal := worker.refusal(run):
         return f"cannot train run {run.name}: it does not {refusal}"
-    if any(_is_another(worker, learner) for learner in waiting.learners()):
+    trainable = [learner for learner in waiting.learners() if worker.has_data_of(learner)]
+    if not trainable:
+        return f"cannot train run {run.name}: it holds none of the sources that wait"
+    if any(_is_another(worker, learner) for learner in trainable):
         return ""
     return (
         f"has trained every queued learner of run {run.name}, and learners.redundancy = "
@@ -116,6 +119,13 @@ def waiting_reason(
     if suspects := quarantine_reason(waiting, silent):
         return suspects
     run = waiting.run
+    wanted = {learner.own_source for learner in waiting.learners()} - {""}
+    held = {worker.source for worker in alive if worker.caller.may_hold(worker.source)}
+    if missing := sorted(wanted - held):
+        return (
+            f"no worker holds the data of {', '.join(missing)}: start lipt-worker --source NAME "
+            "--worker-data DATA there"
+        )
     if able := [worker for worker in alive if worker.can_run(run)]:
         return _unconfirmed_reason(run, waiting.learners(), able)
     if not alive:
@@ -167,10 +177,13 @@ def choose_learner(
             able[run.run_id] = worker.can_run(run)
         if not able[run.run_id]:
             continue
+        if not worker.has_data_of(learner):
+            continue
         if learner.unconfirmed and not may_confirm(worker, run, learner, alive=alive()):
             continue
         if worker.worker_id in learner.failed_on and any(
-            other.worker_id not in learner.failed_on and other.can_run(run) for other in alive()
+            other.worker_id not in learner.failed_on and other.can_run(run, learner)
+            for other in alive()
         ):
             continue
         return candidate
@@ -185,7 +198,7 @@ def may_confirm(
         return False
     kinds = {held.holder.kind for held in learner.unconfirmed}
     return worker.kind in kinds or not any(
-        other.kind in kinds and _is_another(other, learner) and other.can_run(run)
+        other.kind in kinds and _is_another(other, learner) and other.can_run(run, learner)
         for other in alive
     )
 

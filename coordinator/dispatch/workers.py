@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
-from lipt.common.errors import ForeignWorkerError, UnknownWorkerError
+from lipt.common.errors import ForeignWorkerError, PermissionDeniedError, UnknownWorkerError
 from lipt.common.process.devices import kind_of
 from lipt.coordinator.access.caller import ANYBODY, CallCredentials, Caller, worker_id_of
-from lipt.coordinator.state.records import RunRecord
+from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from lipt.models.registry import is_users_own
 
 logger = logging.getLogger(__name__)
@@ -38,6 +38,8 @@ class WorkerRecord:
     joined_at: float = 0.0
     # Whether it can read the data, and so score ranges.
     has_data: bool = False
+    # The source whose data it holds.
+    source: str = ""
 
     @property
     def credential(self) -> str:
@@ -51,9 +53,14 @@ class WorkerRecord:
         """Device, processor and PyTorch version, which determine a learner's exact bits."""
         return kind_of(self.device, self.versions)
 
-    def can_run(self, run: RunRecord) -> bool:
-        """Whether it may build the run's model, and has not declined the run."""
-        return not self.refusal(run)
+    def has_data_of(self, learner: LearnerRecord) -> bool:
+        """Whether it has the learner's data, or gets its shard."""
+        own = learner.own_source
+        return not own or (own == self.source and self.caller.may_hold(own))
+
+    def can_run(self, run: RunRecord, learner: LearnerRecord | None = None) -> bool:
+        """Whether it may build the run's model, has not declined the run, and has the data."""
+        return not self.refusal(run) and (learner is None or self.has_data_of(learner))
 
     def refusal(self, run: RunRecord) -> str:
         """Why it cannot train the run's learners, as a text after "does not"; or empty."""
@@ -90,8 +97,17 @@ class WorkerRegistry:
         allowed_modules: tuple[str, ...],
         caller: Caller = ANYBODY,
         has_data: bool = False,
+        source: str = "",
     ) -> WorkerRecord:
-        """Register a worker; a known `instance_id` is the same worker, also after a restart."""
+        """Register a worker; a known `instance_id` is the same worker, also after a restart.
+
+        PermissionDeniedError if its credentials are not for the source that it holds.
+        """
+        if source and not caller.may_hold(source):
+            raise PermissionDeniedError(
+                f"{caller.name} has no worker that holds the source {source}. Create its token "
+                "with: lipt token create --role worker --source NAME"
+            )
         worker_id = worker_id_of(instance_id)
         joined_at = self._wall_clock()
         if worker_id in self._workers:
@@ -115,6 +131,7 @@ class WorkerRegistry:
             caller=caller,
             joined_at=joined_at,
             has_data=has_data,
+            source=source,
         )
         while len(self._workers) >= _MAX_WORKERS:
             del self._workers[min(self._workers, key=lambda key: self._workers[key].heard_at)]

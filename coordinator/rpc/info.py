@@ -84,6 +84,7 @@ class AccessService(access_pb2_grpc.AccessServiceServicer):
             days=request.days,
             creator=current_caller(),
             scores=request.scores,
+            source=request.source,
         )
         return access_pb2.CreateTokenResponse(
             token=message_of(access_pb2.Token, record), secret=secret

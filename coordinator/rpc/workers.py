@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from lipt.common.blobs.blob import blob_from_proto, blob_to_proto
 from lipt.common.config.values import dump
+from lipt.common.determinism import derive_seed
 from lipt.common.errors import IncompatibleProtocolError, InvalidRequestError
 from lipt.common.observability.logs import log_about
 from lipt.common.observability.tracing import TRACEPARENT
@@ -18,6 +19,7 @@ from lipt.common.rpc.handlers import Context
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, enum_value, fill_message
 from lipt.common.states import DivergedQuantity, Divergence, LearnerPhase
 from lipt.coordinator.access.caller import current_caller, require_unguessable
+from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.dispatch.dispatcher import Demand, Dispatcher
 from lipt.coordinator.dispatch.intake import Intake
 from lipt.coordinator.dispatch.leases import (
@@ -31,7 +33,13 @@ from lipt.coordinator.dispatch.leases import (
 from lipt.coordinator.rpc.limits import shown_by
 from lipt.coordinator.rpc.messages import protocol_version
 from lipt.coordinator.runs.store import LearnerProgress
-from lipt.coordinator.state.records import FailureReason, LearnerFailure, LearnerResult
+from lipt.coordinator.state.records import (
+    FailureReason,
+    LearnerFailure,
+    LearnerRecord,
+    LearnerResult,
+    RunRecord,
+)
 from lipt.v1 import worker_pb2 as pb
 from lipt.v1 import worker_pb2_grpc
 
@@ -49,6 +57,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
 
     dispatcher: Dispatcher
     intake: Intake
+    data: DataDescription
     stopping: asyncio.Event
 
     async def Register(self, request: pb.RegisterRequest, context: Context) -> pb.RegisterResponse:
@@ -67,6 +76,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             allowed_modules=tuple(request.allowed_modules),
             caller=current_caller(),
             has_data=request.has_data,
+            source=request.source,
         )
         return pb.RegisterResponse(worker_id=worker.worker_id, protocol=protocol_version())
 
@@ -119,6 +129,8 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             train_seconds=report.train_seconds,
             bytes_received=report.bytes_received,
             snapshots=tuple(map(blob_from_proto, request.snapshots)),
+            num_examples=report.num_examples,
+            fingerprint=report.fingerprint,
         )
         await self.intake.take_learner(lease, result)
         return pb.CommitResultResponse()
@@ -181,14 +193,28 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         run, learner, lease = granted
         if run.initial_weights is None:
             raise ValueError(f"run {run.run_id} hands out learners before its weights exist")
+        shard = learner.shard
         return pb.Assignment(
             assignment_id=str(lease.key),
             run_id=run.run_id,
             learner_index=learner.index,
             lease=self._lease(lease.epoch),
             initial_weights=blob_to_proto(run.initial_weights),
-            shard=blob_to_proto(learner.shard),
+            shard=None if shard is None else blob_to_proto(shard),
+            own_shard=self._own_shard(run, learner) if shard is None else None,
             task=fill_message(pb.LearnerTask(), dump(run.task(learner))),
+        )
+
+    def _own_shard(self, run: RunRecord, learner: LearnerRecord) -> pb.OwnShard:
+        half, place = divmod(learner.index, len(run.sources))
+        return pb.OwnShard(
+            source=learner.own_source,
+            seed=derive_seed(run.config.seed, "shards", place),
+            half=half,
+            names=self.data.target_names or self.data.class_names,
+            flagged=self.data.flagged,
+            number_columns=self.data.number_columns,
+            category_columns=self.data.category_columns,
         )
 
 

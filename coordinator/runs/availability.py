@@ -103,7 +103,8 @@ async def restore_inputs(
     run: RunRecord, blobs: BlobStore, compute: ComputeQueue, report: OnProgress
 ) -> None:
     if run.initial_weights is not None:
-        shards = {learner.shard for learner in run.learners if learner.state.open}
+        open_learners = [learner for learner in run.learners if learner.state.open]
+        shards = {learner.shard for learner in open_learners if learner.shard is not None}
         wanted = {run.initial_weights, *shards}
         await restore(
             run, wanted, blobs, compute, report, JobOptions(run.run_id, fingerprint=run.fingerprint)

@@ -54,11 +54,12 @@ class RunRequests:
         asked = {field.name for field, _ in overrides.learners.ListFields()}
         num_train = self.data.num_examples - held_out
         learners, fitted = fit_defaults(
-            config.learners, num_train, num_sources=len(self.data.source_names), fixed=asked
+            config.learners, num_train, sources=self.data.source_names, fixed=asked
         )
         config = config.model_copy(update={"learners": learners})
         require_shards_fit(num_train, config.learners)
         by_source = config.learners.shards is ShardRule.SOURCE
+        sources = (*self.data.source_names, *config.learners.worker_sources)
         given = config.initialization.weights_sha256
         # Until the record names them, they are an upload that may expire.
         with self.blobs.expiry.holding(*([given] if given else [])):
@@ -81,7 +82,7 @@ class RunRequests:
                         num_classes=self.data.target.num_outputs,
                         other_target=self.data.other_target,
                         lowered_defaults=fitted,
-                        sources=self.data.source_names if by_source else (),
+                        sources=sources if by_source else (),
                         initialization_note=note,
                         traceparent=traceparent,
                     )

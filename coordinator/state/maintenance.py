@@ -111,13 +111,12 @@ def needs_of(record: BaseModel) -> Iterator[NeededBlob]:
 def _needs_of_run(run: RunRecord) -> Iterator[NeededBlob]:
     if given := run.config.initialization.weights_sha256:
         yield NeededBlob(BlobName(given, 0), f"the given weights of run {run.name}", optional=True)
-    for name, blob in (("theta*", run.initial_weights), ("theta_p", run.pretrained_weights)):
-        if blob is not None:
-            yield NeededBlob(blob, f"{name} of run {run.name}")
+    yield from _named(run.initial_weights, f"theta* of run {run.name}")
+    yield from _named(run.pretrained_weights, f"theta_p of run {run.name}")
     for learner in run.learners:
         whose = f"of learner {learner.index} of run {run.name}"
         if learner.state.open and not run.state.ended:
-            yield NeededBlob(learner.shard, f"the shard {whose}")
+            yield from _named(learner.shard, f"the shard {whose}")
             for copy in learner.unconfirmed:
                 for blob in copy.result.files:
                     yield NeededBlob(blob, f"result of {copy.holder.worker_name} {whose}")
@@ -126,6 +125,11 @@ def _needs_of_run(run: RunRecord) -> Iterator[NeededBlob]:
             yield NeededBlob(learner.result.blob, f"the result {whose}")
             for number, snapshot in enumerate(learner.result.snapshots):
                 yield NeededBlob(snapshot, f"snapshot {number} {whose}")
+
+
+def _named(blob: BlobName | None, whose: str) -> Iterator[NeededBlob]:
+    if blob is not None:
+        yield NeededBlob(blob, whose)
 
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")

@@ -81,6 +81,9 @@ class LearnerResult(_Record):
     bytes_received: Size = 0
     # On the clock of `training_started_at`.
     committed_at: Seconds | None = None
+    # Of data that its worker holds: all examples of the source, and their fingerprint.
+    num_examples: Size = 0
+    fingerprint: str = ""
 
     @property
     def files(self) -> tuple[BlobName, ...]:
@@ -166,7 +169,9 @@ class LearnerRecord(_Record):
 
     index: Count
     density: float
-    shard: BlobName
+    # None where a worker draws it from the data of `own_source`, which it holds.
+    shard: BlobName | None
+    own_source: str = ""
     status: LearnerStatus = Queued()
     # Grows with every lease; a commit under an older one is refused.
     epoch: Count = 0
@@ -370,8 +375,9 @@ class TokenRecord(_Record):
     created_by: str
     expires_at: Seconds | None = None
     revoked_at: Seconds | None = None
-    # Its workers may score ranges of examples.
+    # Its workers may score ranges of examples, and train on their own data of this source.
     scores: bool = False
+    source: str = ""
 
 
 class SubsetRecord(_Record):

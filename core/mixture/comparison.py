@@ -25,7 +25,7 @@ from lipt.core.mixture.baselines import (
     nearest_sources,
 )
 from lipt.core.mixture.densities import Featured, expectation_maximization, log_densities
-from lipt.core.mixture.learning import Learned
+from lipt.core.mixture.learning import Learned, TargetedPool
 from lipt.core.pretraining.simplex import Fitted, uniform
 from lipt.core.proxies.untrained import column_values
 from lipt.data.dataset import Dataset
@@ -49,19 +49,14 @@ class Compared:
 
 
 def compare(
-    dataset: Dataset,
-    config: RunConfig,
-    source_ids: Sequence[Tensor],
-    target_ids: Tensor,
-    learned: Learned,
-    fitted: Fitted,
+    pool: TargetedPool, config: RunConfig, learned: Learned, fitted: Fitted
 ) -> Mapping[str, Compared]:
-    """The fitted mixture and every baseline, by name."""
-    merged, sizes_K = learned.merged, torch.tensor([len(ids) for ids in source_ids])
-    some = _some(source_ids, config.seed)
-    log_densities_NK = closed_form(dataset, config.seed, source_ids, target_ids)
-    features_ND = merged.features(merged.batches)
-    features_of_sources = [merged.features(learned.batches_of(ids)) for ids in some]
+    """The fitted mixture and every baseline, by name.
+
+    Those that look at examples are left out where workers hold some.
+    """
+    source_ids, target_ids = list(pool.source_ids.values()), pool.target_ids
+    merged, sizes_K = learned.merged, torch.tensor(list(pool.sizes.values()))
     corners_KK = torch.eye(len(source_ids), dtype=torch.float64)
     lone_NK = torch.stack([merged.losses_at(corner_K) for corner_K in corners_KK], dim=1)
     greedy_K = greedy_shares(
@@ -72,11 +67,18 @@ def compare(
         UNIFORM: lambda _: uniform(len(source_ids)),
         SIZE: lambda _: by_size(sizes_K),
         f"size^{TEMPERED}": lambda _: by_size(sizes_K, TEMPERED),
-        CLOSED_FORM: lambda some_N: expectation_maximization(log_densities_NK[some_N]),
         "lone ranking": lambda some_N: lone_ranking(lone_NK[some_N].mean(dim=0)),
-        "nearest source": lambda some_N: nearest_sources(features_of_sources, features_ND[some_N]),
         "greedy soup": lambda _: greedy_K,
     }
+    if all(map(len, source_ids)):
+        some = _some(source_ids, config.seed)
+        log_densities_NK = closed_form(pool.dataset, config.seed, source_ids, target_ids)
+        features_ND = merged.features(merged.batches)
+        features_of_sources = [merged.features(learned.batches_of(ids)) for ids in some]
+        chosen[CLOSED_FORM] = lambda some_N: expectation_maximization(log_densities_NK[some_N])
+        chosen["nearest source"] = lambda some_N: nearest_sources(
+            features_of_sources, features_ND[some_N]
+        )
     whole_N, fold_N = torch.arange(len(target_ids)), fitted.fold_N
     rest = [torch.nonzero(fold_N != fold).flatten() for fold in range(len(fitted.held_out_FK))]
     found = {MERGED: (fitted.weights_K, list(fitted.held_out_FK))}

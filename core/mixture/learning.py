@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Self
 
 import torch
@@ -41,17 +42,30 @@ class TargetedPool:
     dataset: Dataset
     source_ids: Mapping[str, Tensor]
     target_ids: Tensor
+    # Of each source, also of those whose examples workers hold, which are not here.
+    sizes: Mapping[str, int]
     # Of the sources' data alone.
     fingerprint: str
     # Examples of the target before some were drawn.
     num_given: int
 
     @classmethod
-    def of(cls, pool: Dataset, target: Dataset, num_given: int) -> Self:
-        """DataError if the target's examples are of another kind than the pool's."""
+    def of(
+        cls,
+        pool: Dataset,
+        target: Dataset,
+        num_given: int,
+        elsewhere: Mapping[str, int] = MappingProxyType({}),
+    ) -> Self:
+        """DataError if the target's examples are of another kind than the pool's.
+
+        `elsewhere` are sizes of sources whose examples workers hold.
+        """
         both = appended(pool, target)
         target_ids = torch.arange(len(pool), len(both))
-        return cls(both, pool.source_ids, target_ids, pool.fingerprint, num_given)
+        source_ids = pool.source_ids | dict.fromkeys(elsewhere, target_ids[:0])
+        sizes = {name: len(ids) for name, ids in pool.source_ids.items()} | dict(elsewhere)
+        return cls(both, source_ids, target_ids, sizes, pool.fingerprint, num_given)
 
     @property
     def names(self) -> tuple[str, ...]:

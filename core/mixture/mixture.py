@@ -63,8 +63,7 @@ def findings_on(pool: TargetedPool, config: RunConfig) -> list[str]:
     """Sentences on small sources and targets, and on classes that are missing."""
     findings = list[str]()
     shard = config.learners.num_minibatches * config.learners.batch_size
-    sizes = {name: len(own) for name, own in pool.source_ids.items()}
-    if small := [f"{name} ({size})" for name, size in sizes.items() if size < shard]:
+    if small := [f"{name} ({size})" for name, size in pool.sizes.items() if size < shard]:
         findings.append(
             f"Sources with fewer examples than the {shard} of a learner are drawn from again: "
             f"{listed(small, 5)}."
@@ -107,7 +106,7 @@ def fit_mixture(
     began, names, ids = monotonic(), pool.names, list(pool.source_ids.values())
     workspace.report("fitting the mixture", 0, 0)
     fitted = learned.merged.fit(seed=config.seed)
-    compared = compare(pool.dataset, config, ids, pool.target_ids, learned, fitted)
+    compared = compare(pool, config, learned, fitted)
     real = dict[str, tuple[float, ...]]()
     if check:
         workspace.report("training on mixtures", 0, 0)
@@ -161,7 +160,7 @@ def _manifest(pool: TargetedPool, config: RunConfig) -> dict[str, Any]:
     return {
         "seed": config.seed,
         "config": config.model_dump(mode="json"),
-        "sources": {name: len(ids) for name, ids in pool.source_ids.items()},
+        "sources": dict(pool.sizes),
         "target_examples": len(pool.target_ids),
         "fingerprint_with_target": pool.dataset.fingerprint,
     }
@@ -174,7 +173,7 @@ def _rows(pool: TargetedPool) -> Mapping[str, tuple[tuple[int, int], ...]]:
         ids = pool.dataset.id_mapping.ids(positions)
         breaks = torch.nonzero(ids.diff() != 1).flatten() + 1
         parts = ids.tensor_split(breaks)
-        by_source[name] = tuple((int(part[0]), int(part[-1]) + 1) for part in parts)
+        by_source[name] = tuple((int(part[0]), int(part[-1]) + 1) for part in parts if len(part))
     return by_source
 
 
@@ -188,7 +187,7 @@ def _on_classes(pool: TargetedPool) -> list[str]:
         (label,) = wanted
         findings.append(f"All of the target's examples are of the class {names[label]}.")
     for source, own in pool.source_ids.items():
-        if lacks := sorted(wanted - set(labels_N[own].tolist())):
+        if (lacks := sorted(wanted - set(labels_N[own].tolist()))) and len(own):
             shown = listed([names[label] for label in lacks], 5)
             findings.append(f"{source} has no example of {len(lacks)} of its classes: {shown}.")
     return findings

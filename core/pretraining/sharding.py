@@ -22,8 +22,9 @@ from lipt.common.config.run_config import (
     ShardRule,
     ValidationConfig,
 )
-from lipt.common.determinism import derive_generator
+from lipt.common.determinism import derive_generator, derive_seed
 from lipt.common.errors import ConfigError
+from lipt.data.sources.rows import MAX_SOURCES
 
 # Learners of a source: whether both want the same mixture tells whether theta* is ready.
 NUM_HALVES = 2
@@ -109,18 +110,19 @@ def draw_shards(train_ids: Tensor, learners: LearnersConfig, *, seed: int) -> tu
 def draw_shards_by_source(
     source_ids: Mapping[str, Tensor], learners: LearnersConfig, *, seed: int
 ) -> tuple[Tensor, ...]:
-    """Draw a shard of M x B ids of every source, then another; of a small source, ids repeat."""
-    size = learners.num_minibatches * learners.batch_size
-    drawn = [
-        draw_by_shares(
-            [ids],
-            torch.ones(1),
-            NUM_HALVES * size,
-            generator=derive_generator(seed, "shards", place),
-        )
-        for place, ids in enumerate(source_ids.values())
-    ]
-    return tuple(ids[half * size :][:size] for half in range(NUM_HALVES) for ids in drawn)
+    """Draw a shard of M x B ids of every source, then another; none of a source without ids."""
+    size, halves = learners.num_minibatches * learners.batch_size, range(NUM_HALVES)
+    seeds = [derive_seed(seed, "shards", place) for place in range(len(source_ids))]
+    drawn = list(zip(source_ids.values(), seeds, strict=True))
+    return tuple(draw_half(ids, size, half, seed=own) for half in halves for ids, own in drawn)
+
+
+def draw_half(ids: Tensor, size: int, half: int, *, seed: int) -> Tensor:
+    """Draw a source's shard, disjoint from its other one if the source is large enough for both."""
+    if not len(ids):
+        return ids
+    generator, total = torch.Generator().manual_seed(seed), NUM_HALVES * size
+    return draw_by_shares([ids], torch.ones(1), total, generator=generator)[half * size :][:size]
 
 
 def proportional_quotas(sizes_G: Sequence[float], budget: int) -> tuple[int, ...]:
@@ -160,15 +162,15 @@ def draw_densities(num_learners: int, pruning: PruningConfig, *, seed: int) -> t
 
 
 def fit_defaults(
-    learners: LearnersConfig, num_train: int, *, num_sources: int, fixed: Collection[str]
+    learners: LearnersConfig, num_train: int, *, sources: Sequence[str], fixed: Collection[str]
 ) -> tuple[LearnersConfig, str]:
     """Lower the batch size to 16 at least, then minibatches, then learners, until shards fit.
 
     By source there are two learners of each, and all are needed; ConfigError for another number,
     and for data without sources. Returns the settings, and the changes in words; empty for none.
     """
-    if learners.shards is ShardRule.SOURCE:
-        return _fit_to_sources(learners, num_sources, fixed), ""
+    if learners.shards is ShardRule.SOURCE or learners.worker_sources:
+        return _fit_to_sources(learners, sources, fixed), ""
     n, m, b = learners.num_learners, learners.num_minibatches, learners.batch_size
     if n * m * b <= num_train:
         return learners, ""
@@ -202,17 +204,24 @@ def fit_defaults(
 
 
 def _fit_to_sources(
-    learners: LearnersConfig, num_sources: int, fixed: Collection[str]
+    learners: LearnersConfig, sources: Sequence[str], fixed: Collection[str]
 ) -> LearnersConfig:
-    if not num_sources:
+    names = [*sources, *learners.worker_sources]
+    if not sources or learners.shards is ShardRule.RANDOM:
+        said = "is source, but the data names no sources" if not sources else "is not source"
         raise ConfigError(
-            "learners.shards is source, but the data names no sources. Name their column, "
-            "csv:PATH?label=COLUMN&source=COLUMN, or folders, imagefolder:PATH?source=folder."
+            f"learners.shards {said}. Name their column, csv:PATH?label=COLUMN&source=COLUMN, or "
+            "folders, imagefolder:PATH?source=folder, and start a run with shards by source."
         )
-    number = NUM_HALVES * num_sources
+    if len(set(names)) < len(names) or len(names) > MAX_SOURCES:
+        raise ConfigError(
+            f"learners.worker_sources and the data name {len(names)} sources, {len(set(names))} of "
+            f"them different. Name each once, and at most {MAX_SOURCES}."
+        )
+    number = NUM_HALVES * len(names)
     if "num_learners" in fixed and learners.num_learners != number:
         raise ConfigError(
-            f"learners.num_learners is {learners.num_learners}, and {num_sources} sources have "
+            f"learners.num_learners is {learners.num_learners}, and {len(names)} sources have "
             f"{NUM_HALVES} learners each, {number}. Leave it out."
         )
     return learners.model_copy(update={"num_learners": number, "min_learners": number})

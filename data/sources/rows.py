@@ -184,8 +184,14 @@ class Rows(ABC):
         """Whether reading examples of `inputs` only indexes a tensor."""
         return False
 
-    def like(self, other: Rows, inputs: InputSpec) -> tuple[Rows, InputSpec]:  # noqa: ARG002
-        """Rows in the form of a training set's, and their inputs, here of `inputs`."""
+    def like(
+        self,
+        wanted: InputSpec,  # noqa: ARG002
+        inputs: InputSpec,
+        *,
+        flagged: bool,  # noqa: ARG002
+    ) -> tuple[Rows, InputSpec]:
+        """Rows of `inputs` in the form of a training set's, and their inputs then."""
         return self, inputs
 
 
@@ -327,22 +333,24 @@ class ColumnRows(Rows):
     def examples(self, rows_B: Tensor, inputs: InputSpec, num_threads: int) -> Stored:  # noqa: ARG002
         return rows_of(dict(self.tensors), rows_B)
 
-    def like(self, other: Rows, inputs: InputSpec) -> tuple[Rows, InputSpec]:
-        """With or without flags, and standardized numbers of the same type, as those of `other`."""
-        if not isinstance(other, ColumnRows):
+    def like(
+        self, wanted: InputSpec, inputs: InputSpec, *, flagged: bool
+    ) -> tuple[Rows, InputSpec]:
+        """With or without flags, and standardized numbers of the same type, as `wanted`."""
+        if not isinstance(wanted, ColumnsSpec):
             return self, inputs
         columns, tensors = self.columns, dict(self.tensors)
-        if self.flagged != other.flagged:
+        if self.flagged != flagged:
             first, *rest = columns
             values_ND = tensors[first.name]
-            if other.flagged:
+            if flagged:
                 values_ND = torch.cat([values_ND, torch.zeros_like(values_ND)], dim=1)
             else:
                 values_ND = values_ND[:, : values_ND.shape[1] // 2]
             columns = (replace(first, shape=(values_ND.shape[1],)), *rest)
             tensors[first.name] = values_ND
         # Float64 where the training set's differences need it.
-        types = {column.name: column.type for column in other.columns if column.standardized}
+        types = {column.name: column.type for column in wanted.columns if column.standardized}
         columns = tuple(
             replace(column, type=types.get(column.name, column.type))
             if column.standardized
@@ -350,7 +358,7 @@ class ColumnRows(Rows):
             for column in columns
         )
         tensors = {column.name: tensors[column.name].to(column.type.dtype) for column in columns}
-        rows = replace(self, columns=columns, tensors=tensors, flagged=other.flagged)
+        rows = replace(self, columns=columns, tensors=tensors, flagged=flagged)
         return rows, ColumnsSpec(columns)
 
     def raw(self, row: int) -> bytes:

@@ -23,6 +23,11 @@ _STATUS: TypeAdapter[LearnerStatus] = TypeAdapter(LearnerStatus)
 IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
 
 
+def shard_of(learner: LearnerRecord) -> BlobName:
+    assert learner.shard is not None
+    return learner.shard
+
+
 def made_up_run(
     run_id: str = "r",
     *,

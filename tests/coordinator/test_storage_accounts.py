@@ -51,7 +51,7 @@ from tests.coordinator.dispatch.conftest import Bench
 from tests.coordinator.dispatch.test_scans import OPENED, THETA_P, VERSIONS
 from tests.coordinator.fakes import THETA as WEIGHTS
 from tests.coordinator.fakes import complete, make_settings, opened, pretraining, until
-from tests.coordinator.made_up_runs import holder, made_up_run
+from tests.coordinator.made_up_runs import holder, made_up_run, shard_of
 from tests.serving import own_user_channel
 
 QUOTA = Quota(max_bytes=150, max_bytes_per_peer=100, max_unfinished=4, max_unfinished_per_peer=3)
@@ -300,9 +300,9 @@ async def test_a_worker_s_blobs_are_those_of_its_lease(blobs: Blobs) -> None:
     with pytest.raises(ForeignBlobError):
         blobs.require_readable(THETA, shown)
     held = await blobs.leased(shown)
-    for name in (THETA, held.learner.shard):
+    for name in (THETA, shard_of(held.learner)):
         blobs.require_readable(name, shown)
-    for other in (OTHER, held.run.learners[1].shard):
+    for other in (OTHER, shard_of(held.run.learners[1])):
         with pytest.raises(ForeignBlobError, match="not of this worker's assignment"):
             blobs.require_readable(other, shown)
     allowed = blobs.allowance(OTHER, shown)
@@ -341,7 +341,7 @@ async def test_a_worker_with_a_range_reads_its_weights_and_sends_two_files(bench
 
 async def test_a_lease_goes_on_after_a_restart_before_registration(blobs: Blobs) -> None:
     shown = CallCredentials(ANYBODY, SECRET)
-    shard = (await blobs.leased(shown)).learner.shard
+    shard = shard_of((await blobs.leased(shown)).learner)
     await blobs.bench.restart()
     blobs = Blobs(blobs.bench)
     blobs.require_readable(shard, shown)

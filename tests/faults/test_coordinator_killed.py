@@ -25,6 +25,7 @@ from lipt.coordinator.state.records import Done, LearnerRecord, RunRecord
 from lipt.v1 import worker_pb2, worker_pb2_grpc
 from lipt.worker.client import Assignment
 from tests.cluster import SMALL_RUN, Cluster, LoggedProcess
+from tests.coordinator.made_up_runs import shard_of
 from tests.faults.conftest import Record
 from tests.faults.dying_coordinator import cut_power
 from tests.played_worker import PlayedWorker
@@ -130,7 +131,7 @@ def outcome(run: RunRecord | None, subset: str) -> Outcome:
     return Outcome(
         weights=run.pretrained_weights.sha256,
         subset=subset,
-        shards=tuple(learner.shard.sha256 for learner in run.learners),
+        shards=tuple(shard_of(learner).sha256 for learner in run.learners),
         results=tuple(learner.result.blob.sha256 for learner in run.learners if learner.result),
     )
 

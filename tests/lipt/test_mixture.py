@@ -55,8 +55,8 @@ def test_the_source_of_the_targets_rule_gets_the_share(mixture: lipt.Mixture) ->
 
 def test_every_baseline_stands_beside_it(mixture: lipt.Mixture) -> None:
     assert list(mixture.outcomes) == [
-        *("merged", "uniform", "size", "size^0.7", "closed form", "lone ranking"),
-        *("nearest source", "greedy soup"),
+        *("merged", "uniform", "size", "size^0.7", "lone ranking", "greedy soup"),
+        *("closed form", "nearest source"),
     ]
     assert mixture.outcomes["size"].weights == {"right": 0.6, "turned": 0.4}
     for outcome in mixture.outcomes.values():

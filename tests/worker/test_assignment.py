@@ -177,7 +177,8 @@ def test_a_learner_is_fetched_trained_submitted_and_measured(world: World) -> No
     assert (worker_id, snapshots) == ("w", ())
     assert same(world.decoded(result), LEARNER.weights)
     assert (report.loss, report.train_seconds, report.total_seconds) == (0.5, 3.0, 3.0)
-    fetched = (world.assignment.initial_weights, world.assignment.shard or BlobName.of(b""))
+    assert isinstance(world.assignment.shard, BlobName)
+    fetched = (world.assignment.initial_weights, world.assignment.shard)
     num_fetched = sum(name.size_bytes for name in fetched)
     assert report.bytes_received == num_fetched
     assert world.pauses == []

@@ -31,7 +31,8 @@ from lipt.core.catalogue import StrategyView
 from lipt.core.mixture.mixture import most_of
 from lipt.data.example_file import pack_examples
 from lipt.data.held_out import DataForm
-from lipt.data.inputs.specs import ImageSpec
+from lipt.data.inputs.specs import Column, ColumnsSpec, ColumnType, ImageSpec
+from lipt.data.targets.kinds import TargetKind
 from lipt.trainer import views
 from lipt.trainer.arguments import checked
 from lipt.trainer.client.answers import (
@@ -354,13 +355,9 @@ class Client(AbstractContextManager["Client"]):
         data = self.info().dataset
         if data is None:
             raise InvalidRequestError("the coordinator has told no data. Ask again.")
-        form = DataForm(
-            None if data.columns else ImageSpec(*data.image_shape),
-            data.class_names if data.other_target is None else (),
-            data.number_columns,
-            data.category_columns,
+        opened = _form_of(data).open(
+            "the target", target_data, target=target, allow_modules=allow_modules
         )
-        opened = form.open("the target", target_data, target=target, allow_modules=allow_modules)
         file = self._store(pack_examples(most_of(opened), len(opened)))
         request = mixture_pb2.GetMixtureRequest(run_id=run, target=blob_to_proto(file))
         return fetch_mixture(self._connection, request, on_progress, self._reconnect_seconds)
@@ -424,7 +421,13 @@ class Client(AbstractContextManager["Client"]):
 
     @checked
     def create_token(
-        self, role: str, *, name: str = "", days: float = 0.0, scores: bool = False
+        self,
+        role: str,
+        *,
+        name: str = "",
+        days: float = 0.0,
+        scores: bool = False,
+        source: str = "",
     ) -> views.GivenTokenView:
         """Create a token; only this answer contains its secret.
 
@@ -433,6 +436,7 @@ class Client(AbstractContextManager["Client"]):
             name: shown in the list of tokens.
             days: validity, at most as long as this client's own credential; 0 means as long.
             scores: its workers may score examples; for the role "worker".
+            source: its workers may train on data of this source that they hold; likewise.
 
         Raises:
             PermissionDeniedError: the caller is no admin; the other token calls raise it as well.
@@ -442,6 +446,7 @@ class Client(AbstractContextManager["Client"]):
             name=name,
             days=days,
             scores=scores,
+            source=source,
         )
         return self._ask(views.GivenTokenView, lambda of: of.access.CreateToken, request)
 
@@ -488,3 +493,17 @@ def _refuse_probabilities(given: object, call: str) -> None:
         raise InvalidRequestError(
             f"a coordinator takes no pred_probs. Give them to lipt.{call}, in your own process."
         )
+
+
+def _form_of(data: views.DatasetView) -> DataForm:
+    """How other examples are read as the coordinator's are."""
+    columns = [Column(one.name, ColumnType(one.type), one.shape) for one in data.columns]
+    other = data.other_target
+    return DataForm(
+        ColumnsSpec(tuple(columns)) if columns else ImageSpec(*data.image_shape),
+        TargetKind.CLASS if other is None else TargetKind(other.kind),
+        data.class_names if other is None else data.target_names,
+        numbers=data.number_columns,
+        categories=data.category_columns,
+        source=data.source,
+    )

@@ -353,7 +353,8 @@ def open_pool_workers(settings: PoolSettings, worker_arguments: Sequence[str]) -
     token = TokenSource.from_options(settings.token_file, settings.token)
     arguments = [*own_arguments(settings), *worker_arguments]
     engine = RayEngine(settings) if settings.ray else LocalEngine(settings.gpus_per_worker)
-    has_data = any(word.partition("=")[0] == "--worker-data" for word in worker_arguments)
+    given = {word.partition("=")[0] for word in worker_arguments}
+    has_data = "--worker-data" in given and "--source" not in given
     try:
         with open_channel(settings.coordinator, tls, token) as channel:
             source = DemandSource(channel)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lipt.common.blobs.blob import BlobName
@@ -25,13 +26,15 @@ class FitMixture:
     # Results, ascending by the learner's index.
     learners: tuple[BlobName, ...]
     target: BlobName
+    # Sizes of sources whose data workers hold.
+    elsewhere: Mapping[str, int]
 
     def run(self, context: Context) -> BlobName:
         """The name of the mixture's file; DataError for a target of another form."""
         config, dataset = self.config, context.dataset
         content = context.read(self.target).read_bytes()
         target, num_given = open_examples(content, dataset, max_examples=MOST_TARGET)
-        pool = TargetedPool.of(dataset, target, num_given)
+        pool = TargetedPool.of(dataset, target, num_given, self.elsewhere)
         workspace = InMemory(
             pool.dataset,
             context.device,

@@ -62,9 +62,11 @@ class CutShards:
         cuts = cut_shards(context, self.config)
         report = context.progress("cutting shards")
         records: list[LearnerRecord] = []
-        for ids, density in cuts:
-            shard = context.blobs.put_bytes(pack_shard(context.dataset, ids))
-            records.append(LearnerRecord(index=len(records), density=density, shard=shard))
+        by_source = [*context.dataset.source_ids, *self.config.learners.worker_sources]
+        for index, (ids, density) in enumerate(cuts):
+            shard = context.blobs.put_bytes(pack_shard(context.dataset, ids)) if len(ids) else None
+            own = by_source[index % len(by_source)] if shard is None else ""
+            records.append(LearnerRecord(index=index, density=density, shard=shard, own_source=own))
             report(len(records), len(cuts))
         return tuple(records)
 

@@ -305,6 +305,7 @@ def create(
         0.0, min=0.0, help="How long it is valid; 0 for as long as your own credential."
     ),
     scores: bool = Option(False, "--scores", help="A worker's: it may score examples."),
+    source: str = Option("", help="A worker's: it may train on its own data of this source."),
     json: shared.Json = False,
     coordinator: shared.Coordinator,
 ) -> None:
@@ -313,7 +314,7 @@ def create(
     Put it into a file of its holder.
     """
     with coordinator.connect() as client:
-        given = client.create_token(role, name=name, days=days, scores=scores)
+        given = client.create_token(role, name=name, days=days, scores=scores, source=source)
     print_result({**vars(given.token), "secret": given.secret}, [given.secret], as_json=json)
 
 
@@ -327,7 +328,8 @@ def list_tokens(*, json: shared.Json = False, coordinator: shared.Coordinator) -
     rows = []
     for one in tokens:
         state = token_state(one, now)
-        role = f"{one.role}, scores" if one.scores else one.role
+        role = one.role + (", scores" if one.scores else "")
+        role += f", source {one.source}" if one.source else ""
         rows.append((one.token_id, one.name, role, state, _day(one.created_at), one.created_by))
     header = ("id", "name", "role", "state", "created", "by")
     print_result(tokens, table_lines(header, rows), as_json=json)

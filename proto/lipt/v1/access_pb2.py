@@ -26,7 +26,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from lipt.v1 import limits_pb2 as lipt_dot_v1_dot_limits__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14lipt/v1/access.proto\x12\x07lipt.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x14lipt/v1/limits.proto\"\xf8\x01\n\x05Token\x12\x10\n\x08token_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x1b\n\x04role\x18\x03 \x01(\x0e\x32\r.lipt.v1.Role\x12.\n\ncreated_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nexpires_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nrevoked_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\ncreated_by\x18\x07 \x01(\t\x12\x0e\n\x06scores\x18\x08 \x01(\x08\"c\n\x12\x43reateTokenRequest\x12\x1b\n\x04role\x18\x01 \x01(\x0e\x32\r.lipt.v1.Role\x12\x12\n\x04name\x18\x02 \x01(\tB\x04\x88\xb5\x18P\x12\x0c\n\x04\x64\x61ys\x18\x03 \x01(\x01\x12\x0e\n\x06scores\x18\x04 \x01(\x08\"D\n\x13\x43reateTokenResponse\x12\x1d\n\x05token\x18\x01 \x01(\x0b\x32\x0e.lipt.v1.Token\x12\x0e\n\x06secret\x18\x02 \x01(\t\"\x13\n\x11ListTokensRequest\"4\n\x12ListTokensResponse\x12\x1e\n\x06tokens\x18\x01 \x03(\x0b\x32\x0e.lipt.v1.Token\"&\n\x12RevokeTokenRequest\x12\x10\n\x08token_id\x18\x01 \x01(\t\"4\n\x13RevokeTokenResponse\x12\x1d\n\x05token\x18\x01 \x01(\x0b\x32\x0e.lipt.v1.Token\"\x0f\n\rWhoAmIRequest\"<\n\x0eWhoAmIResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1c\n\x05roles\x18\x02 \x03(\x0e\x32\r.lipt.v1.Role\"\x11\n\x0fOpenPageRequest\"O\n\x10OpenPageResponse\x12\x0b\n\x03url\x18\x01 \x01(\t\x12.\n\nexpires_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp*O\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_WORKER\x10\x01\x12\x10\n\x0cROLE_TRAINER\x10\x02\x12\x0e\n\nROLE_ADMIN\x10\x03\x32\xe6\x02\n\rAccessService\x12H\n\x0b\x43reateToken\x12\x1b.lipt.v1.CreateTokenRequest\x1a\x1c.lipt.v1.CreateTokenResponse\x12\x45\n\nListTokens\x12\x1a.lipt.v1.ListTokensRequest\x1a\x1b.lipt.v1.ListTokensResponse\x12H\n\x0bRevokeToken\x12\x1b.lipt.v1.RevokeTokenRequest\x1a\x1c.lipt.v1.RevokeTokenResponse\x12\x39\n\x06WhoAmI\x12\x16.lipt.v1.WhoAmIRequest\x1a\x17.lipt.v1.WhoAmIResponse\x12?\n\x08OpenPage\x12\x18.lipt.v1.OpenPageRequest\x1a\x19.lipt.v1.OpenPageResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14lipt/v1/access.proto\x12\x07lipt.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x14lipt/v1/limits.proto\"\x88\x02\n\x05Token\x12\x10\n\x08token_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x1b\n\x04role\x18\x03 \x01(\x0e\x32\r.lipt.v1.Role\x12.\n\ncreated_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nexpires_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nrevoked_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\ncreated_by\x18\x07 \x01(\t\x12\x0e\n\x06scores\x18\x08 \x01(\x08\x12\x0e\n\x06source\x18\t \x01(\t\"s\n\x12\x43reateTokenRequest\x12\x1b\n\x04role\x18\x01 \x01(\x0e\x32\r.lipt.v1.Role\x12\x12\n\x04name\x18\x02 \x01(\tB\x04\x88\xb5\x18P\x12\x0c\n\x04\x64\x61ys\x18\x03 \x01(\x01\x12\x0e\n\x06scores\x18\x04 \x01(\x08\x12\x0e\n\x06source\x18\x05 \x01(\t\"D\n\x13\x43reateTokenResponse\x12\x1d\n\x05token\x18\x01 \x01(\x0b\x32\x0e.lipt.v1.Token\x12\x0e\n\x06secret\x18\x02 \x01(\t\"\x13\n\x11ListTokensRequest\"4\n\x12ListTokensResponse\x12\x1e\n\x06tokens\x18\x01 \x03(\x0b\x32\x0e.lipt.v1.Token\"&\n\x12RevokeTokenRequest\x12\x10\n\x08token_id\x18\x01 \x01(\t\"4\n\x13RevokeTokenResponse\x12\x1d\n\x05token\x18\x01 \x01(\x0b\x32\x0e.lipt.v1.Token\"\x0f\n\rWhoAmIRequest\"<\n\x0eWhoAmIResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1c\n\x05roles\x18\x02 \x03(\x0e\x32\r.lipt.v1.Role\"\x11\n\x0fOpenPageRequest\"O\n\x10OpenPageResponse\x12\x0b\n\x03url\x18\x01 \x01(\t\x12.\n\nexpires_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp*O\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_WORKER\x10\x01\x12\x10\n\x0cROLE_TRAINER\x10\x02\x12\x0e\n\nROLE_ADMIN\x10\x03\x32\xe6\x02\n\rAccessService\x12H\n\x0b\x43reateToken\x12\x1b.lipt.v1.CreateTokenRequest\x1a\x1c.lipt.v1.CreateTokenResponse\x12\x45\n\nListTokens\x12\x1a.lipt.v1.ListTokensRequest\x1a\x1b.lipt.v1.ListTokensResponse\x12H\n\x0bRevokeToken\x12\x1b.lipt.v1.RevokeTokenRequest\x1a\x1c.lipt.v1.RevokeTokenResponse\x12\x39\n\x06WhoAmI\x12\x16.lipt.v1.WhoAmIRequest\x1a\x17.lipt.v1.WhoAmIResponse\x12?\n\x08OpenPage\x12\x18.lipt.v1.OpenPageRequest\x1a\x19.lipt.v1.OpenPageResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,30 +35,30 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_CREATETOKENREQUEST'].fields_by_name['name']._loaded_options = None
   _globals['_CREATETOKENREQUEST'].fields_by_name['name']._serialized_options = b'\210\265\030P'
-  _globals['_ROLE']._serialized_start=858
-  _globals['_ROLE']._serialized_end=937
+  _globals['_ROLE']._serialized_start=890
+  _globals['_ROLE']._serialized_end=969
   _globals['_TOKEN']._serialized_start=89
-  _globals['_TOKEN']._serialized_end=337
-  _globals['_CREATETOKENREQUEST']._serialized_start=339
-  _globals['_CREATETOKENREQUEST']._serialized_end=438
-  _globals['_CREATETOKENRESPONSE']._serialized_start=440
-  _globals['_CREATETOKENRESPONSE']._serialized_end=508
-  _globals['_LISTTOKENSREQUEST']._serialized_start=510
-  _globals['_LISTTOKENSREQUEST']._serialized_end=529
-  _globals['_LISTTOKENSRESPONSE']._serialized_start=531
-  _globals['_LISTTOKENSRESPONSE']._serialized_end=583
-  _globals['_REVOKETOKENREQUEST']._serialized_start=585
-  _globals['_REVOKETOKENREQUEST']._serialized_end=623
-  _globals['_REVOKETOKENRESPONSE']._serialized_start=625
-  _globals['_REVOKETOKENRESPONSE']._serialized_end=677
-  _globals['_WHOAMIREQUEST']._serialized_start=679
-  _globals['_WHOAMIREQUEST']._serialized_end=694
-  _globals['_WHOAMIRESPONSE']._serialized_start=696
-  _globals['_WHOAMIRESPONSE']._serialized_end=756
-  _globals['_OPENPAGEREQUEST']._serialized_start=758
-  _globals['_OPENPAGEREQUEST']._serialized_end=775
-  _globals['_OPENPAGERESPONSE']._serialized_start=777
-  _globals['_OPENPAGERESPONSE']._serialized_end=856
-  _globals['_ACCESSSERVICE']._serialized_start=940
-  _globals['_ACCESSSERVICE']._serialized_end=1298
+  _globals['_TOKEN']._serialized_end=353
+  _globals['_CREATETOKENREQUEST']._serialized_start=355
+  _globals['_CREATETOKENREQUEST']._serialized_end=470
+  _globals['_CREATETOKENRESPONSE']._serialized_start=472
+  _globals['_CREATETOKENRESPONSE']._serialized_end=540
+  _globals['_LISTTOKENSREQUEST']._serialized_start=542
+  _globals['_LISTTOKENSREQUEST']._serialized_end=561
+  _globals['_LISTTOKENSRESPONSE']._serialized_start=563
+  _globals['_LISTTOKENSRESPONSE']._serialized_end=615
+  _globals['_REVOKETOKENREQUEST']._serialized_start=617
+  _globals['_REVOKETOKENREQUEST']._serialized_end=655
+  _globals['_REVOKETOKENRESPONSE']._serialized_start=657
+  _globals['_REVOKETOKENRESPONSE']._serialized_end=709
+  _globals['_WHOAMIREQUEST']._serialized_start=711
+  _globals['_WHOAMIREQUEST']._serialized_end=726
+  _globals['_WHOAMIRESPONSE']._serialized_start=728
+  _globals['_WHOAMIRESPONSE']._serialized_end=788
+  _globals['_OPENPAGEREQUEST']._serialized_start=790
+  _globals['_OPENPAGEREQUEST']._serialized_end=807
+  _globals['_OPENPAGERESPONSE']._serialized_start=809
+  _globals['_OPENPAGERESPONSE']._serialized_end=888
+  _globals['_ACCESSSERVICE']._serialized_start=972
+  _globals['_ACCESSSERVICE']._serialized_end=1330
 # @@protoc_insertion_point(module_scope)

@@ -23,7 +23,7 @@ ROLE_TRAINER: Role
 ROLE_ADMIN: Role
 
 class Token(_message.Message):
-    __slots__ = ("token_id", "name", "role", "created_at", "expires_at", "revoked_at", "created_by", "scores")
+    __slots__ = ("token_id", "name", "role", "created_at", "expires_at", "revoked_at", "created_by", "scores", "source")
     TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -32,6 +32,7 @@ class Token(_message.Message):
     REVOKED_AT_FIELD_NUMBER: _ClassVar[int]
     CREATED_BY_FIELD_NUMBER: _ClassVar[int]
     SCORES_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
     token_id: str
     name: str
     role: Role
@@ -40,19 +41,22 @@ class Token(_message.Message):
     revoked_at: _timestamp_pb2.Timestamp
     created_by: str
     scores: bool
-    def __init__(self, token_id: _Optional[str] = ..., name: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., revoked_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., created_by: _Optional[str] = ..., scores: bool = ...) -> None: ...
+    source: str
+    def __init__(self, token_id: _Optional[str] = ..., name: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., revoked_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., created_by: _Optional[str] = ..., scores: bool = ..., source: _Optional[str] = ...) -> None: ...
 
 class CreateTokenRequest(_message.Message):
-    __slots__ = ("role", "name", "days", "scores")
+    __slots__ = ("role", "name", "days", "scores", "source")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     DAYS_FIELD_NUMBER: _ClassVar[int]
     SCORES_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
     role: Role
     name: str
     days: float
     scores: bool
-    def __init__(self, role: _Optional[_Union[Role, str]] = ..., name: _Optional[str] = ..., days: _Optional[float] = ..., scores: bool = ...) -> None: ...
+    source: str
+    def __init__(self, role: _Optional[_Union[Role, str]] = ..., name: _Optional[str] = ..., days: _Optional[float] = ..., scores: bool = ..., source: _Optional[str] = ...) -> None: ...
 
 class CreateTokenResponse(_message.Message):
     __slots__ = ("token", "secret")

@@ -123,7 +123,7 @@ class InitializationConfig(_message.Message):
     def __init__(self, epochs: _Optional[float] = ..., steps: _Optional[int] = ..., weights_sha256: _Optional[str] = ..., batch_size: _Optional[int] = ..., learning_rate: _Optional[float] = ..., new_head: bool = ...) -> None: ...
 
 class LearnersConfig(_message.Message):
-    __slots__ = ("num_learners", "num_minibatches", "num_steps", "batch_size", "learning_rate", "momentum", "weight_decay", "min_learners", "deadline_seconds", "max_attempts", "precision", "cpu_threads", "encoding", "num_snapshots", "redundancy", "frozen", "shards")
+    __slots__ = ("num_learners", "num_minibatches", "num_steps", "batch_size", "learning_rate", "momentum", "weight_decay", "min_learners", "deadline_seconds", "max_attempts", "precision", "cpu_threads", "encoding", "num_snapshots", "redundancy", "frozen", "shards", "worker_sources")
     NUM_LEARNERS_FIELD_NUMBER: _ClassVar[int]
     NUM_MINIBATCHES_FIELD_NUMBER: _ClassVar[int]
     NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -141,6 +141,7 @@ class LearnersConfig(_message.Message):
     REDUNDANCY_FIELD_NUMBER: _ClassVar[int]
     FROZEN_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
+    WORKER_SOURCES_FIELD_NUMBER: _ClassVar[int]
     num_learners: int
     num_minibatches: int
     num_steps: int
@@ -158,7 +159,8 @@ class LearnersConfig(_message.Message):
     redundancy: int
     frozen: _containers.RepeatedScalarFieldContainer[str]
     shards: ShardRule
-    def __init__(self, num_learners: _Optional[int] = ..., num_minibatches: _Optional[int] = ..., num_steps: _Optional[int] = ..., batch_size: _Optional[int] = ..., learning_rate: _Optional[float] = ..., momentum: _Optional[float] = ..., weight_decay: _Optional[float] = ..., min_learners: _Optional[int] = ..., deadline_seconds: _Optional[float] = ..., max_attempts: _Optional[int] = ..., precision: _Optional[_Union[Precision, str]] = ..., cpu_threads: _Optional[int] = ..., encoding: _Optional[_Union[WeightEncoding, str]] = ..., num_snapshots: _Optional[int] = ..., redundancy: _Optional[int] = ..., frozen: _Optional[_Iterable[str]] = ..., shards: _Optional[_Union[ShardRule, str]] = ...) -> None: ...
+    worker_sources: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, num_learners: _Optional[int] = ..., num_minibatches: _Optional[int] = ..., num_steps: _Optional[int] = ..., batch_size: _Optional[int] = ..., learning_rate: _Optional[float] = ..., momentum: _Optional[float] = ..., weight_decay: _Optional[float] = ..., min_learners: _Optional[int] = ..., deadline_seconds: _Optional[float] = ..., max_attempts: _Optional[int] = ..., precision: _Optional[_Union[Precision, str]] = ..., cpu_threads: _Optional[int] = ..., encoding: _Optional[_Union[WeightEncoding, str]] = ..., num_snapshots: _Optional[int] = ..., redundancy: _Optional[int] = ..., frozen: _Optional[_Iterable[str]] = ..., shards: _Optional[_Union[ShardRule, str]] = ..., worker_sources: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AugmentationConfig(_message.Message):
     __slots__ = ("method", "num_ops", "magnitude")

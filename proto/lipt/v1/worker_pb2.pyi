@@ -77,7 +77,7 @@ class ProtocolVersion(_message.Message):
     def __init__(self, major: _Optional[int] = ..., minor: _Optional[int] = ...) -> None: ...
 
 class RegisterRequest(_message.Message):
-    __slots__ = ("instance_id", "name", "protocol", "device", "versions", "allowed_modules", "has_data")
+    __slots__ = ("instance_id", "name", "protocol", "device", "versions", "allowed_modules", "has_data", "source")
     class VersionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -92,6 +92,7 @@ class RegisterRequest(_message.Message):
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     ALLOWED_MODULES_FIELD_NUMBER: _ClassVar[int]
     HAS_DATA_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
     instance_id: str
     name: str
     protocol: ProtocolVersion
@@ -99,7 +100,8 @@ class RegisterRequest(_message.Message):
     versions: _containers.ScalarMap[str, str]
     allowed_modules: _containers.RepeatedScalarFieldContainer[str]
     has_data: bool
-    def __init__(self, instance_id: _Optional[str] = ..., name: _Optional[str] = ..., protocol: _Optional[_Union[ProtocolVersion, _Mapping]] = ..., device: _Optional[str] = ..., versions: _Optional[_Mapping[str, str]] = ..., allowed_modules: _Optional[_Iterable[str]] = ..., has_data: bool = ...) -> None: ...
+    source: str
+    def __init__(self, instance_id: _Optional[str] = ..., name: _Optional[str] = ..., protocol: _Optional[_Union[ProtocolVersion, _Mapping]] = ..., device: _Optional[str] = ..., versions: _Optional[_Mapping[str, str]] = ..., allowed_modules: _Optional[_Iterable[str]] = ..., has_data: bool = ..., source: _Optional[str] = ...) -> None: ...
 
 class RegisterResponse(_message.Message):
     __slots__ = ("worker_id", "protocol")
@@ -126,7 +128,7 @@ class AcquireAssignmentResponse(_message.Message):
     def __init__(self, assignment: _Optional[_Union[Assignment, _Mapping]] = ..., idle_reason: _Optional[str] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("assignment_id", "run_id", "learner_index", "lease", "initial_weights", "shard", "task", "scoring")
+    __slots__ = ("assignment_id", "run_id", "learner_index", "lease", "initial_weights", "shard", "task", "scoring", "own_shard")
     ASSIGNMENT_ID_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     LEARNER_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -135,6 +137,7 @@ class Assignment(_message.Message):
     SHARD_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     SCORING_FIELD_NUMBER: _ClassVar[int]
+    OWN_SHARD_FIELD_NUMBER: _ClassVar[int]
     assignment_id: str
     run_id: str
     learner_index: int
@@ -143,7 +146,26 @@ class Assignment(_message.Message):
     shard: _blob_pb2.BlobRef
     task: LearnerTask
     scoring: ScoringTask
-    def __init__(self, assignment_id: _Optional[str] = ..., run_id: _Optional[str] = ..., learner_index: _Optional[int] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., initial_weights: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., shard: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., task: _Optional[_Union[LearnerTask, _Mapping]] = ..., scoring: _Optional[_Union[ScoringTask, _Mapping]] = ...) -> None: ...
+    own_shard: OwnShard
+    def __init__(self, assignment_id: _Optional[str] = ..., run_id: _Optional[str] = ..., learner_index: _Optional[int] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., initial_weights: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., shard: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., task: _Optional[_Union[LearnerTask, _Mapping]] = ..., scoring: _Optional[_Union[ScoringTask, _Mapping]] = ..., own_shard: _Optional[_Union[OwnShard, _Mapping]] = ...) -> None: ...
+
+class OwnShard(_message.Message):
+    __slots__ = ("source", "seed", "half", "names", "flagged", "number_columns", "category_columns")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    HALF_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    FLAGGED_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    CATEGORY_COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    seed: int
+    half: int
+    names: _containers.RepeatedScalarFieldContainer[str]
+    flagged: bool
+    number_columns: _containers.RepeatedScalarFieldContainer[str]
+    category_columns: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, source: _Optional[str] = ..., seed: _Optional[int] = ..., half: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., flagged: bool = ..., number_columns: _Optional[_Iterable[str]] = ..., category_columns: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Lease(_message.Message):
     __slots__ = ("epoch", "duration_seconds", "heartbeat_seconds")
@@ -320,16 +342,20 @@ class CommitResultRequest(_message.Message):
     def __init__(self, worker_id: _Optional[str] = ..., assignment_id: _Optional[str] = ..., epoch: _Optional[int] = ..., result: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., report: _Optional[_Union[LearnerReport, _Mapping]] = ..., snapshots: _Optional[_Iterable[_Union[_blob_pb2.BlobRef, _Mapping]]] = ..., data_proof: _Optional[str] = ...) -> None: ...
 
 class LearnerReport(_message.Message):
-    __slots__ = ("loss", "train_seconds", "total_seconds", "bytes_received")
+    __slots__ = ("loss", "train_seconds", "total_seconds", "bytes_received", "num_examples", "fingerprint")
     LOSS_FIELD_NUMBER: _ClassVar[int]
     TRAIN_SECONDS_FIELD_NUMBER: _ClassVar[int]
     TOTAL_SECONDS_FIELD_NUMBER: _ClassVar[int]
     BYTES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    NUM_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     loss: float
     train_seconds: float
     total_seconds: float
     bytes_received: int
-    def __init__(self, loss: _Optional[float] = ..., train_seconds: _Optional[float] = ..., total_seconds: _Optional[float] = ..., bytes_received: _Optional[int] = ...) -> None: ...
+    num_examples: int
+    fingerprint: str
+    def __init__(self, loss: _Optional[float] = ..., train_seconds: _Optional[float] = ..., total_seconds: _Optional[float] = ..., bytes_received: _Optional[int] = ..., num_examples: _Optional[int] = ..., fingerprint: _Optional[str] = ...) -> None: ...
 
 class CommitResultResponse(_message.Message):
     __slots__ = ()

@@ -442,3 +442,24 @@ async def test_a_learner_without_two_equal_results_fails_after_max_attempts(benc
         await train(bench, name, name)
     # The first contradicted no result, the second caused a third; max_attempts is 3.
     assert (learner_of(bench).state, learner_of(bench).failures) == (LearnerState.FAILED, 3)
+
+
+def test_a_learner_of_a_workers_own_source_goes_to_its_holder_alone() -> None:
+    run = made_up_run(num_learners=2)
+    run = run.with_learner(run.learners[1].changed(shard=None, own_source="clinic"))
+    trusted = Caller("token:1", "one", frozenset({Role.WORKER}), source="clinic")
+    held = replace(worker("held", caller=trusted), source="clinic")
+    # Its token names another source by now.
+    former = replace(worker("former", caller=replace(trusted, source="web")), source="clinic")
+    own = {LearnerAssignment("r", 0)}
+    assert chosen(held, [run], reserved=own) == ("r", 1)
+    for other in (former, worker("other", caller=trusted)):
+        assert chosen(other, [run]) == ("r", 0)
+        assert chosen(other, [run], reserved=own) is None
+    # A worker without the data does not keep the holder from another try.
+    failed = run.with_learner(run.learners[1].changed(failed_on=("held",)))
+    assert chosen(held, [failed], alive=[worker("other")], reserved=own) == ("r", 1)
+    assert waiting_reason(waiting(run), alive=[former]).startswith("no worker holds the data of cl")
+    assert waiting_reason(waiting(run), alive=[held]) == ""
+    alone = QueuedLearners(run, [1])
+    assert idle_reason(former, [alone]).endswith("it holds none of the sources that wait")

@@ -33,6 +33,7 @@ from lipt.core.pretraining.results import CommittedLearner
 from lipt.models.encodings import encode_sparse
 from lipt.v1 import worker_pb2 as pb
 from tests.blob_files import flip_a_bit
+from tests.coordinator.fakes import DATA
 from tests.coordinator.made_up_runs import made_up_run
 
 
@@ -59,6 +60,7 @@ class Bench:
         self.service = WorkerService(
             self.dispatcher,
             Intake(self.dispatcher, self.blobs, directory / "scans"),
+            DATA,
             asyncio.Event(),
         )
         self.worker_id = ""

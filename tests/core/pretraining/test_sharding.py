@@ -146,29 +146,29 @@ def sizes_of(found: LearnersConfig) -> tuple[int, int, int, int]:
 def test_defaults_shrink_to_a_small_data_set(
     num_train: int, asked: dict[str, Any], expected: tuple[int, int, int, int]
 ) -> None:
-    learners, _ = fit_defaults(LearnersConfig(**asked), num_train, num_sources=0, fixed=asked)
+    learners, _ = fit_defaults(LearnersConfig(**asked), num_train, sources=(), fixed=asked)
     assert sizes_of(learners) == expected
 
 
 def test_an_operator_s_learners_shrink_last() -> None:
     operators = LearnersConfig(num_learners=10, num_minibatches=4, min_learners=5)
     # Learners of one minibatch: 50 // 16, five as asked for, 100 // 16.
-    assert sizes_of(fit_defaults(operators, 50, num_sources=0, fixed=())[0]) == (3, 1, 16, 3)
-    assert sizes_of(fit_defaults(operators, 50, num_sources=0, fixed={"min_learners"})[0]) == (
+    assert sizes_of(fit_defaults(operators, 50, sources=(), fixed=())[0]) == (3, 1, 16, 3)
+    assert sizes_of(fit_defaults(operators, 50, sources=(), fixed={"min_learners"})[0]) == (
         5,
         1,
         16,
         5,
     )
-    assert sizes_of(fit_defaults(operators, 100, num_sources=0, fixed={"min_learners"})[0]) == (
+    assert sizes_of(fit_defaults(operators, 100, sources=(), fixed={"min_learners"})[0]) == (
         6,
         1,
         16,
         5,
     )
-    assert fit_defaults(LearnersConfig(), 4096, num_sources=0, fixed=()) == (LearnersConfig(), "")
+    assert fit_defaults(LearnersConfig(), 4096, sources=(), fixed=()) == (LearnersConfig(), "")
     # 24 = 1597 // (2 x 32).
-    assert fit_defaults(LearnersConfig(), 1597, num_sources=0, fixed=())[1] == (
+    assert fit_defaults(LearnersConfig(), 1597, sources=(), fixed=())[1] == (
         "2 learners x 32 minibatches x 64 examples = 4096 are more than the 1597 of the training "
         "split, so defaults were lowered to fit: learners.batch_size 24 in place of 64"
     )
@@ -200,9 +200,9 @@ def test_learners_by_source_see_their_source_alone_and_share_none_of_a_large_one
 
 def test_there_are_two_learners_of_each_source_and_all_are_needed() -> None:
     asked = LearnersConfig(shards=ShardRule.SOURCE)
-    found, changes = fit_defaults(asked, 10, num_sources=3, fixed={"shards"})
+    found, changes = fit_defaults(asked, 10, sources=("a", "b", "c"), fixed={"shards"})
     assert (found.num_learners, found.min_learners, changes) == (3 * NUM_HALVES, 6, "")
     with pytest.raises(ConfigError, match=r"names no sources\. Name their column"):
-        fit_defaults(asked, 10, num_sources=0, fixed=())
+        fit_defaults(asked, 10, sources=(), fixed=())
     with pytest.raises(ConfigError, match=r"is 2, and 3 sources have 2 learners each, 6"):
-        fit_defaults(asked, 10, num_sources=3, fixed={"num_learners"})
+        fit_defaults(asked, 10, sources=("a", "b", "c"), fixed={"num_learners"})

@@ -26,6 +26,7 @@ from lipt.data.shard import Shard, open_shard
 from lipt.data.targets.values import SingleLabel
 from lipt.models.encodings import encode_sparse
 from lipt.models.registry import build_model, lay_out
+from tests.coordinator.made_up_runs import shard_of
 from tests.digits import digits_settings
 from tests.resolved import selection_job
 
@@ -159,7 +160,7 @@ def records(shared: Context) -> tuple[LearnerRecord, ...]:
 
 
 def cut(shared: Context, record: LearnerRecord) -> Shard:
-    content = shared.blobs.read_bytes(record.shard)
+    content = shared.blobs.read_bytes(shard_of(record))
     return open_shard(content, IMAGE, num_examples=32, target=SingleLabel(10))
 
 
