@@ -13,7 +13,7 @@ from lipt.common.blobs.blob import BlobName, blob_to_proto
 from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import DataError, InvalidRequestError, UnreadableRunError
 from lipt.common.rpc.messages import enum_value
-from lipt.common.states import LearnerPhase, RunState
+from lipt.common.states import LearnerPhase, LearnerState, RunState
 from lipt.coordinator.access.caller import Caller
 from lipt.coordinator.access.tokens import Tokens
 from lipt.coordinator.compute.context import DataDescription
@@ -35,7 +35,7 @@ from lipt.v1 import access_pb2, diagnosis_pb2, info_pb2, run_pb2, worker_pb2
 from lipt.v1 import subset_pb2 as pb
 from tests.clock import Clock
 from tests.coordinator.dispatch.conftest import Bench
-from tests.coordinator.made_up_runs import made_up_run
+from tests.coordinator.made_up_runs import having, made_up_run
 from tests.coordinator.state.conftest import diagnosis_of, execute, subset_of
 
 
@@ -165,6 +165,23 @@ async def test_a_run_s_message_is_the_reason_of_its_hold_or_failure(
     view = run_view(store, store.find(run.run_id))
     seen = "held" if held and state is RunState.TRAINING else state.value
     assert (enum_value(run_pb2.RunState.DESCRIPTOR, view.state), view.message) == (seen, message)
+
+
+async def test_a_learner_is_shown_with_its_worker_while_leased_and_once_done(
+    database: Database,
+) -> None:
+    states = [state for state in LearnerState if state is not LearnerState.UNKNOWN]
+    store = RunStore(database)
+    await store.add(having(made_up_run(num_learners=len(states)), *states))
+    view = run_view(store, store.find("r"))
+    seen = [(it.state, it.worker_name, it.HasField("result")) for it in view.learners]
+    assert seen == [
+        (run_pb2.LEARNER_STATE_QUEUED, "", False),
+        (run_pb2.LEARNER_STATE_LEASED, "box", False),
+        (run_pb2.LEARNER_STATE_DONE, "box", True),
+        (run_pb2.LEARNER_STATE_FAILED, "", False),
+        (run_pb2.LEARNER_STATE_DROPPED, "", False),
+    ]
 
 
 LEARNER = LearnerResult(blob=BlobName.of(b"learner"), loss=0.1, train_seconds=6.0, bytes_received=1)
