@@ -48,6 +48,7 @@ from lipt.core.stages.resolve import ResolvedRequest, sources_of
 from lipt.core.tasks import LearnerTask
 from lipt.core.workspace import InMemory, Workspace
 from lipt.data.dataset import input_format
+from lipt.data.inputs.model_input import Stored
 from lipt.data.inputs.specs import InputFormat
 from lipt.data.shard import open_shard, pack_shard
 from lipt.models.checkpoints import read_checkpoint
@@ -256,6 +257,31 @@ def one_learner(
     return CommittedLearner(index, tuple(snapshots), result)
 
 
+def evaluator_of(
+    workspace: Workspace,
+    config: RunConfig,
+    inputs: InputFormat,
+    ids: Tensor,
+    num_models: int = 1,
+    *,
+    batch_norm_examples_M: Stored | None = None,
+) -> Evaluator:
+    """Scores weights of the run's model on some examples."""
+    dataset = workspace.dataset
+    models = [workspace.new_model(config) for _ in range(num_models)]
+    return Evaluator(
+        models,
+        inputs=inputs,
+        device=workspace.device,
+        examples_N=dataset.examples(ids),
+        target=dataset.target,
+        targets_N=dataset.targets_N[ids],
+        batch_norm_examples_M=batch_norm_examples_M,
+        batch_size=workspace.batch_size,
+        frozen=workspace.frozen(config, models[0]),
+    )
+
+
 def merge_learners(
     workspace: Workspace,
     config: RunConfig,
@@ -268,21 +294,11 @@ def merge_learners(
 
     Returns theta*'s accuracy, too.
     """
-    soup, dataset, ids = config.soup, workspace.dataset, workspace.split(config).validation_ids
+    soup, ids = config.soup, workspace.split(config).validation_ids
     # On a CPU several weights are scored at a time.
     number = num_evaluated_together(config) if workspace.device.type == "cpu" else 1
-    models = [workspace.new_model(config) for _ in range(number)]
-    evaluator = Evaluator(
-        models,
-        inputs=inputs,
-        device=workspace.device,
-        examples_N=dataset.examples(ids),
-        target=dataset.target,
-        targets_N=dataset.targets_N[ids],
-        batch_norm_examples_M=workspace.batch_norm_examples(config),
-        batch_size=workspace.batch_size,
-        frozen=workspace.frozen(config, models[0]),
-    )
+    norm_M = workspace.batch_norm_examples(config)
+    evaluator = evaluator_of(workspace, config, inputs, ids, number, batch_norm_examples_M=norm_M)
     interpolates = soup.method is SoupMethod.INTERPOLATION
     report = workspace.progress("merging learners")
     with (

@@ -25,9 +25,9 @@ from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.runs.admission import Examined, ceilings
 from lipt.coordinator.settings import LimitSettings
 from lipt.core.diagnosis.duplicates import are_pictures
-from lipt.core.pipeline import model_inputs, one_learner
+from lipt.core.pipeline import evaluator_of, model_inputs, one_learner
 from lipt.core.planning import INPUT_BYTES, PROCESS_BYTES, STEP_IMAGES, excesses, resident_bytes
-from lipt.core.pretraining.evaluation import Evaluator, num_evaluated_together
+from lipt.core.pretraining.evaluation import num_evaluated_together
 from lipt.core.pretraining.sharding import num_validation_examples, require_shards_fit
 from lipt.core.proxies.features import MAX_WIDTH
 from lipt.core.proxies.proxy import passes_of
@@ -103,11 +103,7 @@ def estimate(
     inputs = model_inputs(workspace, config)
     width, figures = find_head(network)[1].in_features, examined.figures
     subset, signals_bytes = count_subset(request, config, data, figures, width, size)
-    number, theta, soup = (
-        learners.num_learners * learners.redundancy,
-        plan.initialization,
-        plan.soup,
-    )
+    number, theta = learners.num_learners * learners.redundancy, plan.initialization
     # The plan counts all attempts.
     learned = number * plan.learner.images.total // learners.max_attempts
     at_once, worker = number / -(-number // num_workers), plan.learner.memory.total
@@ -116,7 +112,9 @@ def estimate(
         Stage("theta*", "compute", theta.images.total, "trained", theta.memory.total),
         Stage("shards", "compute", 0, "", plan.shards.memory.total),
         Stage("learners", "worker", learned, "trained", worker, at_once),
-        Stage("soup", "compute", soup.images.total, "evaluated", soup.memory.total, together),
+        Stage(
+            "soup", "compute", plan.soup.images.total, "evaluated", plan.soup.memory.total, together
+        ),
         subset,
     )
     rates = time_images(opened, inputs, report) if timed and not refused else {}
@@ -203,17 +201,7 @@ def time_images(
     one_learner(workspace, short, inputs, state, 0, ids, config.pruning.density_max)
     training = (clock[1] - clock[0]) / len(ids)
     report("timing a batch of evaluation")
-    evaluator = Evaluator(
-        [model],
-        inputs=inputs,
-        device=workspace.device,
-        examples_N=dataset.examples(some),
-        target=dataset.target,
-        targets_N=dataset.targets_N[some],
-        batch_norm_examples_M=None,
-        batch_size=workspace.batch_size,
-        frozen=workspace.frozen(config, model),
-    )
+    evaluator = evaluator_of(workspace, config, inputs, some)
     with computation(1):
         evaluation = _second_time(lambda: evaluator.score(state))
     report("timing a batch of scoring")
