@@ -14,7 +14,7 @@ import scipy.sparse
 import torch
 from PIL import Image
 from sklearn.datasets import load_wine
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import TensorDataset
 
 import lipt
 from lipt.common.errors import DivergedError, LiptError
@@ -48,11 +48,6 @@ class Rows:
 
     def __getitem__(self, row: int) -> tuple[Any, Any]:
         return TEXTS[row], int(CLASSES[row])
-
-
-class Stream(IterableDataset[Any]):
-    def __iter__(self) -> Any:
-        return iter(())
 
 
 def hugging_face(**columns: Any) -> Any:
@@ -137,20 +132,8 @@ TAKEN: dict[str, tuple[Callable[[], Any], str]] = {
 
 # What is given, and a part of the refusal with its remedy.
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
-    "number": (lambda: 5, r"a data set with len\(\)"),
-    "generator": (lambda: (row for row in pairs(NUMBERS)), r"Materialize it: list\(data\)"),
-    "stream": (Stream, r"Materialize it: list\(data\)"),
-    "streamed table": (
-        lambda: hugging_face(text=TEXTS).to_iterable_dataset(),
-        r"Materialize it: list\(data\)",
-    ),
     "lazy frame": (lambda: SimpleNamespace(collect=list), r"Give what its collect\(\) returns"),
-    "loader": (lambda: DataLoader(pairs(NUMBERS), 4), r"loader\.dataset"),  # type: ignore[arg-type]
     "file names": (lambda: [("cat.jpg", 0), ("dog.jpg", 1)], "imagefolder:PATH"),
-    "nothing": (list, "data is empty"),
-    "no labels": (lambda: NUMBERS, r"Return \(image, label\)"),
-    "no named target": (lambda: FEATURES, "Name the one with the labels: target='kind'"),
-    "missing labels": (lambda: (FEATURES, [None, *NAMES[1:]]), "Label or remove them"),
     "one class": (lambda: (NUMBERS, np.zeros(N, int)), "needs at least 2"),
     "other lengths": (lambda: (NUMBERS, CLASSES[1:]), "Give one label for each"),
     "infinite numbers": (
