@@ -309,15 +309,7 @@ def merge_learners(
         if soup.method is SoupMethod.UNIFORM:
             made = weighted_soup(learners, None, evaluator, on_progress=report)
         elif soup.method is SoupMethod.SIMPLEX:
-            merged = Merged(
-                workspace.new_model(config),
-                initial,
-                added_by(initial, [dict(opened()) for opened in learners]),
-                InputBatches(dataset.examples(ids), inputs, workspace.device),
-                dataset.target,
-                dataset.targets_N[ids],
-            )
-            shares = merged.fit(seed=config.seed, num_resamples=0).weights_K.tolist()
+            shares = _fitted_shares(workspace, config, inputs, initial, learners)
             made = weighted_soup(learners, shares, evaluator, on_progress=report)
         else:
             made = greedy_soup(
@@ -329,3 +321,24 @@ def merge_learners(
             )
         merging.note(accuracy=made.accuracy)
     return made, initial_accuracy
+
+
+def _fitted_shares(
+    workspace: Workspace,
+    config: RunConfig,
+    inputs: InputFormat,
+    initial: Weights,
+    learners: Sequence[OpenWeights],
+) -> list[float]:
+    """The learners' weights whose mean has the least loss on the validation split."""
+    dataset, ids = workspace.dataset, workspace.split(config).validation_ids
+    merged = Merged(
+        workspace.new_model(config),
+        initial,
+        added_by(initial, [dict(opened()) for opened in learners]),
+        InputBatches(dataset.examples(ids), inputs, workspace.device),
+        dataset.target,
+        dataset.targets_N[ids],
+    )
+    shares: list[float] = merged.fit(seed=config.seed, num_resamples=0).weights_K.tolist()
+    return shares

