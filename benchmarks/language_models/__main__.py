@@ -1,0 +1,54 @@
+"""Mixtures and examples for a small causal language model, against real trainings.
+
+    python -m benchmarks.language_models mixtures|examples [--seeds 0 1] [--cache FOLDER]
+
+Results are JSON lines in docs/results/language_models, one file for each seed; trained weights stay
+in the cache, so that a run that was ended continues. One thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from benchmarks.language_models import examples, mixtures
+
+FOLDER = Path(__file__).parents[2] / "docs" / "results" / "language_models"
+EXPERIMENTS = {"mixtures": mixtures.measure, "examples": examples.measure}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("experiment", choices=list(EXPERIMENTS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
+    parser.add_argument("--cache", type=Path, default=Path("/tmp/language_models"))
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    os.nice(19)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for seed in asked.seeds:
+        folder = asked.cache / f"{seed}"
+        folder.mkdir(parents=True, exist_ok=True)
+
+        def record(name: str, compute: Callable[[], Any], folder: Path = folder) -> Any:
+            file = folder / f"{name.replace('/', '-')}.pt"
+            if not file.exists():
+                began = perf_counter()
+                value = compute()
+                print(f"{name}: {perf_counter() - began:.0f} s", flush=True)
+                torch.save(value, file)
+            return torch.load(file, weights_only=True)
+
+        lines = [json.dumps(line) for line in EXPERIMENTS[asked.experiment](seed, record)]
+        (FOLDER / f"{asked.experiment}-{seed}.jsonl").write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
