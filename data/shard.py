@@ -10,7 +10,8 @@
 
     labels       I64  n               with each of these, or, without a single class,
     targets      U8   n x C           1 for each label of an example, or
-                 F64  n x T           its numbers, in the data's own units
+                 F64  n x T           its numbers, in the data's own units, or
+                 I64  n x L           the next token at each position, -1 where none counts
 
 Exactly these tensors, without metadata; equal examples give equal bytes. A shard's sender is not
 trusted: the header is checked against the task and the file's size before allocation.
@@ -37,7 +38,7 @@ from lipt.data.inputs.model_input import Stored
 from lipt.data.inputs.specs import MAX_COLUMNS, ColumnsFormat, ImageFormat, InputFormat, spec_of
 from lipt.data.parallel import map_rows, threads_for
 from lipt.data.targets.kinds import TargetKind
-from lipt.data.targets.values import Target
+from lipt.data.targets.values import MASKED, NextTokens, Target
 
 _MAX_IMAGE_SIZE = 4096
 # A small file can declare many pixels.
@@ -166,6 +167,11 @@ def examples_of(
         if name != "encoded"
     }
     targets_N = tensors.pop("labels" if target.kind is TargetKind.CLASS else "targets")
+    if isinstance(target, NextTokens) and not _are_next_tokens(targets_N, target):
+        raise DataError(
+            f"the shard's targets are not tokens in {MASKED}..{target.num_tokens - 1} with one in "
+            f"each text. {_REMEDY}"
+        )
     if isinstance(inputs, ColumnsFormat):
         stored = {name.removeprefix(COLUMN): values for name, values in tensors.items()}
         return Shard(stored, targets_N)
@@ -179,6 +185,11 @@ def examples_of(
     images = EncodedImages(encoded, offsets, inputs)
     large = encoded.size > num_examples * spec_of(inputs).num_bytes
     return Shard(images.all() if large else images, targets_N)
+
+
+def _are_next_tokens(targets_NL: Tensor, target: NextTokens) -> bool:
+    in_range = targets_NL.min() >= MASKED and targets_NL.max() < target.num_tokens
+    return bool(in_range and (targets_NL != MASKED).any(dim=1).all())
 
 
 def _require_expected(inputs: InputFormat, num_examples: int) -> None:
@@ -204,6 +215,8 @@ def _expected(
     """Each tensor's spec, and the number of its values, or 0 for any."""
     if target.kind is TargetKind.CLASS:
         labels = {"labels": (TensorSpec((num_examples,), torch.int64), target.num_outputs)}
+    elif isinstance(target, NextTokens):
+        labels = {"targets": (TensorSpec((num_examples, target.length), torch.int64), 0)}
     else:
         dtype = torch.uint8 if target.kind is TargetKind.CLASSES else torch.float64
         labels = {"targets": (TensorSpec((num_examples, target.num_outputs), dtype), 2)}

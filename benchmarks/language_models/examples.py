@@ -74,7 +74,10 @@ def pool_of(words: str, seed: int, *, clean: bool) -> Pool:
     rest = NUM_POOL - sum(counts)
     num_wrong = 0 if clean else round(SHARE_WRONG * NUM_POOL) - NUM_BAD
     names = [name for name in FAMILIES if name != task]
-    others = [drawn(FAMILIES[name], -(-rest // len(names)), seed + 10 + at) for at, name in enumerate(names)]
+    others = [
+        drawn(FAMILIES[name], -(-rest // len(names)), seed + 10 + at)
+        for at, name in enumerate(names)
+    ]
     bad = num_wrong // len(names)
     wrongs = list[bool]()
     rows = list[Example]()
@@ -82,7 +85,9 @@ def pool_of(words: str, seed: int, *, clean: bool) -> Pool:
         rows += wrong(examples[:bad], seed) + examples[bad:] if bad else examples
         wrongs += [at < bad for at in range(len(examples))]
     whole = [*parts[0], *parts[1], *parts[2], *rows][:NUM_POOL]
-    is_wrong = np.array([False] * counts[0] + [True] * counts[1] + [False] * counts[2] + wrongs)[:NUM_POOL]
+    is_wrong = np.array([False] * counts[0] + [True] * counts[1] + [False] * counts[2] + wrongs)[
+        :NUM_POOL
+    ]
     order = np.random.default_rng(seed).permutation(len(whole))
     right_P = np.flatnonzero(order < counts[0])
     return Pool(encoded([whole[row] for row in order]), right_P, is_wrong[order])
@@ -92,7 +97,9 @@ def measure(seed: int, record: Record) -> Iterator[dict[str, Any]]:
     """A line for each target, pool and choice."""
     theta = shared_weights(seed, list(sources_of(seed).values()), record)
     for words, (task, _) in TARGETS.items():
-        target = encoded(_worded(drawn(FAMILIES[task], NUM_FIT + NUM_TEST, 10_000 + seed), words, task))
+        target = encoded(
+            _worded(drawn(FAMILIES[task], NUM_FIT + NUM_TEST, 10_000 + seed), words, task)
+        )
         for clean in (False, True):
             pool = pool_of(words, 20_000 + 100 * seed, clean=clean)
             name = f"examples-{words}-{'clean' if clean else 'wrong'}"
@@ -100,16 +107,25 @@ def measure(seed: int, record: Record) -> Iterator[dict[str, Any]]:
             def chosen(target: Encoded = target, pool: Pool = pool) -> dict[str, Tensor]:
                 return _choices(theta, target[:NUM_FIT], pool, seed)
 
-            def trained(rows: Tensor, draw: int, target: Encoded = target, pool: Pool = pool) -> list[float]:
+            def trained(
+                rows: Tensor, draw: int, target: Encoded = target, pool: Pool = pool
+            ) -> list[float]:
                 part = target[:NUM_FIT] if rows.numel() == 0 else pool.examples[rows]
                 batches = mixed_batches([part], torch.ones(1), NUM_STEPS, 100 * seed + draw)
                 return _scores(train(theta, batches), target[NUM_FIT:])
 
-            same = {"seed": seed, "target": words, "clean": clean, "wrong": float(pool.is_wrong_M.mean())}
+            same = {
+                "seed": seed,
+                "target": words,
+                "clean": clean,
+                "wrong": float(pool.is_wrong_M.mean()),
+            }
             yield {**same, "choice": "no training", "results": [_scores(theta, target[NUM_FIT:])]}
             for choice, rows in record(name, chosen).items():
                 results = [
-                    record(f"{name}-{choice}-{draw}", lambda rows=rows, draw=draw: trained(rows, draw))
+                    record(
+                        f"{name}-{choice}-{draw}", lambda rows=rows, draw=draw: trained(rows, draw)
+                    )
                     for draw in range(NUM_DRAWS)
                 ]
                 right = float(np.isin(rows.numpy(), pool.right_P).mean()) if len(rows) else 0.0
@@ -150,5 +166,3 @@ def _choices(theta: dict[str, Tensor], target: Encoded, pool: Pool, seed: int) -
 
 def _best(scores_M: Tensor) -> np.ndarray:
     return scores_M.argsort(descending=True, stable=True)[:NUM_CHOSEN].numpy()
-
-

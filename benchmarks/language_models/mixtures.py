@@ -71,7 +71,9 @@ def sources_of(seed: int) -> dict[str, Encoded]:
     names = [name for name in FAMILIES if name != "double"]
     for place, name in enumerate(names):
         found[name] = encoded(drawn(FAMILIES[name], 2000, 100 * seed + place))
-    found["reverse, wrong"] = encoded(wrong(drawn(FAMILIES["reverse"], 2000, 100 * seed + 50), seed))
+    found["reverse, wrong"] = encoded(
+        wrong(drawn(FAMILIES["reverse"], 2000, 100 * seed + 50), seed)
+    )
     return found
 
 
@@ -112,7 +114,10 @@ def measure(seed: int, record: Record) -> Iterator[dict[str, Any]]:
         return train(theta, batches)
 
     halves = [
-        [record(f"learner-{k}-{half}", lambda k=k, half=half: learner(k, half)) for k in range(len(names))]
+        [
+            record(f"learner-{k}-{half}", lambda k=k, half=half: learner(k, half))
+            for k in range(len(names))
+        ]
         for half in range(2)
     ]
     added_halves = [
@@ -122,8 +127,13 @@ def measure(seed: int, record: Record) -> Iterator[dict[str, Any]]:
     added = {name: sum(half[name] for half in added_halves) / 2 for name in theta}
 
     def real(shares_K: Tensor, draw: int) -> dict[str, list[float]]:
-        weights = train(theta, mixed_batches(sources, shares_K, REAL_STEPS, 7_000 + 100 * seed + draw))
-        found = {one: [float(losses_of(weights, examples[NUM_FIT:]).mean())] for one, examples in targets.items()}
+        weights = train(
+            theta, mixed_batches(sources, shares_K, REAL_STEPS, 7_000 + 100 * seed + draw)
+        )
+        found = {
+            one: [float(losses_of(weights, examples[NUM_FIT:]).mean())]
+            for one, examples in targets.items()
+        }
         found["tasks"].append(exact_match(weights, targets["tasks"][NUM_FIT:]))
         return found
 
@@ -143,10 +153,16 @@ def measure(seed: int, record: Record) -> Iterator[dict[str, Any]]:
             fitted = fit_quadratic(theta, added, own, seed)
             density_XK = ngram_densities(sources, own)
             corners = torch.eye(len(names)).double()
-            lone_K = torch.stack([losses_of(merged_weights(theta, added, one), own).mean() for one in corners])
+            lone_K = torch.stack(
+                [losses_of(merged_weights(theta, added, one), own).mean() for one in corners]
+            )
             hidden = [hidden_means(theta, one) for one in (pool, own)]
-            by_half = [fit_quadratic(theta, half, own, seed).weights_K.tolist() for half in added_halves]
-            merged_R = [losses_of(merged_weights(theta, added, one), own).mean() for one in random_RK]
+            by_half = [
+                fit_quadratic(theta, half, own, seed).weights_K.tolist() for half in added_halves
+            ]
+            merged_R = [
+                losses_of(merged_weights(theta, added, one), own).mean() for one in random_RK
+            ]
             flat = quadratic_losses(theta, added, equal_K, own)(random_RK).mean(dim=1)
             chosen = {
                 "merged": fitted.weights_K,
@@ -172,7 +188,11 @@ def measure(seed: int, record: Record) -> Iterator[dict[str, Any]]:
                 "strength": fitted.strength,
                 "halves": by_half,
                 "theta": float(losses_of(theta, examples[NUM_FIT:]).mean()),
-                "at theta(w)": float(losses_of(merged_weights(theta, added, fitted.weights_K), examples[NUM_FIT:]).mean()),
+                "at theta(w)": float(
+                    losses_of(
+                        merged_weights(theta, added, fitted.weights_K), examples[NUM_FIT:]
+                    ).mean()
+                ),
             }
 
         fits[target] = record(f"fit-{target}", shares)
@@ -186,7 +206,10 @@ def measure(seed: int, record: Record) -> Iterator[dict[str, Any]]:
         yield {"seed": seed, "mixture": f"random {row}", "shares": shares_K.tolist(), "real": found}
     for target, fitted in fits.items():
         for name, shares in fitted["shares"].items():
-            found = record(f"real-{target}-{name}", lambda shares=shares: real(torch.tensor(shares).double(), 0))
+            found = record(
+                f"real-{target}-{name}",
+                lambda shares=shares: real(torch.tensor(shares).double(), 0),
+            )
             yield {"seed": seed, "mixture": name, "target": target, "real": found}
 
 

@@ -145,7 +145,9 @@ def _bytes(name: str) -> bytes:
     # Files of all folders, in an order of their own.
     order = np.random.default_rng(0).permutation(len(files))
     parts = (
-        gzip.decompress(files[at].read_bytes()) if files[at].suffix == ".gz" else files[at].read_bytes()
+        gzip.decompress(files[at].read_bytes())
+        if files[at].suffix == ".gz"
+        else files[at].read_bytes()
         for at in order
     )
     return b"\n".join(islice(parts, 400))[:_MOST_BYTES]

@@ -243,7 +243,8 @@ class RunConfig(SettingsGroup):
 
     model: str = "resnet18"
     """The model: `resnet8` (for CPUs), `resnet18`, `wrn28_10` or `torchvision:NAME` for images,
-    `mlp` (then the default), `linear`, `text:tiny` for other data, or `package.module:factory`."""
+    `mlp` (then the default), `linear`, `text:tiny` for other data, `text:causal` for next
+    tokens, or `package.module:factory`."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Everything random is drawn from it: on one kind of device one seed gives one soup and one
     subset, whatever the workers do."""

@@ -36,9 +36,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipt.common.computation import computation
+from lipt.common.errors import ProxyError
 from lipt.core.passes import CACHED_ROWS, row_blocks
 from lipt.data.dataset import Dataset
-from lipt.data.targets.values import MultiLabel, Regression
+from lipt.data.targets.values import MultiLabel, NextTokens, Regression
 
 # Per example: from almost no penalty to a very strong one.
 PENALTIES = tuple(10.0 ** (power / 2) for power in range(-8, 5))
@@ -71,9 +72,19 @@ class HeadTargets:
 
     @classmethod
     def of(cls, dataset: Dataset) -> Self | None:
-        """The targets of a data set's examples; None if they are classes."""
+        """The targets of a data set's examples; None if they are classes.
+
+        ProxyError for next tokens.
+        """
         given = dataset.rows.targets
-        return None if given is None else cls(given.target, given.values)
+        if given is None:
+            return None
+        if isinstance(given.target, NextTokens):
+            raise ProxyError(
+                f"{dataset.source} holds texts without labels, to which no head can be fitted. "
+                "Name the column of their labels: label=COLUMN."
+            )
+        return cls(given.target, given.values)
 
     def take(self, ids_N: Tensor, device: torch.device | str = "cpu") -> Self:
         """The targets of some of the examples, on a device."""

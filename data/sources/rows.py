@@ -6,9 +6,9 @@ the lower-case hexadecimal SHA-256 of these bytes:
     b"lipt-dataset-1"
     N and C                       number of rows and of classes, uint64 little-endian each
     the N labels, in row order    int64 little-endian each; where examples have no single class
-                                  their strata, then b"labels" or b"numbers", their number T as
-                                  uint64 little-endian, and N x T uint8, or float32 or float64 as
-                                  they are stored, little-endian
+                                  their strata, then b"labels", b"numbers" or b"tokens", their
+                                  number T as uint64 little-endian, and N x T uint8, float32 or
+                                  float64 as they are stored, or int64, little-endian
     with sources                  b"sources", their names, each ended by a NUL, and each row's
                                   source as int64, little-endian
     for each sampled row r        r and its raw bytes' length, uint64 little-endian each,
@@ -55,6 +55,11 @@ logger = logging.getLogger(__name__)
 _MAX_CLASSES = 100_000
 _NUM_SAMPLED_ROWS = 64
 MAX_SOURCES = 64
+_TARGET_TAGS = {
+    TargetKind.CLASSES: b"labels",
+    TargetKind.NUMBER: b"numbers",
+    TargetKind.TOKENS: b"tokens",
+}
 # Probabilities in half precision add up to 1 by so much.
 _ROUNDED = 0.01
 
@@ -87,8 +92,7 @@ def fingerprint(
     digest.update(struct.pack("<QQ", num_rows, num_classes))
     digest.update(labels_N.numpy().astype("<i8").tobytes())
     if targets is not None:
-        labels = targets.target.kind is TargetKind.CLASSES
-        digest.update(b"labels" if labels else b"numbers")
+        digest.update(_TARGET_TAGS[targets.target.kind])
         digest.update(struct.pack("<Q", targets.values.shape[1]))
         digest.update(targets.values.numpy().tobytes())
     if sources is not None:

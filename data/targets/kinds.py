@@ -16,6 +16,8 @@ class TargetKind(StrEnum):
     CLASSES = "classes", "multi-label", "micro F1"
     # One number or several.
     NUMBER = "number", "regression", "R²"
+    # The next token at each position of a text.
+    TOKENS = "tokens", "next-token", "token accuracy"
 
     words: str
     score_name: str
@@ -26,7 +28,8 @@ class TargetKind(StrEnum):
         return kind
 
 
-ALL_KINDS = frozenset(TargetKind)
+# A model gives one row of outputs for each example of these.
+ALL_KINDS = frozenset(TargetKind) - {TargetKind.TOKENS}
 
 
 def kinds_in_words(kinds: Collection[TargetKind]) -> str:

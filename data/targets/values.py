@@ -1,12 +1,12 @@
-"""Targets of a model (one class, several labels, or numbers) and a data set's target values.
+"""Targets of a model (one class, several labels, numbers, next tokens) and a data set's values.
 
 The residual, output minus truth, is the gradient of an example's loss by a model's T outputs. The
 last layer's gradient is therefore the outer product of residual and feature.
 
 Examples without a single class are grouped in strata, for splits and balanced quotas: numbers by
-the quantile of the first, labels by each example's rarest label.
+the quantile of the first, labels by each example's rarest label, texts by their length.
 
-Shapes: N examples, B of a batch, T outputs, C classes or labels, Q edges.
+Shapes: N examples, B of a batch, T outputs, C classes or labels, Q edges, L positions, V tokens.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ _LONGEST_NAME = 1000
 # Score of non-finite outputs: R² has no lower bound.
 _LOWEST_SCORE = -1.0
 _MAX_OUTPUTS = 100_000
+_MOST_TOKENS, _LONGEST_TEXT = 2**20, 2**16
 
 Numbers = Annotated[tuple[float, ...], Field(min_length=1, max_length=_MAX_OUTPUTS)]
 
@@ -266,13 +267,86 @@ class Regression(Target):
         return "a number" if self.num_outputs == 1 else f"{self.num_outputs} numbers"
 
 
+# The target of a position that no loss counts.
+MASKED = -1
+
+
+@dataclass(frozen=True)
+class NextTokens(Target):
+    """The next token at each position; targets are int64 B x L, MASKED where none counts.
+
+    Outputs are B x L x V logits. The loss is an example's mean over the positions that count, of
+    which each example has one at least. The score is the share of their tokens that are right.
+    """
+
+    num_tokens: Annotated[int, Field(ge=2, le=_MOST_TOKENS)]
+    length: Annotated[int, Field(ge=1, le=_LONGEST_TEXT)]
+    kind: Literal[TargetKind.TOKENS] = TargetKind.TOKENS
+
+    @property
+    def num_outputs(self) -> int:
+        return self.num_tokens
+
+    def losses(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
+        wanted_BL = self._aligned(outputs_BT, targets_B)
+        losses_BL = functional.cross_entropy(
+            outputs_BT.float().transpose(1, 2), wanted_BL, ignore_index=MASKED, reduction="none"
+        )
+        return losses_BL.sum(dim=1) / (wanted_BL != MASKED).sum(dim=1)
+
+    def residuals(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
+        """The gradient has a row for each position, which no signal stores."""
+        raise ConfigError(
+            f"signals of {outputs_BT.shape[1]} tokens of {len(targets_B)} texts are not available. "
+            "Name the label of the texts, or choose a mixture of sources: lipt.mix."
+        )
+
+    def merits(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
+        right_BL, counts_BL = self._right(outputs_BT, targets_B)
+        return right_BL.sum(dim=1) / counts_BL.sum(dim=1)
+
+    def counts(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
+        """Number of correct tokens, and of all that count; non-finite outputs are wrong."""
+        right_BL, counts_BL = self._right(outputs_BT, targets_B)
+        right_BL = right_BL & outputs_BT.isfinite().all(dim=-1)
+        return torch.stack([right_BL.sum(), counts_BL.sum()])
+
+    def score_of(self, counts: Sequence[Tensor]) -> float:
+        right, seen = torch.stack(list(counts)).sum(dim=0).tolist()
+        return float(right / seen)
+
+    def chance(self, targets_N: Tensor) -> float:
+        """The share of the most frequent token."""
+        counts_V = targets_N[targets_N != MASKED].bincount()
+        return int(counts_V.max()) / int(counts_V.sum())
+
+    def _right(self, outputs_BLV: Tensor, targets_BL: Tensor) -> tuple[Tensor, Tensor]:
+        wanted_BL = self._aligned(outputs_BLV, targets_BL)
+        return outputs_BLV.argmax(dim=-1) == wanted_BL, wanted_BL != MASKED
+
+    def _aligned(self, outputs_BLV: Tensor, targets_BL: Tensor) -> Tensor:
+        if outputs_BLV.shape[:-1] != targets_BL.shape:
+            raise ConfigError(
+                f"the model's outputs have the shape {tuple(outputs_BLV.shape)}, and the next "
+                f"tokens {tuple(targets_BL.shape)}. Choose a causal model, such as text:causal, or "
+                "name the label of the texts."
+            )
+        return targets_BL.long()
+
+    def __str__(self) -> str:
+        return f"the next of {self.num_tokens} tokens"
+
+
 # Any target except a single class.
-OtherTarget = Annotated[MultiLabel | Regression, Field(discriminator="kind")]
+OtherTarget = Annotated[MultiLabel | Regression | NextTokens, Field(discriminator="kind")]
 
 
 @dataclass(frozen=True)
 class TargetValues:
-    """A data set's labels (uint8 N x C) or numbers (N x T, as `stored`), and their int64 strata."""
+    """A data set's target values and their int64 strata.
+
+    Values are labels (uint8 N x C), numbers (N x T, as `stored`) or tokens (int64 N x L).
+    """
 
     target: OtherTarget
     values: Tensor
@@ -330,6 +404,14 @@ def number_values(values_NT: Tensor, names: Sequence[str] | None, source: str) -
             )
     strata = quantile_strata(values[:, 0], "" if names is None else numbers[0])
     return TargetValues(Regression(means, deviations), values, numbers, *strata)
+
+
+def token_values(wanted_NL: Tensor, num_tokens: int) -> TargetValues:
+    """Next tokens of N texts, each with one at least that counts."""
+    half = -(-wanted_NL.shape[1] // 2)
+    strata_N = ((wanted_NL != MASKED).sum(dim=1) > half).long()
+    names = (f"up to {half} tokens", f"above {half} tokens")
+    return TargetValues(NextTokens(num_tokens, wanted_NL.shape[1]), wanted_NL, (), strata_N, names)
 
 
 def _require_matrix(values: Tensor, names: Sequence[str] | None, source: str, what: str) -> int:

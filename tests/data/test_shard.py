@@ -24,7 +24,7 @@ from lipt.data.loading import load, open_dataset
 from lipt.data.shard import EncodedImages, Shard, open_shard, pack_shard
 from lipt.data.sources.rows import ArrayRows
 from lipt.data.sources.user_data import rows_of_data
-from lipt.data.targets.values import MultiLabel, Regression, SingleLabel
+from lipt.data.targets.values import MultiLabel, NextTokens, Regression, SingleLabel
 from tests.data.columns import SIZES, TOKENS, column_rows
 from tests.image_files import FORMAT, encoded, files_of, made_up
 
@@ -327,3 +327,24 @@ def test_multi_labels_of_a_feature_file(tmp_path: Path, labels: np.ndarray, targ
     write = {"X": VECTORS, "y": torch.from_numpy(labels)}
     (tmp_path / "f").write_bytes(pack(write))
     assert open_dataset(f"features:{tmp_path / 'f'}").target == target
+
+
+TEXTS = ColumnsFormat((ColumnFormat(Column("", ColumnType.INT64, (2,), num_values=9)),))
+
+
+def text_shard(*wanted: list[int]) -> Shard:
+    wanted_NL = torch.tensor(wanted)
+    tensors = {"column.": torch.ones_like(wanted_NL), "targets": wanted_NL}
+    return open_shard(
+        pack(tensors), TEXTS, num_examples=len(wanted), target=NextTokens(num_tokens=9, length=2)
+    )
+
+
+def test_next_tokens_and_masked_positions_come_back() -> None:
+    assert text_shard([-1, 8], [0, 2]).targets_N.tolist() == [[-1, 8], [0, 2]]
+
+
+@pytest.mark.parametrize("row", [[-1, -1], [-2, 3], [0, 9]])
+def test_texts_without_a_token_or_with_unknown_ones_are_refused(row: list[int]) -> None:
+    with pytest.raises(DataError, match=r"targets are not tokens in -1\.\.8 with one in each text"):
+        text_shard([0, 1], row)

@@ -5,7 +5,8 @@ names them for files that lack some. A column of only numbers or missing cells i
 standardized; a missing one is its column's mean in the same file, and with any missing, each column
 of numbers has another one of flags. Any other is categorical: a cell's code is its text's digest,
 salted with the column's name, modulo the number of buckets. Files opened separately then agree
-without a vocabulary. A missing category is a category of its own. `texts` reads columns of texts.
+without a vocabulary. A missing category is a category of its own. `texts` reads columns of texts,
+and `causal` those without a label.
 
 Shapes: N rows, D columns of numbers, C columns of categories, T targets.
 """
@@ -47,6 +48,7 @@ from lipt.data.sources.rows import (
     labels_of_names,
     labels_of_targets,
 )
+from lipt.data.sources.tables.causal import causal_rows
 from lipt.data.sources.tables.csv_and_json import CSV_OPTIONS, CsvTable, JsonlTable
 from lipt.data.sources.tables.parquet import ParquetTable
 from lipt.data.sources.tables.table import (
@@ -66,7 +68,10 @@ logger = logging.getLogger(__name__)
 # A source has at most one; without any, the column `label` is a class.
 _TARGETS = ("label", "target", "labels")
 _OF_FEATURES = ("drop", "numbers", "categories", "buckets")
-_OF_TEXT = ("text", "max_length", "tokenizer", "vocabulary", "names", "embedding")
+_OF_TEXT = (
+    *("text", "prompt", "completion", "max_length", "tokenizer"),
+    *("vocabulary", "names", "embedding"),
+)
 TABLE_OPTIONS = (*_TARGETS, "classes", "source", *_OF_FEATURES, *_OF_TEXT)
 _DEFAULT_BUCKETS = 2**12
 
@@ -87,7 +92,7 @@ def open_table(address: Address) -> Table:
 
 
 def table_rows(address: Address) -> ColumnRows:
-    with_text = "text" in address
+    with_text = "text" in address or "completion" in address
     for name in _OF_FEATURES if with_text else _OF_TEXT:
         if name in address:
             raise ConfigError(
@@ -105,6 +110,8 @@ def table_rows(address: Address) -> ColumnRows:
 
 def rows_of_table(options: Address, table: Table, given: Labels | None = None) -> ColumnRows:
     """A table's rows by a source's options; labels that are not in the table are `given`."""
+    if given is None and is_causal(options, table):
+        return causal_rows(options, table)
     wanted = next((name for name in _TARGETS if name in options), "label")
     targets = (options.text("label", "label"),) if wanted == "label" else options.names(wanted)
     texts = options.names("text")
@@ -143,6 +150,14 @@ def rows_of_table(options: Address, table: Table, given: Labels | None = None) -
         flagged=flagged,
         reading=tuple(read.get(name, ColumnReading(name, "not used")) for name in table.columns),
     )
+
+
+def is_causal(options: Address, table: Table) -> bool:
+    """Whether a table holds texts of which each next token is to be predicted."""
+    if "completion" in options or "prompt" in options:
+        return True
+    labelled = any(name in options for name in _TARGETS) or "label" in table.columns
+    return "text" in options and not labelled
 
 
 Cells = dict[str, pa.ChunkedArray]

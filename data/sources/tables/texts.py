@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -104,19 +105,8 @@ def hashing_tokenizer(max_length: int, vocabulary: int = _DEFAULT_VOCABULARY) ->
 
 def file_tokenizer(path: Path, max_length: int, *, keep_numbers: bool) -> Tokenizer:
     """A user's tokenizer.json; special tokens count, and final ones stay when a text is cut."""
-    tokenizers = import_extra(
-        "tokenizers", package="tokenizers", extra="text", needed_for=f"the tokenizer {path}"
-    )
-    try:
-        tokenizer = tokenizers.Tokenizer.from_file(str(path))
-        tokenizer.no_padding()
-        tokenizer.enable_truncation(max_length)
-    except Exception as error:  # tokenizers raises Exception itself
-        raise DataError(
-            f"the tokenizer {path} cannot be read: {error}. Name a tokenizer.json of Hugging "
-            "Face's tokenizers."
-        ) from error
-    size = 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
+    tokenizer, size = opened_tokenizer(path)
+    tokenizer.enable_truncation(max_length)
     found = (tokenizer.token_to_id(token) for token in _PADDING_TOKENS)
     own = next((number for number in found if number is not None), None)
     padding, shift = (own or 0, 0) if keep_numbers else (0, 1)
@@ -126,6 +116,23 @@ def file_tokenizer(path: Path, max_length: int, *, keep_numbers: bool) -> Tokeni
             yield [number + shift for number in encoded.ids], bool(encoded.overflowing)
 
     return Tokenizer(encode, padding, size + shift)
+
+
+def opened_tokenizer(path: Path) -> tuple[Any, int]:
+    """A tokenizer without padding or truncation, and one more than its largest number."""
+    tokenizers = import_extra(
+        "tokenizers", package="tokenizers", extra="text", needed_for=f"the tokenizer {path}"
+    )
+    try:
+        tokenizer = tokenizers.Tokenizer.from_file(str(path))
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+    except Exception as error:  # tokenizers raises Exception itself
+        raise DataError(
+            f"the tokenizer {path} cannot be read: {error}. Name a tokenizer.json of Hugging "
+            "Face's tokenizers."
+        ) from error
+    return tokenizer, 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
 
 
 def embedded_texts(

@@ -16,6 +16,7 @@ class TargetKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TARGET_KIND_CLASS: _ClassVar[TargetKind]
     TARGET_KIND_CLASSES: _ClassVar[TargetKind]
     TARGET_KIND_NUMBER: _ClassVar[TargetKind]
+    TARGET_KIND_TOKENS: _ClassVar[TargetKind]
 
 class ColumnType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -48,6 +49,7 @@ TARGET_KIND_UNSPECIFIED: TargetKind
 TARGET_KIND_CLASS: TargetKind
 TARGET_KIND_CLASSES: TargetKind
 TARGET_KIND_NUMBER: TargetKind
+TARGET_KIND_TOKENS: TargetKind
 COLUMN_TYPE_UNSPECIFIED: ColumnType
 COLUMN_TYPE_FLOAT64: ColumnType
 COLUMN_TYPE_FLOAT32: ColumnType
@@ -238,16 +240,20 @@ class ScoringTask(_message.Message):
     def __init__(self, model: _Optional[str] = ..., num_classes: _Optional[int] = ..., image: _Optional[_Union[ImageFormat, _Mapping]] = ..., columns: _Optional[_Union[ColumnsFormat, _Mapping]] = ..., other_target: _Optional[_Union[Target, _Mapping]] = ..., fingerprint: _Optional[str] = ..., start: _Optional[int] = ..., stop: _Optional[int] = ..., batch_size: _Optional[int] = ..., threads: _Optional[int] = ..., half_errors: bool = ..., half_features: bool = ..., seed: _Optional[int] = ..., quarantined: _Optional[_Iterable[int]] = ..., nonce: _Optional[str] = ..., proof_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Target(_message.Message):
-    __slots__ = ("kind", "num_labels", "mean", "std")
+    __slots__ = ("kind", "num_labels", "mean", "std", "num_tokens", "length")
     KIND_FIELD_NUMBER: _ClassVar[int]
     NUM_LABELS_FIELD_NUMBER: _ClassVar[int]
     MEAN_FIELD_NUMBER: _ClassVar[int]
     STD_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
     kind: TargetKind
     num_labels: int
     mean: _containers.RepeatedScalarFieldContainer[float]
     std: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, kind: _Optional[_Union[TargetKind, str]] = ..., num_labels: _Optional[int] = ..., mean: _Optional[_Iterable[float]] = ..., std: _Optional[_Iterable[float]] = ...) -> None: ...
+    num_tokens: int
+    length: int
+    def __init__(self, kind: _Optional[_Union[TargetKind, str]] = ..., num_labels: _Optional[int] = ..., mean: _Optional[_Iterable[float]] = ..., std: _Optional[_Iterable[float]] = ..., num_tokens: _Optional[int] = ..., length: _Optional[int] = ...) -> None: ...
 
 class ImageFormat(_message.Message):
     __slots__ = ("channels", "height", "width", "mean", "std")

@@ -1,0 +1,116 @@
+"""Texts without labels: tokens and next tokens by hand, and files that hold something else."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+import lipt
+from lipt.common.errors import ConfigError, DataError
+from lipt.data.dataset import Dataset
+from lipt.data.targets.kinds import TargetKind
+
+
+def written(folder: Path, *lines: Any) -> Path:
+    file = folder / "texts.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return file
+
+
+def opened(folder: Path, options: str, *lines: Any) -> Dataset:
+    return lipt.open_dataset(f"jsonl:{written(folder, *lines)}?{options}")
+
+
+def tokens_of(data: Dataset) -> list[list[int]]:
+    stored = data.examples(torch.arange(len(data)))
+    assert isinstance(stored, dict)
+    (tokens_NL,) = stored.values()
+    return tokens_NL.tolist()
+
+
+def test_all_tokens_of_a_text_and_its_end_count(tmp_path: Path) -> None:
+    # "A" is the byte 65, so the token 68; 1 begins and 2 ends.
+    data = opened(tmp_path, "text=t&max_length=4", {"t": "AB"}, {"t": "B"})
+    assert data.target.kind is TargetKind.TOKENS
+    assert tokens_of(data) == [[1, 68, 69, 0], [1, 69, 0, 0]]
+    assert data.targets_N.tolist() == [[68, 69, 2, -1], [69, 2, -1, -1]]
+    assert "the next of 259 tokens, int64[4]" in repr(data)
+
+
+def test_only_the_completion_counts(tmp_path: Path) -> None:
+    options = "prompt=p&completion=c&max_length=5"
+    data = opened(tmp_path, options, {"p": "AB", "c": "C"}, {"p": None, "c": "C"})
+    assert tokens_of(data) == [[1, 68, 69, 70, 0], [1, 70, 0, 0, 0]]
+    assert data.targets_N.tolist() == [[-1, -1, 70, 2, -1], [70, 2, -1, -1, -1]]
+
+
+def test_a_long_example_loses_the_left_of_its_prompt(tmp_path: Path) -> None:
+    options = "prompt=p&completion=c&max_length=3"
+    data = opened(tmp_path, options, {"p": "ABCD", "c": "E"}, {"p": "A", "c": "BCDEF"})
+    # Four tokens are kept, of which the last is only a next token.
+    assert tokens_of(data) == [[70, 71, 72], [68, 69, 70]]
+    assert data.targets_N.tolist() == [[-1, 72, 2], [69, 70, 71]]
+    assert data.note == "2 of 2 texts are cut to 3 tokens: max_length=6 cuts fewer"
+
+
+def test_an_example_that_just_fits_is_not_cut(tmp_path: Path) -> None:
+    assert opened(tmp_path, "text=t&max_length=3", {"t": "AB"}).note == ""
+    assert opened(tmp_path, "text=t&max_length=3", {"t": "ABC"}).note.startswith("1 of 1 texts")
+
+
+def test_a_tokenizers_numbers_come_after_those_of_begin_and_end(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(models.WordLevel({"a": 0, "b": 1, "?": 2}, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    options = f"text=t&max_length=4&tokenizer={tmp_path}/tokenizer.json"
+    data = opened(tmp_path, options, {"t": "a b"})
+    assert tokens_of(data) == [[1, 3, 4, 0]]
+    assert data.target.num_outputs == 6
+
+
+def test_a_label_makes_classes_of_texts(tmp_path: Path) -> None:
+    lines = {"t": "a b", "label": "x"}, {"t": "c", "label": "y"}
+    assert opened(tmp_path, "text=t", *lines).target.kind is TargetKind.CLASS
+
+
+def test_one_changed_completion_changes_the_fingerprint(tmp_path: Path) -> None:
+    options = "prompt=p&completion=c"
+    first = opened(tmp_path, options, {"p": "A", "c": "B"})
+    second = opened(tmp_path, options, {"p": "A", "c": "C"})
+    assert first.fingerprint != second.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("options", "lines", "message"),
+    [
+        ("text=t", [], r"has no column 't'|has no rows"),
+        (
+            "text=t",
+            [{"t": "a"}, {"t": ""}, {"t": None}],
+            r"2 of 3 rows have no text in t.*rows 1, 2",
+        ),
+        (
+            "prompt=p&completion=c",
+            [{"p": "a", "c": " "}],
+            r"1 of 1 rows have no text in c, .*masked",
+        ),
+        ("text=t", [{"t": ["a"]}], r"object 1"),
+        ("text=u", [{"t": "a"}], r"has no column 'u'.*Write text=COLUMN"),
+        ("prompt=p&completion=u", [{"p": "a"}], r"has no column 'u'.*Write completion=COLUMN"),
+        ("text=t,s", [{"t": "a", "s": "b"}], None),
+        ("prompt=p", [{"p": "a"}], None),
+        ("completion=p", [{"p": "a"}], None),
+        ("prompt=p&completion=c&label=c", [{"p": "a", "c": "b"}], None),
+        ("text=t&vocabulary=9", [{"t": "a"}], None),
+        ("text=t&max_length=1", [{"t": "a"}], None),
+        ("text=t&max_length=99999", [{"t": "a"}], None),
+    ],
+)
+def test_other_files_are_refused(
+    tmp_path: Path, options: str, lines: list[Any], message: str | None
+) -> None:
+    with pytest.raises(DataError if message else ConfigError, match=message):
+        opened(tmp_path, options, *lines)
