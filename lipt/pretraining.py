@@ -106,7 +106,7 @@ class Pretrained:
             )
         self._target = target
         self._chose_model = model is None
-        model = default_model(self.data.inputs) if model is None else model
+        model = default_model(self.data.inputs, self.data.target.kind) if model is None else model
         if isinstance(model, nn.Module):
             model = in_float32_if_needed(copy_of(model), self.data.inputs)
         if isinstance(model, str) and head is not None:

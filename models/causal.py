@@ -1,9 +1,8 @@
 """Causal transformer: predicts every next token of a text, small enough for CPUs.
 
-Tokens are bytes, so no tokenizer is needed: 0 is padding, 1 begins a text, 2 ends it, and 3 + b is
-the byte b. Positions are rotations of queries and keys (Su et al. 2021, arXiv:2104.09864), so a
-pattern is the same anywhere in a text. The embedding is also the last layer (Press & Wolf 2017,
-arXiv:1608.05859). Padding stands at the end, where no earlier position sees it.
+Positions are rotations of queries and keys (Su et al. 2021, arXiv:2104.09864), so a pattern is the
+same anywhere in a text. The embedding is also the last layer (Press & Wolf 2017, arXiv:1608.05859).
+Padding stands at the end, where no earlier position sees it.
 
 Shapes: B texts, L positions, D features, H heads, K features of a head, V tokens.
 Source: Vaswani et al. 2017, "Attention Is All You Need" (arXiv:1706.03762).
@@ -15,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-PADDING, BEGIN, END, FIRST_BYTE = 0, 1, 2, 3
-NUM_TOKENS = FIRST_BYTE + 256
+from lipt.common.errors import ConfigError
+from lipt.data.inputs.specs import InputSpec
+from lipt.models.networks import token_column
 
 _WIDTH, _NUM_LAYERS, _NUM_HEADS = 128, 4, 4
 _WAVELENGTH = 10_000.0
@@ -62,13 +62,21 @@ class CausalBlock(nn.Module):
 
 
 class CausalTransformer(nn.Module):
-    """Embeddings, blocks, and the embedding again: 0.83 million parameters for bytes."""
+    """Embeddings, blocks, and the embedding as the head `fc`: 0.82 million parameters for bytes."""
 
-    def __init__(self, num_tokens: int = NUM_TOKENS) -> None:
+    def __init__(self, *, num_classes: int, inputs: InputSpec) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(num_tokens, _WIDTH)
+        column = token_column(inputs, "text:causal")
+        if num_classes != column.num_values:
+            raise ConfigError(
+                f"the model text:causal predicts the next of {column.num_values} tokens, and the "
+                f"data has {num_classes} classes. Choose text:tiny, or open texts without a label."
+            )
+        self.tokens = nn.Embedding(num_classes, _WIDTH)
         self.blocks = nn.ModuleList(CausalBlock() for _ in range(_NUM_LAYERS))
         self.norm = nn.LayerNorm(_WIDTH)
+        self.fc = nn.Linear(_WIDTH, num_classes, bias=False)
+        self.fc.weight = self.tokens.weight
         nn.init.normal_(self.tokens.weight, std=0.02)
         # Sums over the blocks' outputs start as large as one.
         scale = 0.02 / (2 * _NUM_LAYERS) ** 0.5
@@ -78,7 +86,7 @@ class CausalTransformer(nn.Module):
                 nn.init.normal_(weight, std=scale if last else 0.05)
 
     def hidden(self, tokens_BL: Tensor) -> Tensor:
-        """The last layer's inputs, B x L x D."""
+        """The head's inputs, B x L x D."""
         x_BLD = self.tokens(tokens_BL)
         turns_LK = _turns(tokens_BL.shape[1], x_BLD)
         for block in self.blocks:
@@ -88,7 +96,8 @@ class CausalTransformer(nn.Module):
 
     def forward(self, tokens_BL: Tensor) -> Tensor:
         """Map tokens, int64 B x L, to logits of each next token, B x L x V."""
-        return functional.linear(self.hidden(tokens_BL), self.tokens.weight)
+        logits_BLV: Tensor = self.fc(self.hidden(tokens_BL))
+        return logits_BLV
 
 
 def _turns(length: int, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -104,8 +113,3 @@ def _turned(x_BHLK: Tensor, turns_LK: tuple[Tensor, Tensor]) -> Tensor:
     first, second = x_BHLK.chunk(2, dim=-1)
     cosines_LK, sines_LK = turns_LK
     return x_BHLK * cosines_LK + torch.cat([-second, first], dim=-1) * sines_LK
-
-
-def byte_tokens(text: bytes) -> list[int]:
-    """Tokens of a text, without its begin and end."""
-    return [FIRST_BYTE + byte for byte in text]

@@ -308,7 +308,7 @@ class TextTransformer(nn.Module):
 
     def __init__(self, *, num_classes: int, inputs: InputSpec) -> None:
         super().__init__()
-        column = _tokens(inputs)
+        column = token_column(inputs, "text:tiny")
         self.tokens = nn.Embedding(column.num_values, _TEXT_WIDTH)
         self.places_LD = nn.Parameter(torch.empty(column.shape[0], _TEXT_WIDTH).normal_(std=0.02))
         self.blocks = nn.ModuleList(Block() for _ in range(_NUM_LAYERS))
@@ -332,13 +332,14 @@ class TextTransformer(nn.Module):
         return logits_BC
 
 
-def _tokens(inputs: InputSpec) -> Column:
+def token_column(inputs: InputSpec, model: str) -> Column:
+    """The column of tokens; ConfigError for other inputs of the model."""
     if isinstance(inputs, ColumnsSpec) and len(inputs.columns) == 1:
         (column,) = inputs.columns
         if len(column.shape) == 1 and column.num_values:
             return column
     raise ConfigError(
-        f"the model text:tiny cannot take {inputs}, only tokens. Open texts, such as "
+        f"the model {model} cannot take {inputs}, only tokens. Open texts, such as "
         "'csv:PATH?text=COLUMN', or choose another model."
     )
 

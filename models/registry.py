@@ -19,7 +19,9 @@ from lipt.common.imports import call_factory, load_factory, module_of
 from lipt.common.tensor_files import read_weights, specs_of
 from lipt.common.text import did_you_mean
 from lipt.data.inputs.specs import ImageSpec, InputSpec
+from lipt.data.targets.kinds import TargetKind
 from lipt.models import networks
+from lipt.models.causal import CausalTransformer
 from lipt.models.networks import PREFIX, build_torchvision
 from lipt.models.own import (
     in_float32_if_needed,
@@ -37,7 +39,12 @@ _OF_IMAGES: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
     }
 )
 _OF_INPUTS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
-    {"linear": networks.linear, "mlp": networks.mlp, "text:tiny": networks.TextTransformer}
+    {
+        "linear": networks.linear,
+        "mlp": networks.mlp,
+        "text:tiny": networks.TextTransformer,
+        "text:causal": CausalTransformer,
+    }
 )
 _BUILT_IN = (*_OF_IMAGES, *_OF_INPUTS)
 
@@ -62,12 +69,14 @@ class OwnModel:
 ModelSource = str | OwnModel
 
 
-def default_model(inputs: InputSpec) -> str:
+def default_model(inputs: InputSpec, kind: TargetKind = TargetKind.CLASS) -> str:
     """Return the built-in model for a kind of example.
 
     `resnet8` for images, `torchvision:resnet18` above 64 pixels a side, `text:tiny` for token
-    sequences, `mlp` for other columns.
+    sequences, `text:causal` for their next tokens, `mlp` for other columns.
     """
+    if kind is TargetKind.TOKENS:
+        return "text:causal"
     if isinstance(inputs, ImageSpec):
         large = max(inputs.height, inputs.width) > _SMALL_IMAGE
         return "torchvision:resnet18" if large else "resnet8"

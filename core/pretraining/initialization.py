@@ -20,7 +20,12 @@ from lipt.common.config.run_config import InitializationConfig
 from lipt.common.determinism import derive_generator, derive_seed, seeded_generators
 from lipt.common.errors import RunFailedError, SignalsError
 from lipt.common.tensor_files import KeptValue, Weights, copy_to_cpu
-from lipt.core.pretraining.training import Sgd, require_finite_outputs, trained_outputs
+from lipt.core.pretraining.training import (
+    Sgd,
+    optimizer_of,
+    require_finite_outputs,
+    trained_outputs,
+)
 from lipt.data.dataset import Dataset
 from lipt.data.images.formats import crop_flip, mild_augmentation
 from lipt.data.inputs.model_input import Stored, to_model_input
@@ -105,7 +110,8 @@ def initialize(
     epochs = _Epochs(
         model, dataset, train_ids, inputs, device, config.batch_size, "initialization", seed
     )
-    sgd = Sgd(model, lr=config.learning_rate, momentum=_MOMENTUM, weight_decay=_WEIGHT_DECAY)
+    optimizer = optimizer_of(dataset.target)
+    sgd = optimizer(model, lr=config.learning_rate, momentum=_MOMENTUM, weight_decay=_WEIGHT_DECAY)
     first = copy_to_cpu(model.state_dict())
     with (
         seeded_generators(derive_seed(seed, "initialization-layers"), device),

@@ -33,7 +33,7 @@ from lipt.common.states import DivergedQuantity, Divergence
 from lipt.common.tensor_files import Weights, check_specs, copy_to_cpu, non_finite, specs_of
 from lipt.core.pretraining.augmentation import augment
 from lipt.core.pretraining.pruning import prunable_parameters, prune
-from lipt.core.pretraining.training import ForwardPass, Sgd, require_finite_outputs
+from lipt.core.pretraining.training import ForwardPass, optimizer_of, require_finite_outputs
 from lipt.core.tasks import LearnerTask
 from lipt.data.inputs.model_input import Stored, pinned, rows_of, stored_on
 from lipt.data.inputs.specs import spec_of
@@ -174,7 +174,7 @@ def train_on_shard(
 ) -> tuple[float, float]:
     """Train in place; returns the last pass's mean loss and the seconds spent on waiting."""
     learners = task.learners
-    sgd = Sgd(
+    sgd = optimizer_of(task.target)(
         model,
         lr=learners.learning_rate,
         momentum=learners.momentum,

@@ -1,4 +1,4 @@
-"""Training: a model's forward pass and loss, and steps of SGD.
+"""Training: a model's forward pass and loss, and steps of SGD or AdamW.
 
 Shapes: B examples of a batch.
 """
@@ -18,8 +18,12 @@ from lipt.common.tensor_files import Weights
 from lipt.core.passes import require_finite_rows
 from lipt.data.inputs.model_input import Stored, in_layout, num_stored, to_model_input
 from lipt.data.inputs.specs import InputFormat, Inputs, call_model
+from lipt.data.targets.kinds import TargetKind
 from lipt.data.targets.values import Target
 from lipt.models.head import evaluation_mode
+
+# Decay of the mean of squared gradients: short learners need a short memory.
+_SQUARES = 0.95
 
 
 def trained_outputs(model: Callable[..., Any], inputs_B: Inputs) -> Tensor:
@@ -70,7 +74,7 @@ class Sgd:
 
     def __init__(self, model: nn.Module, *, max_norm: float = 0.0, **options: Any) -> None:
         self._model, self._max_norm = model, max_norm
-        self._optimizer = torch.optim.SGD(model.parameters(), **options)
+        self._optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), **options)
 
     def step(self, loss: Tensor, learning_rate: float | None = None) -> None:
         """Take a step on a loss (0-d), by another learning rate if given."""
@@ -99,6 +103,26 @@ class Sgd:
                 # In the parameter's memory format.
                 buffer = torch.empty_like(parameter).copy_(momentum[name])
                 self._optimizer.state[parameter]["momentum_buffer"] = buffer
+
+
+class AdamW(Sgd):
+    """AdamW for models of tokens, which no one rate of SGD trains in all layers.
+
+    `momentum` is that of the gradient's mean. Gradients are scaled down to the norm 1.
+    """
+
+    def __init__(
+        self, model: nn.Module, *, lr: float, momentum: float, weight_decay: float
+    ) -> None:
+        self._model, self._max_norm = model, 1.0
+        self._optimizer = torch.optim.AdamW(
+            model.parameters(), lr=lr, betas=(momentum, _SQUARES), weight_decay=weight_decay
+        )
+
+
+def optimizer_of(target: Target) -> type[Sgd | AdamW]:
+    """The optimizer of a kind of target."""
+    return AdamW if target.kind is TargetKind.TOKENS else Sgd
 
 
 def require_finite_outputs(model: nn.Module, outputs: Iterable[tuple[Tensor, Tensor]]) -> None:

@@ -36,6 +36,7 @@ from lipt.data.inputs.specs import (
 )
 from lipt.data.loading import open_dataset
 from lipt.data.shard import pack_shard
+from lipt.data.targets.kinds import TargetKind
 from lipt.models.encodings import encode_weights
 from lipt.models.footprint import ModelFigures
 from lipt.models.registry import build_model, default_model
@@ -331,6 +332,10 @@ CATEGORIES = Column("categories", ColumnType.INT64, (4,), num_values=100)
 )
 def test_the_model_suits_the_kind_of_data(inputs: InputSpec, model: str) -> None:
     assert default_model(inputs) == model
+
+
+def test_next_tokens_have_a_model_of_their_own() -> None:
+    assert default_model(ColumnsSpec((WORDS,)), TargetKind.TOKENS) == "text:causal"
 
 
 pytest.importorskip("sklearn")

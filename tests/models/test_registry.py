@@ -72,8 +72,8 @@ def test_unknown_model_is_refused_with_the_list_of_models() -> None:
         build("resnet19")
     assert str(caught.value) == (
         "there is no model 'resnet19'. Did you mean resnet8 or resnet18? There are: resnet8, "
-        "resnet18, wrn28_10, convnet, linear, mlp, text:tiny, torchvision:NAME, "
-        "package.module:factory."
+        "resnet18, wrn28_10, convnet, linear, mlp, text:tiny, text:causal, "
+        "torchvision:NAME, package.module:factory."
     )
 
 
@@ -139,6 +139,7 @@ def test_torchvision_model_repeats_a_single_channel() -> None:
         ("linear", Column("", ColumnType.FLOAT32, (5,))),
         ("mlp", Column("", ColumnType.INT64, (5,), num_values=9)),
         ("text:tiny", Column("", ColumnType.INT64, (5,), num_values=9)),
+        ("text:causal", Column("", ColumnType.INT64, (5,), num_values=10)),
     ],
 )
 def test_models_of_columns_fit_the_columns_of_the_data(spec: str, column: Column) -> None:
