@@ -31,7 +31,8 @@ from lipt.core.call_parts import CallPart
 from lipt.core.pretraining.evaluation import Evaluator, OpenWeights, num_evaluated_together
 from lipt.core.pretraining.initialization import initialize, num_initialization_steps
 from lipt.core.pretraining.learner import train_learner
-from lipt.core.pretraining.merged import InputBatches, Merged, added_by
+from lipt.core.pretraining.merged import InputBatches, added_by
+from lipt.core.pretraining.merged_tokens import merged_class
 from lipt.core.pretraining.results import (
     CommittedLearner,
     PretrainingState,
@@ -332,7 +333,7 @@ def _fitted_shares(
 ) -> list[float]:
     """The learners' weights whose mean has the least loss on the validation split."""
     dataset, ids = workspace.dataset, workspace.split(config).validation_ids
-    merged = Merged(
+    merged = merged_class(dataset.target)(
         workspace.new_model(config),
         initial,
         added_by(initial, [dict(opened()) for opened in learners]),

@@ -147,6 +147,9 @@ def _matched(test: Dataset, train: DataForm, called: str) -> Labels:
     if values is None:
         kinds = [f"has {each.words} targets" for each in (test.target.kind, kind)]
         raise train.refused(test, kinds, called)
+    if kind is TargetKind.TOKENS:
+        # Of the same vocabulary, as their inputs are equal.
+        return Labels(test.rows.labels_N, None, test.rows.targets)
     if kind is TargetKind.CLASS:
         used = values.bincount(minlength=len(theirs)) > 0
         return Labels(_places(test, train, theirs, names, used, called)[values], names)

@@ -33,6 +33,8 @@ from lipt.data.sources.rows import (
     Rows,
     SourceLabels,
 )
+from lipt.data.targets.kinds import TargetKind
+from lipt.data.targets.values import token_values
 
 
 @dataclass(frozen=True)
@@ -85,8 +87,11 @@ def joined(parts: Sequence[tuple[str, Dataset]]) -> Dataset:
     Each part is a source. DataError for parts of different kinds or sizes, or without classes.
     """
     (first_name, first), *_ = parts
+    are_texts = first.target.kind is TargetKind.TOKENS
     for name, part in parts:
-        if part.inputs != first.inputs or part.rows.targets is not None:
+        # Numbers are standardized by their own part's mean; next tokens are the same in each.
+        differ = part.inputs != first.inputs or part.target.kind is not first.target.kind
+        if differ or (part.rows.targets is not None and not are_texts):
             raise DataError(
                 f"{name} holds {part}, and {first_name} {first}. Give sources and a target with "
                 "examples of one kind and size, and classes: image_size=64."
@@ -100,6 +105,10 @@ def joined(parts: Sequence[tuple[str, Dataset]]) -> Dataset:
     sizes = torch.tensor([part.num_ids for part in datasets])
     places_N = torch.arange(len(parts)).repeat_interleave(sizes)
     sources = SourceLabels(tuple(name for name, _ in parts), places_N)
+    if are_texts:
+        whole_NL = torch.cat([part.targets_N for part in datasets])
+        targets = token_values(whole_NL, first.target.num_outputs)
+        return _stacked(datasets, Labels(targets.strata_N, None, targets), sources)
     return _stacked(datasets, Labels(torch.cat(labels), names), sources)
 
 

@@ -26,6 +26,7 @@ from lipt.core.mixture.mixture import (
 )
 from lipt.core.workspace import InMemory
 from lipt.data.dataset import Dataset
+from lipt.data.targets.kinds import TargetKind
 from lipt.mixture_data import open_mixture
 from lipt.pretraining import Pretrained
 from lipt.trainer.arguments import checked
@@ -82,7 +83,9 @@ def mix(
         allow_modules=allow_modules,
     )
     pool = TargetedPool.of(opened.pool, opened.target, opened.num_target)
-    settings = merge(PRESETS["mixture"], {"initialization": {"steps": None}})
+    is_text = opened.pool.target.kind is TargetKind.TOKENS
+    preset = PRESETS["mixture-text" if is_text else "mixture"]
+    settings = merge(preset, {"initialization": {"steps": None}})
 
     def pretrained(data: Dataset) -> Pretrained:
         return Pretrained(

@@ -19,7 +19,7 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.determinism import derive_generator, derive_seed, seeded_generators
 from lipt.common.tensor_files import Weights, copy_to_cpu
 from lipt.core.pretraining.sharding import draw_by_shares
-from lipt.core.pretraining.training import ForwardPass, Sgd
+from lipt.core.pretraining.training import ForwardPass, optimizer_of
 from lipt.core.workspace import Workspace
 from lipt.data.inputs.model_input import Stored, split_stored
 from lipt.data.inputs.specs import InputFormat
@@ -50,7 +50,8 @@ class MixtureTraining:
         model = self._model(self.initial).train()
         freeze(model, self.workspace.frozen(self.config, model))
         forward, rate = self._forward(dataset.target), settings.learning_rate
-        sgd = Sgd(model, lr=rate, momentum=settings.momentum, weight_decay=settings.weight_decay)
+        optimizer, momentum = optimizer_of(dataset.target), settings.momentum
+        sgd = optimizer(model, lr=rate, momentum=momentum, weight_decay=settings.weight_decay)
         layers = derive_seed(self.config.seed, "mixture check layers", seed)
         device = self.workspace.device
         with seeded_generators(layers, device), computation(settings.cpu_threads):
@@ -64,13 +65,16 @@ class MixtureTraining:
         """Mean loss and score of weights, with their own batch-norm statistics."""
         model, target = self._model(weights), self.workspace.dataset.target
         forward = self._forward(target)
+        size = self.workspace.batch_size
+        parts = zip(split_stored(examples, size), torch.split(targets_N, size), strict=True)
+        tally, losses = target.tally(), list[Tensor]()
         # A computation sets its own gradient mode.
         with evaluation_mode(model), computation(1), torch.inference_mode():
-            parts = split_stored(examples, self.workspace.batch_size)
-            outputs_NT = torch.cat([forward(model, part_B).float().cpu() for part_B in parts])
-        tally = target.tally()
-        tally.add(outputs_NT, targets_N)
-        return float(target.mean_loss(outputs_NT, targets_N)), tally.score()
+            for part_B, targets_B in parts:
+                outputs_BT = forward(model, part_B).float().cpu()
+                tally.add(outputs_BT, targets_B)
+                losses.append(target.losses(outputs_BT, targets_B))
+        return float(torch.cat(losses).mean()), tally.score()
 
     def accuracies(
         self, mixtures: Mapping[str, Tensor], target_ids: Tensor, seeds: Iterable[int]

@@ -26,11 +26,14 @@ from lipt.core.mixture.baselines import (
 )
 from lipt.core.mixture.densities import Featured, expectation_maximization, log_densities
 from lipt.core.mixture.learning import Learned, TargetedPool
+from lipt.core.mixture.ngrams import Texts, ngram_probabilities, ngram_shares
 from lipt.core.pretraining.simplex import Fitted, uniform
 from lipt.core.proxies.untrained import column_values
 from lipt.data.dataset import Dataset
+from lipt.data.inputs.model_input import columns_in
 from lipt.data.inputs.specs import ImageSpec
 from lipt.data.sources.rows import ColumnRows
+from lipt.data.targets.kinds import TargetKind
 
 MERGED, UNIFORM, SIZE, CLOSED_FORM = "merged", "uniform", "size", "closed form"
 # Examples of a source for features; more change little.
@@ -72,10 +75,9 @@ def compare(
     }
     if all(map(len, source_ids)):
         some = _some(source_ids, config.seed)
-        log_densities_NK = closed_form(pool.dataset, config.seed, source_ids, target_ids)
         features_ND = merged.features(merged.batches)
         features_of_sources = [merged.features(learned.batches_of(ids)) for ids in some]
-        chosen[CLOSED_FORM] = lambda some_N: expectation_maximization(log_densities_NK[some_N])
+        chosen[CLOSED_FORM] = _closed_form(pool.dataset, config.seed, source_ids, target_ids)
         chosen["nearest source"] = lambda some_N: nearest_sources(
             features_of_sources, features_ND[some_N]
         )
@@ -85,7 +87,7 @@ def compare(
     for name, shares_of in chosen.items():
         found[name] = shares_of(whole_N), [shares_of(some_N) for some_N in rest]
     return {
-        name: Compared(shares_K, *_held_out(learned, by_fold, fold_N))
+        name: Compared(shares_K, *merged.scored(by_fold, fold_N))
         for name, (shares_K, by_fold) in found.items()
     }
 
@@ -99,19 +101,26 @@ def closed_form(
     return log_densities(sources, featured(target_ids), dataset.target)
 
 
+def _closed_form(
+    dataset: Dataset, seed: int, source_ids: Sequence[Tensor], target_ids: Tensor
+) -> Callable[[Tensor], Tensor]:
+    """From positions in the target to shares."""
+    if dataset.target.kind is not TargetKind.TOKENS:
+        log_densities_NK = closed_form(dataset, seed, source_ids, target_ids)
+        return lambda some_N: expectation_maximization(log_densities_NK[some_N])
+
+    def texts(ids: Tensor) -> Texts:
+        (tokens_NL,) = columns_in(dataset.examples(ids)).values()
+        return tokens_NL, dataset.targets_N[ids]
+
+    sources, target = [texts(ids) for ids in _some(source_ids, seed)], texts(target_ids)
+    probabilities_XK = ngram_probabilities(sources, target, dataset.target.num_outputs)
+    return lambda some_N: ngram_shares(probabilities_XK, target[1], some_N)
+
+
 def _some(source_ids: Sequence[Tensor], seed: int) -> list[Tensor]:
     draws = derive_generator(seed, "mixture features")
     return [ids[torch.randperm(len(ids), generator=draws)[:_MOST_FEATURED]] for ids in source_ids]
-
-
-def _held_out(learned: Learned, by_fold: Sequence[Tensor], fold_N: Tensor) -> tuple[Tensor, float]:
-    merged, first_K = learned.merged, by_fold[0]
-    if all(torch.equal(shares_K, first_K) for shares_K in by_fold):
-        outputs_NT = merged.outputs(first_K)
-    else:
-        each = torch.stack([merged.outputs(shares_K) for shares_K in by_fold])
-        outputs_NT = each[fold_N, torch.arange(len(fold_N))]
-    return merged.target.losses(outputs_NT, merged.targets_N), merged.score(outputs_NT)
 
 
 def _featured(dataset: Dataset, seed: int) -> Callable[[Tensor], Featured]:

@@ -25,6 +25,7 @@ from lipt.common.tensor_files import Weights
 from lipt.core.mixture.readiness import Readiness, readiness_of
 from lipt.core.pipeline import begin, cut_shards, train_learners
 from lipt.core.pretraining.merged import InputBatches, Merged, added_by
+from lipt.core.pretraining.merged_tokens import merged_class
 from lipt.core.pretraining.sharding import NUM_HALVES
 from lipt.core.workspace import InMemory, Workspace
 from lipt.data.dataset import Dataset
@@ -150,7 +151,7 @@ def learned_for(
     def batches_of(ids: Tensor) -> InputBatches:
         return InputBatches(dataset.examples(ids), inputs, workspace.device)
 
-    of = Merged(
+    of = merged_class(dataset.target)(
         workspace.new_model(config),
         *(initial, added, batches_of(pool.target_ids), dataset.target, pool.targets_N),
     )

@@ -21,7 +21,7 @@ from torch import Tensor
 from lipt.core.pretraining.merged import Merged
 from lipt.core.pretraining.simplex import uniform
 from lipt.data.targets.kinds import TargetKind
-from lipt.data.targets.values import Regression, Target
+from lipt.data.targets.values import MASKED, Regression, Target
 
 MIN_KNOWLEDGE, MIN_AGREEMENT = 0.125, 0.5
 
@@ -59,8 +59,7 @@ def readiness_of(
     Also returns what each target example gains under one half by the other half's weights.
     """
     first, _ = halves
-    constant_NT = constant_outputs(first.target, pool_targets_N, len(first.targets_N))
-    answers = float(first.target.losses(constant_NT, first.targets_N).mean())
+    answers = float(constant_losses(first.target, pool_targets_N, first.targets_N).mean())
     weights = [half.fit(seed=seed, num_resamples=0).weights_K for half in halves]
     equal_K, kept, crossed, left = uniform(first.num_sources), list[float](), list[Tensor](), 0.0
     for half, own_K, other_K in zip(halves, weights, reversed(weights), strict=True):
@@ -72,6 +71,16 @@ def readiness_of(
         # Where equal shares are as good, there is nothing to agree on.
         kept.append(float(crossed[-1].mean()) / gain if gain > noise else 1.0)
     return Readiness(steps, 1 - left / answers, min(kept)), torch.stack(crossed).mean(dim=0)
+
+
+def constant_losses(target: Target, pool_targets_N: Tensor, targets_N: Tensor) -> Tensor:
+    """The losses of the best constant answer to the pool on other examples; N."""
+    if target.kind is not TargetKind.TOKENS:
+        return target.losses(constant_outputs(target, pool_targets_N, len(targets_N)), targets_N)
+    counts_V = pool_targets_N[pool_targets_N != MASKED].bincount(minlength=target.num_outputs) + 1.0
+    counted_NL = targets_N != MASKED
+    losses_NL = -(counts_V / counts_V.sum()).log()[targets_N.clamp(min=0)] * counted_NL
+    return losses_NL.sum(dim=1) / counted_NL.sum(dim=1)
 
 
 def constant_outputs(target: Target, pool_targets_N: Tensor, num_examples: int) -> Tensor:

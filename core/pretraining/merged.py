@@ -43,7 +43,7 @@ _BATCH = 256
 # Times that outputs are taken as linear, each time around the weights fitted before.
 NUM_ROUNDS = 3
 # Share of the way to a source's learner over which a slope is measured.
-_STEP = 0.05
+SLOPE_STEP = 0.05
 
 
 @dataclass(frozen=True)
@@ -104,10 +104,17 @@ class Merged:
     def losses_at(self, shares_K: Tensor) -> Tensor:
         return self.target.losses(self.outputs(shares_K), self.targets_N)
 
-    def score(self, outputs_NT: Tensor) -> float:
+    def scored(self, by_fold: Sequence[Tensor], fold_N: Tensor) -> tuple[Tensor, float]:
+        """Each example's loss, and the score, under the shares of its fold."""
+        first_K, *others = by_fold
+        if all(torch.equal(shares_K, first_K) for shares_K in others):
+            outputs_NT = self.outputs(first_K)
+        else:
+            each = torch.stack([self.outputs(shares_K) for shares_K in by_fold])
+            outputs_NT = each[fold_N, torch.arange(len(fold_N))]
         tally = self.target.tally()
         tally.add(outputs_NT, self.targets_N)
-        return tally.score()
+        return self.target.losses(outputs_NT, self.targets_N), tally.score()
 
     def linearized(self, around_K: Tensor) -> Losses:
         """Losses as functions of the weights, exact at `around_K`, with its slopes."""
@@ -115,7 +122,8 @@ class Merged:
         corners_KK = torch.eye(len(around_K), dtype=torch.float64)
         slopes_NTK = torch.stack(
             [
-                (self.outputs(around_K + _STEP * (corner_K - around_K)) - start_NT) / _STEP
+                (self.outputs(around_K + SLOPE_STEP * (corner_K - around_K)) - start_NT)
+                / SLOPE_STEP
                 for corner_K in corners_KK
             ],
             dim=-1,

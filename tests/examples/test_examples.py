@@ -142,6 +142,13 @@ def test_sources_get_shares_for_a_target(run_alone: Run) -> None:
     assert said.endswith("500 examples to train on\n")
 
 
+def test_sources_of_texts_get_shares_for_a_causal_model(run_alone: Run) -> None:
+    said = run_alone("causal_mixture.py").stdout
+    shares = re.findall(r"^(\w.*?) +(0\.\d+) +0\.", said, re.MULTILINE)
+    assert max(shares, key=lambda named: float(named[1]))[0] == "reversed"
+    assert "Better than equal shares" in said
+
+
 # A notebook, cell by cell, and what the last line of each would show.
 NOTEBOOK = """
 import ast, json, sys

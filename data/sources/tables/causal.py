@@ -23,7 +23,7 @@ from lipt.data.inputs.specs import Column, ColumnType
 from lipt.data.sources.address import Address, at_home
 from lipt.data.sources.cells import ColumnReading
 from lipt.data.sources.rows import ColumnRows
-from lipt.data.sources.tables.table import Table, require_columns
+from lipt.data.sources.tables.table import Table, read_sources, require_columns
 from lipt.data.sources.tables.texts import opened_tokenizer
 from lipt.data.targets.values import MASKED, token_values
 
@@ -74,17 +74,18 @@ def causal_rows(options: Address, table: Table) -> ColumnRows:
         )
     tokens_NL, wanted_NL = torch.from_numpy(np.stack(parts, axis=1))
     targets = token_values(wanted_NL.contiguous(), FIRST + num_numbers)
+    source = [options.text("source")] if "source" in options else []
+    require_columns(table, source, "source")
+    read_as = dict.fromkeys([*prompts, *texts], "text") | dict.fromkeys(source, "source")
     column = Column("", ColumnType.INT64, (length,), num_values=FIRST + num_numbers)
     return ColumnRows(
         *(options.source, targets.strata_names, targets.strata_N),
         *((column,), {"": tokens_NL.contiguous()}),
         stamp=table.stamp,
         targets=targets,
+        sources=read_sources(table, source[0], table.read(source)[source[0]]) if source else None,
         note=_note(table, num_cut, begin, length),
-        reading=tuple(
-            ColumnReading(name, "text" if name in (*prompts, *texts) else "not used")
-            for name in table.columns
-        ),
+        reading=tuple(ColumnReading(name, read_as.get(name, "not used")) for name in table.columns),
     )
 
 

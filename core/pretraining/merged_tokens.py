@@ -1,0 +1,167 @@
+"""Merged learners of next tokens: logits of all texts would not fit into memory.
+
+Losses are computed part by part. Around some shares the loss of linear logits is taken to second
+order: its slope is exact, its curvature is the covariance of the sources' slopes under the model's
+own next-token probabilities, so it is convex. A text then stores 1 + K + K^2 numbers, whatever the
+vocabulary.
+
+Shapes: N texts, B of a part, L positions, X of them that count, V tokens, K sources, R fits,
+D features.
+Source: Schraudolph 2002, "Fast Curvature Matrix-Vector Products" (the Gauss-Newton matrix).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from lipt.common.computation import computation
+from lipt.common.tensor_files import Weights
+from lipt.core.pretraining.merged import SLOPE_STEP, Merged
+from lipt.core.pretraining.simplex import Losses
+from lipt.data.inputs.specs import Inputs, arguments_of, call_model
+from lipt.data.targets.kinds import TargetKind
+from lipt.data.targets.values import MASKED, Target
+from lipt.models.head import evaluation_mode, find_head
+
+# Logits at a time, of all models; and those whose curvature is computed at a time.
+_MOST_LOGITS, _MOST_SLOPES = 2**26, 2**23
+
+
+@dataclass(frozen=True)
+class MergedTokens(Merged):
+    """Merged learners whose `target` is `NextTokens`; `targets_N` are N x L."""
+
+    def features(self, batches: Iterable[Inputs]) -> Tensor:
+        """Means of the head's inputs under theta*, later positions weighted more; N x D.
+
+        Source: RDS+ (Ivison et al. 2025, arXiv:2503.01807).
+        """
+        self.model.load_state_dict(self.initial)
+        _, head = find_head(self.model)
+        given = list[Tensor]()
+        handle = head.register_forward_pre_hook(lambda _, args: given.append(args[0]))
+        means = list[Tensor]()
+        try:
+            with evaluation_mode(self.model), computation(1), torch.no_grad():
+                for inputs in batches:
+                    call_model(self.model, inputs)
+                    tokens_NL = _tokens(inputs)
+                    ranks_NL = (tokens_NL != 0).cumsum(dim=1) * (tokens_NL != 0)
+                    shares_NL = ranks_NL / ranks_NL.sum(dim=1, keepdim=True).clamp(min=1)
+                    means.append((shares_NL[:, None] @ given.pop().float())[:, 0].cpu())
+        finally:
+            handle.remove()
+        return torch.cat(means)
+
+    def initial_losses(self) -> Tensor:
+        return self._losses(self.initial)
+
+    def losses_at(self, shares_K: Tensor) -> Tensor:
+        return self._losses(self.weights(shares_K))
+
+    def scored(self, by_fold: Sequence[Tensor], fold_N: Tensor) -> tuple[Tensor, float]:
+        losses_N, tally = torch.empty(len(fold_N)), self.target.tally()
+        for fold, shares_K in enumerate(by_fold):
+            self.model.load_state_dict(self.weights(shares_K))
+            own_N = fold_N == fold
+            for rows, outputs_BLV, wanted_BL in self._passes():
+                own_B = own_N[rows]
+                if bool(own_B.any()):
+                    part = outputs_BLV[own_B], wanted_BL[own_B]
+                    tally.add(*part)
+                    losses_N[rows][own_B] = self.target.losses(*part)
+        return losses_N, tally.score()
+
+    def linearized(self, around_K: Tensor) -> Losses:
+        num_sources = len(around_K)
+        corners_KK = torch.eye(num_sources, dtype=torch.float64)
+        nearby = [around_K + SLOPE_STEP * (corner_K - around_K) for corner_K in corners_KK]
+        weights = [self.weights(shares_K) for shares_K in (around_K, *nearby)]
+        found = list[tuple[Tensor, Tensor, Tensor]]()
+        for inputs, wanted_BL in self._parts(1 + num_sources):
+            logits = list[Tensor]()
+            for one in weights:
+                self.model.load_state_dict(one)
+                logits.append(self._logits(inputs)[wanted_BL != MASKED])
+            found.append(_expanded(logits, wanted_BL))
+        value_N, slope_NK, curve_NKK = map(torch.cat, zip(*found, strict=True))
+
+        def losses(weights_RK: Tensor) -> Tensor:
+            move_RK = weights_RK - around_K
+            curved_RN = torch.einsum("rk,nkj,rj->rn", move_RK, curve_NKK, move_RK) / 2
+            return value_N + move_RK @ slope_NK.T + curved_RN
+
+        return losses
+
+    def _losses(self, weights: Weights) -> Tensor:
+        self.model.load_state_dict(weights)
+        return torch.cat(
+            [self.target.losses(outputs, wanted) for _, outputs, wanted in self._passes()]
+        )
+
+    def _passes(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Rows of the target, their logits under the model's own weights, and their next tokens."""
+        start = 0
+        for inputs, wanted_BL in self._parts(1):
+            rows = slice(start, start + len(wanted_BL))
+            yield rows, self._logits(inputs), wanted_BL
+            start = rows.stop
+
+    def _parts(self, num_models: int) -> Iterator[tuple[Inputs, Tensor]]:
+        length, num_tokens = self.targets_N.shape[1], self.target.num_outputs
+        size, start = max(1, _MOST_LOGITS // (length * num_tokens * num_models)), 0
+        for inputs in self.batches:
+            for tokens_BL in torch.split(_tokens(inputs), size):
+                yield tokens_BL, self.targets_N[start : start + len(tokens_BL)]
+                start += len(tokens_BL)
+
+    def _logits(self, inputs: Inputs) -> Tensor:
+        # A computation sets its own gradient mode.
+        with evaluation_mode(self.model), computation(1), torch.no_grad():
+            return call_model(self.model, inputs).float().cpu()
+
+
+def merged_class(target: Target) -> type[Merged]:
+    """The merged learners of a target's kind."""
+    return MergedTokens if target.kind is TargetKind.TOKENS else Merged
+
+
+def _tokens(inputs: Inputs) -> Tensor:
+    positional, named = arguments_of(inputs)
+    tokens_NL: Tensor = positional[0] if positional else next(iter(named.values()))
+    return tokens_NL
+
+
+def _expanded(logits: Sequence[Tensor], wanted_BL: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Each text's loss, its slopes and its curvature by the shares; B, B x K, B x K x K float64.
+
+    `logits` are X x V at the positions that count: around the shares, then towards each source.
+    """
+    counted_BL = wanted_BL != MASKED
+    share_X = (counted_BL / counted_BL.sum(dim=1, keepdim=True))[counted_BL].double()
+    owner_X, wanted_X = counted_BL.nonzero()[:, 0], wanted_BL[counted_BL]
+    num_sources = len(logits) - 1
+    parts = list[tuple[Tensor, Tensor]]()
+    size = max(1, _MOST_SLOPES // (num_sources * logits[0].shape[1]))
+    for some_X in torch.split(torch.arange(len(wanted_X)), size):
+        start_XV, *moved = (one[some_X] for one in logits)
+        p_XV = start_XV.softmax(dim=1)
+        slopes_XKV = (torch.stack(moved, dim=1) - start_XV[:, None]) / SLOPE_STEP
+        mean_XK = torch.einsum("xkv,xv->xk", slopes_XKV, p_XV)
+        centred_XKV = (slopes_XKV - mean_XK[:, :, None]) * p_XV.sqrt()[:, None]
+        own_XK = slopes_XKV.gather(2, wanted_X[some_X, None, None].expand(-1, num_sources, 1))
+        parts.append((mean_XK - own_XK[:, :, 0], centred_XKV @ centred_XKV.transpose(1, 2)))
+    slope_XK, curve_XKK = map(torch.cat, zip(*parts, strict=True))
+    value_X = functional.cross_entropy(logits[0], wanted_X, reduction="none")
+
+    def by_text(each_X: Tensor) -> Tensor:
+        weighted_X = each_X.double() * share_X.reshape(-1, *[1] * (each_X.ndim - 1))
+        means_B = torch.zeros(len(wanted_BL), *each_X.shape[1:], dtype=torch.float64)
+        return means_B.index_add_(0, owner_X, weighted_X)
+
+    return by_text(value_X), by_text(slope_XK), by_text(curve_XKK)

@@ -1,0 +1,91 @@
+"""`lipt.mix` for a causal model: its learners take few steps on short texts."""
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import lipt
+from lipt.common.errors import DataError, InvalidRequestError, ProxyError
+
+OPTIONS = "?prompt=word&completion=answer&max_length=12"
+QUICK = {
+    "initialization": {"steps": 30, "batch_size": 32},
+    "learners": {"num_minibatches": 20, "batch_size": 32},
+}
+RULES: dict[str, Callable[[str], str]] = {
+    "upper": str.upper,
+    "doubled": lambda word: word[:2] * 2,
+    "digits": lambda word: "".join(str(ord(letter) - 97) for letter in word),
+}
+
+
+def written(folder: Path, name: str, rule: Callable[[str], str], number: int, seed: int) -> str:
+    draws = random.Random(seed)
+    words = ["".join(draws.choices("abcdef", k=3)) for _ in range(number)]
+    lines = [json.dumps({"word": f"{word}=", "answer": rule(word)}) for word in words]
+    (folder / f"{name}.jsonl").write_text("\n".join(lines))
+    return f"jsonl:{folder}/{name}.jsonl{OPTIONS}"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("texts")
+
+
+@pytest.fixture(scope="module")
+def mixture(folder: Path) -> lipt.Mixture:
+    sources = {
+        name: written(folder, name, rule, 300, seed)
+        for seed, (name, rule) in enumerate(RULES.items())
+    }
+    target = written(folder, "target", str.upper, 60, 9)
+    return lipt.mix(sources, target, "text:causal", run=QUICK, device="cpu", progress=False)
+
+
+def test_the_source_of_the_targets_rule_gets_the_share(mixture: lipt.Mixture) -> None:
+    assert mixture.weights["upper"] > 0.6
+    low, high = mixture.intervals["upper"]
+    assert low <= mixture.weights["upper"] <= high
+    assert mixture.loss["merged"] < mixture.loss["uniform"]
+    assert "Better than equal shares" in mixture.verdict or "One source alone" in mixture.verdict
+
+
+def test_ngrams_and_all_baselines_stand_beside_it(mixture: lipt.Mixture) -> None:
+    assert list(mixture.outcomes) == [
+        *("merged", "uniform", "size", "size^0.7", "closed form", "lone ranking"),
+        *("nearest source", "greedy soup"),
+    ]
+    assert mixture.outcomes["closed form"].weights["upper"] > 0.8
+
+
+def test_a_sample_is_of_rows(mixture: lipt.Mixture) -> None:
+    subset = mixture.sample(100)
+    upper = (subset.indices < 300).sum()
+    assert len(subset.indices) <= 100
+    assert upper > 50
+
+
+def test_one_seed_gives_one_mixture(folder: Path, mixture: lipt.Mixture) -> None:
+    sources = {name: f"jsonl:{folder}/{name}.jsonl{OPTIONS}" for name in RULES}
+    target = f"jsonl:{folder}/target.jsonl{OPTIONS}"
+    again = lipt.mix(sources, target, run=QUICK, device="cpu", progress=False)
+    assert again.weights == mixture.weights
+    assert again.loss == mixture.loss
+
+
+def test_parts_of_other_lengths_or_kinds_are_refused(folder: Path) -> None:
+    target = written(folder, "other", str.upper, 40, 1)
+    longer = written(folder, "longer", str.upper, 40, 2).replace("=12", "=16")
+    with pytest.raises(DataError, match=r"Give sources and a target with examples of one kind"):
+        lipt.mix({"a": longer, "b": longer}, target, device="cpu", progress=False)
+
+
+def test_what_needs_signals_is_refused(folder: Path) -> None:
+    data = written(folder, "pool", str.upper, 60, 3)
+    with pytest.raises(InvalidRequestError, match="next-token"):
+        lipt.select(data, strategy="el2n", fraction=0.5, device="cpu", progress=False)
+    with pytest.raises(ProxyError, match="texts without labels, to which no head can be fitted"):
+        lipt.diagnose(data, device="cpu", progress=False)
