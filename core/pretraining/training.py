@@ -106,7 +106,7 @@ class Sgd:
 
 
 class AdamW(Sgd):
-    """AdamW for models of tokens, which no one rate of SGD trains in all layers.
+    """AdamW for models of tokens, whose layers need different rates of SGD.
 
     `momentum` is that of the gradient's mean. Gradients are scaled down to the norm 1.
     """

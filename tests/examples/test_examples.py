@@ -149,6 +149,12 @@ def test_sources_of_texts_get_shares_for_a_causal_model(run_alone: Run) -> None:
     assert "Better than equal shares" in said
 
 
+def test_right_answers_are_chosen_for_a_causal_model(run_alone: Run) -> None:
+    said = run_alone("causal_selection.py").stdout
+    (right,) = re.findall(r"^(\d+) of 100 answers are right", said, re.MULTILINE)
+    assert int(right) > 80
+
+
 # A notebook, cell by cell, and what the last line of each would show.
 NOTEBOOK = """
 import ast, json, sys
