@@ -9,18 +9,19 @@ import torch
 from torch import nn
 
 from lipt.common.computation import computed
-from lipt.common.config.run_config import merge
+from lipt.common.config.run_config import PRESETS, merge
 from lipt.common.errors import DataError, InvalidRequestError
 from lipt.common.process.devices import versions_on
 from lipt.common.requests import Budget
 from lipt.common.subsets import subset_digest
 from lipt.common.tensor_files import copy_to_cpu
-from lipt.core.mixture.learning import mixture_defaults
+from lipt.core.mixture.learning import TargetedPool
+from lipt.core.mixture.mixture import duplicates_of_target
+from lipt.core.mixture.target_drops import losses_by_target
 from lipt.core.selection.loss_drop import largest_drops, loss_drops
-from lipt.core.stages.diagnosis import matches_of
-from lipt.core.stages.target_drops import losses_by_target
 from lipt.data.loading import open_set
-from lipt.mixture_data import join
+from lipt.data.targets.kinds import TargetKind
+from lipt.mixture_data import open_mixture
 from lipt.pretraining import Pretrained
 from lipt.trainer.progress import progress_display
 from lipt.trainer.subsets.subset import Subset
@@ -29,7 +30,13 @@ from lipt.trainer.views import DEFAULT_FRACTION
 LOSS_DROP = "loss_drop"
 # A longer learner of a small target remembers it.
 _SHORT: Mapping[str, Any] = {
-    "learners": {"num_learners": 1, "min_learners": 1, "num_minibatches": 10}
+    "initialization": {"steps": None},
+    "learners": {
+        "shards": "random",
+        "num_learners": 1,
+        "min_learners": 1,
+        "num_minibatches": 10,
+    },
 }
 
 
@@ -50,15 +57,16 @@ def select_for_target(
     progress: bool | None,
 ) -> Subset:
     """As `lipt.select` with `target_data`. Examples equal to the target's are left out."""
-    joined = join({"the data": data}, target_data, target=target, image_size=image_size)
-    (pool_ids,) = joined.ids.values()
-    kind = joined.dataset.target.kind
+    found = open_mixture({"the data": data}, target_data, target=target, image_size=image_size)
+    pool = TargetedPool.of(found.pool, found.target, found.num_target)
+    pool_ids, is_text = pool.pool_ids, pool.dataset.target.kind is TargetKind.TOKENS
+    preset = PRESETS["mixture-text" if is_text else "mixture"]
     opened = Pretrained(
-        joined.dataset,
+        pool.dataset,
         model,
         head=head,
         seed=seed,
-        run=merge(merge(mixture_defaults(kind), _SHORT), dict(run or {})),
+        run=merge(merge(preset, _SHORT), dict(run or {})),
         device=device,
         allow_modules=allow_modules,
         progress=False,
@@ -66,8 +74,7 @@ def select_for_target(
     workspace, config = opened.workspace, opened.config
     with progress_display(wanted=progress) as show:
         opened.on_progress = show
-        groups_N = matches_of(workspace, 1).duplicate_group_N
-        is_new_N = ~torch.isin(groups_N[pool_ids], groups_N[joined.target_ids])
+        is_new_N = ~duplicates_of_target(workspace, pool)[pool_ids]
         new_ids = pool_ids[is_new_N]
         if not len(new_ids):
             raise DataError(
@@ -84,7 +91,7 @@ def select_for_target(
             if isinstance(model, nn.Module)
             else None
         )
-        losses = losses_by_target(workspace, config, new_ids, joined.target_ids, given)
+        losses = losses_by_target(workspace, config, new_ids, pool.target_ids, given)
     chosen = largest_drops(*losses, number)
     rows, weights = new_ids[chosen].numpy(), torch.ones(number).numpy()
     drops_K = loss_drops(*losses)[chosen]
@@ -92,8 +99,8 @@ def select_for_target(
         "run_config": config.model_dump(mode="json"),
         "data": {"num_examples": len(pool_ids)},
         "target": {
-            "num_examples": len(joined.target_ids),
-            "fingerprint_with_data": joined.dataset.fingerprint,
+            "num_examples": len(pool.target_ids),
+            "fingerprint_with_data": pool.dataset.fingerprint,
             "equal_in_data": int((~is_new_N).sum()),
         },
         "drops": {"least": float(drops_K.min()), "mean": float(drops_K.mean())},

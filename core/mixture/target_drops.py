@@ -14,9 +14,9 @@ from lipt.common.computation import computation
 from lipt.common.config.run_config import RunConfig
 from lipt.common.determinism import derive_generator, derive_seed
 from lipt.common.tensor_files import Weights, pack
-from lipt.core.mixture.learning import draw
 from lipt.core.pipeline import one_learner
 from lipt.core.pretraining.initialization import initialize
+from lipt.core.pretraining.sharding import draw_by_shares
 from lipt.core.pretraining.training import ForwardPass
 from lipt.core.workspace import InMemory
 from lipt.data.dataset import input_format
@@ -56,7 +56,7 @@ def losses_by_target(
     )
     size = config.learners.num_minibatches * config.learners.batch_size
     draws = derive_generator(config.seed, "target shard")
-    shard = draw([target_ids], torch.ones(1), size, generator=draws)
+    shard = draw_by_shares([target_ids], torch.ones(1), size, generator=draws)
     density = config.pruning.density_max
     learner = one_learner(workspace, config, inputs, initial, 0, shard, density)
     read = workspace.read_learners(config, workspace.put(pack(initial)), model)
