@@ -29,7 +29,7 @@ from lipt.data.registry import table_address
 from lipt.data.sources.address import quoted_names
 from lipt.data.sources.cells import Decimals
 from lipt.data.sources.frames import frame_table, is_frame, is_pair
-from lipt.data.sources.rows import SourceLabels, require_sources
+from lipt.data.sources.rows import SourceLabels, require_labels, require_sources
 from lipt.data.sources.tables.csv_and_json import CSV_OPTIONS
 from lipt.data.sources.tables.reading import open_table
 from lipt.data.sources.tables.table import coded, joined_chunks
@@ -120,12 +120,19 @@ def _pool_of_parts(sources: Any, target: str | None, image_size: int | None) -> 
         examples, labels = (_chained([part[half] for part in parts], names) for half in (0, 1))
         opened = open_set("sources", (examples, labels), target, image_size)
         return _with_sources(opened, names, [len(part[1]) for part in parts])
-    return joined(
-        [
-            (name, open_set(name, part, None if isinstance(part, Dataset) else target, image_size))
-            for name, part in zip(names, parts, strict=True)
-        ]
-    )
+    opened_parts = [
+        (
+            name,
+            part
+            if isinstance(part, Dataset)
+            # A source may have one class alone.
+            else open_set(name, part, target, image_size, min_classes=1),
+        )
+        for name, part in zip(names, parts, strict=True)
+    ]
+    pool = joined(opened_parts)
+    require_labels(pool.labels_N, len(pool.class_names), "the sources")
+    return pool
 
 
 def _with_sources(pool: Dataset, names: tuple[str, ...], sizes: Sequence[int]) -> Dataset:

@@ -363,3 +363,15 @@ def test_a_large_target_is_sampled_and_a_small_one_is_said_to_be() -> None:
     assert large.manifest["target_examples"] == 10_000
     small = mixed(sources, rows(12, 1.0, 3))
     assert "The target has only 12 examples, so its intervals are wide." in small.findings
+
+
+def test_a_folder_of_one_class_is_a_source_too(tmp_path: Path) -> None:
+    image_folder(tmp_path / "both", {"cat": 10, "dog": 200}, 4)
+    image_folder(tmp_path / "cats", {"cat": 60}, 4)
+    image_folder(tmp_path / "target", {"dog": 150}, 3)
+    parts = {name: f"imagefolder:{tmp_path}/{name}" for name in ("both", "cats")}
+    opened = open_mixture(parts, f"imagefolder:{tmp_path}/target")
+    assert opened.pool.labels_N.tolist() == [0] * 4 + [1] * 4 + [0] * 4
+    assert opened.target.class_names == ("dog",)
+    with pytest.raises(DataError, match="needs at least 2"):
+        open_mixture({"cats": parts["cats"]}, f"imagefolder:{tmp_path}/target")
