@@ -18,6 +18,7 @@ from lipt.common.errors import ConfigError
 from lipt.common.text import format_bytes
 from lipt.core.pretraining.evaluation import num_evaluated_together
 from lipt.core.pretraining.initialization import num_initialization_steps
+from lipt.core.pretraining.merged import NUM_ROUNDS
 from lipt.core.pretraining.sharding import num_validation_examples
 from lipt.data.inputs.specs import ImageSpec, InputSpec
 from lipt.data.loading import MEMORY_BUDGET_BYTES
@@ -222,7 +223,10 @@ def plan_run(
     num_batch_norm = min(soup.batch_norm_examples, num_train) * soup.reestimate_batch_norm
     each = evaluation_batch_size * (figures.evaluation_bytes + INPUT_BYTES * size) + weights
     together = num_evaluated_together(config)
+    # Learners and their differences from theta*.
+    whole = 2 * weights * (soup.method is SoupMethod.SIMPLEX)
     scored = (
+        Part("learners.num_learners", num_learners, whole, "learners that are merged at once"),
         Part("validation.fraction", held_out, size, "the validation split", None, split),
         Part("soup.batch_norm_examples", num_batch_norm, size, "examples for batch norms", 1, norm),
         # A GPU scores one model at a time; its memory is not counted.
@@ -233,7 +237,10 @@ def plan_run(
     knob, ratios = "", int(soup.method is SoupMethod.GREEDY)
     if soup.method is SoupMethod.INTERPOLATION:
         knob, ratios = "soup.num_alphas", soup.num_alphas
-    mixed = Part(knob, ratios, each * (num_learners - 1), "mixtures of learners")
+    passes = each * (num_learners - 1)
+    if soup.method is SoupMethod.SIMPLEX:
+        ratios, passes = NUM_ROUNDS, each * (num_learners + 1)
+    mixed = Part(knob, ratios, passes, "mixtures of learners")
     scorers = Part("evaluation_threads", config.evaluation_threads, 1, "evaluation")
 
     files = learners.num_minibatches * minibatch + sent

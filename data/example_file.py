@@ -14,6 +14,7 @@ from typing import Annotated
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import Tensor
 
 from lipt.common.errors import DataError
 from lipt.common.nested import parse_json
@@ -37,8 +38,10 @@ from lipt.data.targets.values import (
     Regression,
     SingleLabel,
     Target,
+    TargetValues,
     label_values,
     number_values,
+    token_values,
 )
 
 _KEY = "lipt.examples"
@@ -51,20 +54,28 @@ class ExampleFacts(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    names: Annotated[tuple[str, ...], Field(min_length=1, max_length=100_000)]
+    names: Annotated[tuple[str, ...], Field(max_length=100_000)]
     kind: TargetKind
     flagged: bool = False
     num_given: Annotated[int, Field(ge=1, lt=2**53)]
 
-    @property
-    def target(self) -> Target:
+    def target(self, pool: Dataset) -> Target:
+        """The target that the file's values are checked against."""
         number = len(self.names)
         match self.kind:
-            case TargetKind.CLASS:
+            case TargetKind.TOKENS if pool.target.kind is TargetKind.TOKENS:
+                # Of the pool's vocabulary and length.
+                return pool.target
+            case TargetKind.CLASS if number:
                 return SingleLabel(number)
-            case TargetKind.CLASSES:
+            case TargetKind.CLASSES if number:
                 return MultiLabel(number)
-        return Regression((0.0,) * number, (1.0,) * number)
+            case TargetKind.NUMBER if number:
+                return Regression((0.0,) * number, (1.0,) * number)
+        raise DataError(
+            f"{_NAME} has {self.kind.words} targets with {number} names, and {pool.source} has "
+            f"{pool.target}. Give examples of the same kind."
+        )
 
 
 def pack_examples(dataset: Dataset, num_given: int) -> bytes:
@@ -93,6 +104,7 @@ def open_examples(content: bytes, pool: Dataset, *, max_examples: int) -> tuple[
             f"{_NAME}'s file has no description of its examples ({type(error).__name__}). Give "
             "labelled examples to lipt mixture get, which packs them."
         ) from error
+    target = facts.target(pool)
     labels = container.specs.get("labels" if facts.kind is TargetKind.CLASS else "targets")
     num_examples = labels.shape[0] if labels is not None and labels.shape else 0
     if not 1 <= num_examples <= max_examples:
@@ -100,18 +112,24 @@ def open_examples(content: bytes, pool: Dataset, *, max_examples: int) -> tuple[
             f"{_NAME} has {num_examples} examples; from 1 to {max_examples} are taken. Draw some."
         )
     inputs = _inputs(container, pool)
-    shard = examples_of(container, inputs, num_examples=num_examples, target=facts.target)
+    shard = examples_of(container, inputs, num_examples=num_examples, target=target)
     targets_N = shard.targets_N
     if facts.kind is TargetKind.CLASS:
         found = Labels(targets_N, facts.names)
     else:
-        values_of = label_values if facts.kind is TargetKind.CLASSES else number_values
-        targets = values_of(targets_N, facts.names, _NAME)
+        targets = _values(targets_N, facts, target)
         found = Labels(targets.strata_N, None, targets)
     stored = shard.examples.all() if isinstance(shard.examples, EncodedImages) else shard.examples
     rows = _rows(stored, inputs, found, facts)
     spec = inputs.spec if isinstance(inputs, ColumnsFormat) else pool.inputs
     return Dataset(rows, rows.fingerprint(), spec), facts.num_given
+
+
+def _values(targets_N: Tensor, facts: ExampleFacts, target: Target) -> TargetValues:
+    if facts.kind is TargetKind.TOKENS:
+        return token_values(targets_N, target.num_outputs)
+    values_of = label_values if facts.kind is TargetKind.CLASSES else number_values
+    return values_of(targets_N, facts.names, _NAME)
 
 
 def _inputs(container: Container, pool: Dataset) -> InputFormat:

@@ -51,7 +51,7 @@ class OwnShard:
     source: Annotated[str, Field(min_length=1)]
     seed: int = 0
     half: Annotated[int, Field(ge=0, lt=NUM_HALVES)] = 0
-    names: Annotated[tuple[str, ...], Field(min_length=1)]
+    names: tuple[str, ...] = ()
     flagged: bool = False
     number_columns: tuple[str, ...] = ()
     category_columns: tuple[str, ...] = ()

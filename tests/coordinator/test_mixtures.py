@@ -155,3 +155,35 @@ def test_images_of_a_folder_for_each_source_are_mixed(tmp_path: Path) -> None:
         found = session.client.mixture(run.run_id, target)
     assert json.dumps(dict(found.weights)) == json.dumps(dict(here.weights))
     assert found.outcomes == here.outcomes
+
+
+def test_texts_of_a_causal_model_are_mixed(tmp_path: Path) -> None:
+    draws = np.random.default_rng(0)
+
+    def file(name: str, rules: dict[str, Any], number: int) -> str:
+        lines = []
+        for source, rule in rules.items():
+            for _ in range(number):
+                word = "".join(draws.choice(list("abcd"), 3))
+                lines.append(json.dumps({"ask": word, "say": rule(word), "from": source}))
+        (tmp_path / name).write_text("\n".join(lines))
+        return f"jsonl:{tmp_path}/{name}?prompt=ask&completion=say&max_length=8"
+
+    rules = {"upper": str.upper, "same": str}
+    pool = file("pool.jsonl", rules, 60) + "&source=from"
+    target = file("target.jsonl", {"upper": str.upper}, 30)
+    quick = {
+        "initialization": {"steps": 10, "batch_size": 16},
+        "learners": {"num_minibatches": 3, "batch_size": 16},
+    }
+    here = lipt.mix(pool, target, "text:causal", run=quick, device="cpu", progress=False)
+    with Session(pool, "text:causal", device="cpu") as session:
+        run = session.pretrain(merge(session.client.mixture_settings(), quick))
+        found = session.client.mixture(run.run_id, target)
+        classes = table(tmp_path / "classes.csv", [("x", 20, 1.0)], seed=1)
+        with pytest.raises(DataError):
+            session.client.mixture(run.run_id, classes)
+    assert run.config.learners.num_minibatches == 3
+    assert run.config.learners.learning_rate == PRESETS["mixture-text"]["learners"]["learning_rate"]
+    assert found.weights == here.weights
+    assert found.outcomes == here.outcomes

@@ -16,6 +16,7 @@ from lipt.common.access.tokens import TokenSource
 from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import Transfers
+from lipt.common.config.run_config import PRESETS
 from lipt.common.config.values import overrides_to_proto
 from lipt.common.errors import (
     InvalidRequestError,
@@ -324,6 +325,13 @@ class Client(AbstractContextManager["Client"]):
         )
         return fetch_diagnosis(self._connection, request, on_progress, self._reconnect_seconds)
 
+    def mixture_settings(self) -> dict[str, Any]:
+        """Return settings of a run by source that suit the coordinator's data, for `start_run`."""
+        data = self.info().dataset
+        other = None if data is None else data.other_target
+        is_text = other is not None and other.kind == TargetKind.TOKENS
+        return dict(PRESETS["mixture-text" if is_text else "mixture"])
+
     @checked
     def mixture(
         self,
@@ -336,8 +344,8 @@ class Client(AbstractContextManager["Client"]):
     ) -> Mixture:
         """Find how much of each of a run's sources to train on for a target.
 
-        The run's learners are by source ({"learners": {"shards": "source"}}); one run answers for
-        many targets. The coordinator caches the result.
+        The run's learners are by source (`mixture_settings`); one run answers for many targets. The
+        coordinator caches the result.
 
         Args:
             run: id, name, or "latest", the newest ready run.

@@ -19,7 +19,7 @@ from lipt.cli.output import (
     run_with_progress,
 )
 from lipt.common.config.knobs import option_help
-from lipt.common.config.run_config import RunConfig, ShardRule
+from lipt.common.config.run_config import RunConfig, ShardRule, merge
 from lipt.common.states import LearnerState, RunState
 from lipt.common.terminal import CommandGroup, print_line
 from lipt.common.text import format_bytes
@@ -94,10 +94,11 @@ def start(
         "learners.shards": shards,
         "initialization.new_head": new_head or None,
     }
-    by_source = "mixture" if shards is ShardRule.SOURCE else None
-    overrides = shared.collect_overrides(flags, assignments, config, preset or by_source)
+    overrides = shared.collect_overrides(flags, assignments, config, preset)
     weights = None if initial_weights is None else weights_source(initial_weights)
     with coordinator.connect() as client:
+        if shards is ShardRule.SOURCE and preset is None:
+            overrides = merge(client.mixture_settings(), overrides)
         if weights is not None:
             activity = f"uploading {initial_weights}"
             blob = run_with_progress(lambda _: client.upload_weights(weights), activity=activity)
