@@ -2,8 +2,9 @@
 
     python -m benchmarks.language_models mixtures|examples [--seeds 0 1] [--cache FOLDER]
 
-Results are JSON lines in docs/results/language_models, one file for each seed; trained weights stay
-in the cache, so that a run that was ended continues. One thread.
+Results are JSON lines in docs/results/language_models, one file for each seed, which is not
+measured again. Trained weights stay in the cache, so that a run that was ended continues. One
+thread.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import torch
 from benchmarks.language_models import examples, mixtures
 
 FOLDER = Path(__file__).parents[2] / "docs" / "results" / "language_models"
-EXPERIMENTS = {"mixtures": mixtures.measure, "examples": examples.measure}
+EXPERIMENTS = {"mixtures": mixtures, "examples": examples}
 
 
 def main() -> None:
@@ -30,6 +31,8 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
     parser.add_argument("--cache", type=Path, default=Path("/tmp/language_models"))
     asked = parser.parse_args()
+    experiment: Any = EXPERIMENTS[asked.experiment]
+    lines = list[dict[str, Any]]()
     torch.set_num_threads(1)
     os.nice(19)
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -46,8 +49,12 @@ def main() -> None:
                 torch.save(value, file)
             return torch.load(file, weights_only=True)
 
-        lines = [json.dumps(line) for line in EXPERIMENTS[asked.experiment](seed, record)]
-        (FOLDER / f"{asked.experiment}-{seed}.jsonl").write_text("\n".join(lines) + "\n")
+        file = FOLDER / f"{asked.experiment}-{seed}.jsonl"
+        if not file.exists():
+            found = [json.dumps(line) for line in experiment.measure(seed, record)]
+            file.write_text("\n".join(found) + "\n")
+        lines += map(json.loads, file.read_text().splitlines())
+    print(*experiment.table(lines), sep="\n")
 
 
 if __name__ == "__main__":

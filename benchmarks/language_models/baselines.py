@@ -1,6 +1,6 @@
-"""Baselines that need no learners: n-grams, BM25, and nearest examples.
+"""Baselines that need no learners: BM25 and nearest examples.
 
-Shapes: N target examples, M pool examples, K sources, X tokens that count, V tokens.
+Shapes: N target examples, M pool examples, K sources.
 """
 
 from __future__ import annotations
@@ -14,66 +14,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.language_models.sources import MASKED, Encoded
-from lipt.core.mixture.simplex import uniform
-from lipt.models.causal import FIRST_BYTE, NUM_TOKENS
+from benchmarks.language_models.sources import Encoded
+from lipt.data.sources.tables.causal import FIRST
+from lipt.data.targets.values import MASKED
 
-# Pseudo-counts of the shorter context.
-_PRIOR = 5.0
-_NUM_ITERATIONS = 300
 # Examples of the pool that vote for each target example.
 _NUM_NEAREST = 20
-
-
-def ngram_densities(sources: Sequence[Encoded], examples: Encoded, order: int = 3) -> Tensor:
-    """Probabilities of the tokens that count, by an interpolated n-gram model of each source.
-
-    Returns X x K float64, in the order of `wanted_NL[wanted_NL != MASKED]`.
-    """
-    places, wanted_X = _contexts(examples, order)
-    columns = list[Tensor]()
-    for source in sources:
-        seen, next_Y = _contexts(source, order)
-        p_X = torch.full(wanted_X.shape, 1 / NUM_TOKENS, dtype=torch.float64)
-        for length in range(order):
-            context_X, context_Y = places[length], seen[length]
-            total = _counts(context_Y, context_X)
-            joint = _counts(context_Y * NUM_TOKENS + next_Y, context_X * NUM_TOKENS + wanted_X)
-            p_X = (joint + _PRIOR * p_X) / (total + _PRIOR)
-        columns.append(p_X)
-    return torch.stack(columns, dim=1)
-
-
-def _contexts(examples: Encoded, order: int) -> tuple[list[Tensor], Tensor]:
-    counted_NL = examples.wanted_NL != MASKED
-    codes, code_NL = list[Tensor](), torch.zeros_like(examples.tokens_NL)
-    for back in range(order):
-        codes.append(code_NL[counted_NL])
-        before_NL = functional.pad(examples.tokens_NL, (back, 0))[:, : code_NL.shape[1]]
-        code_NL = code_NL + before_NL * NUM_TOKENS**back
-    return codes, examples.wanted_NL[counted_NL]
-
-
-def _counts(seen_Y: Tensor, asked_X: Tensor) -> Tensor:
-    values, counts = seen_Y.unique(return_counts=True)
-    at_X = torch.searchsorted(values, asked_X).clamp(max=len(values) - 1)
-    return torch.where(values[at_X] == asked_X, counts[at_X], 0).double()
-
-
-def token_shares(examples: Encoded) -> Tensor:
-    """Each counted token's share of the mean of the examples' mean losses; X."""
-    counted_NL = examples.wanted_NL != MASKED
-    each_NL = counted_NL / counted_NL.sum(dim=1, keepdim=True) / len(examples)
-    return each_NL[counted_NL].double()
-
-
-def ngram_shares(densities_XK: Tensor, share_X: Tensor) -> Tensor:
-    """Expectation maximization of a mixture of the sources' n-gram models."""
-    shares_K = uniform(densities_XK.shape[1])
-    for _ in range(_NUM_ITERATIONS):
-        joint_XK = densities_XK * shares_K
-        shares_K = share_X @ (joint_XK / joint_XK.sum(dim=1, keepdim=True))
-    return shares_K
 
 
 def words_of(examples: Encoded) -> list[list[str]]:
@@ -82,7 +28,7 @@ def words_of(examples: Encoded) -> list[list[str]]:
     for tokens_L, wanted_L in zip(examples.tokens_NL, examples.wanted_NL, strict=True):
         last = int((wanted_L != MASKED).nonzero().max())
         whole = [*tokens_L[: last + 1].tolist(), int(wanted_L[last])]
-        text = bytes(token - FIRST_BYTE for token in whole if token >= FIRST_BYTE)
+        text = bytes(token - FIRST for token in whole if token >= FIRST)
         found.append(re.findall(r"\w+|[^\w\s]", text.decode(errors="replace").lower()))
     return found
 

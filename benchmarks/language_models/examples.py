@@ -1,6 +1,6 @@
 """Experiment B: examples of a pool for a target, by one short learner and by rivals.
 
-A pool of 6,000: the target's task in the target's words, right or wrong; the target's words for
+A pool of 3,000: the target's task in the target's words, right or wrong; the target's words for
 another task; and other tasks. 30% of all completions are wrong. In the clean pool none is, and
 the target's words mean one task. Every choice is trained on for as many steps from theta*.
 
@@ -9,8 +9,9 @@ Shapes: N target examples, M pool examples, P chosen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,11 +42,11 @@ TARGETS = {
     "in order": ("sort", "largest"),
     "next": ("shift", "reverse"),
 }
-NUM_POOL, SHARE_WRONG = 6000, 0.3
-NUM_RIGHT, NUM_BAD, NUM_OTHER_MEANING = 600, 400, 600
-NUM_CHOSEN, NUM_FIT, NUM_TEST, NUM_STEPS = 300, 64, 300, 150
-LEARNER_STEPS = (8, 30, 100)
-NUM_DRAWS = 2
+NUM_POOL, SHARE_WRONG = 3000, 0.3
+NUM_RIGHT, NUM_BAD, NUM_OTHER_MEANING = 300, 200, 300
+NUM_CHOSEN, NUM_FIT, NUM_TEST, NUM_STEPS = 150, 64, 300, 100
+LEARNER_STEPS = (8, 30)
+NUM_DRAWS = 1
 
 
 @dataclass(frozen=True)
@@ -96,11 +97,11 @@ def pool_of(words: str, seed: int, *, clean: bool) -> Pool:
 def measure(seed: int, record: Record) -> Iterator[dict[str, Any]]:
     """A line for each target, pool and choice."""
     theta = shared_weights(seed, list(sources_of(seed).values()), record)
-    for words, (task, _) in TARGETS.items():
-        target = encoded(
-            _worded(drawn(FAMILIES[task], NUM_FIT + NUM_TEST, 10_000 + seed), words, task)
-        )
-        for clean in (False, True):
+    for clean in (False, True):
+        for words, (task, _) in TARGETS.items():
+            target = encoded(
+                _worded(drawn(FAMILIES[task], NUM_FIT + NUM_TEST, 10_000 + seed), words, task)
+            )
             pool = pool_of(words, 20_000 + 100 * seed, clean=clean)
             name = f"examples-{words}-{'clean' if clean else 'wrong'}"
 
@@ -123,13 +124,24 @@ def measure(seed: int, record: Record) -> Iterator[dict[str, Any]]:
             yield {**same, "choice": "no training", "results": [_scores(theta, target[NUM_FIT:])]}
             for choice, rows in record(name, chosen).items():
                 results = [
-                    record(
-                        f"{name}-{choice}-{draw}", lambda rows=rows, draw=draw: trained(rows, draw)
-                    )
+                    record(f"{name}-{choice}-{draw}", partial(trained, rows, draw))
                     for draw in range(NUM_DRAWS)
                 ]
                 right = float(np.isin(rows.numpy(), pool.right_P).mean()) if len(rows) else 0.0
                 yield {**same, "choice": choice, "right": right, "results": results}
+
+
+def table(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Each choice's losses and exact matches by pool and target, means over seeds."""
+    groups: dict[tuple[bool, str], dict[str, list[list[float]]]] = {}
+    for line in lines:
+        choices = groups.setdefault((line["clean"], line["target"]), {})
+        choices.setdefault(line["choice"], []).extend(line["results"])
+    for (clean, target), choices in groups.items():
+        yield f"\n{'clean pool' if clean else 'pool with wrong answers'}, target {target!r}"
+        for name, results in choices.items():
+            loss, right = np.mean(results, axis=0)
+            yield f"  {name:32} loss {loss:.4f}, exact match {right:.1%}"
 
 
 def _scores(weights: dict[str, Tensor], test: Encoded) -> list[float]:
@@ -160,9 +172,16 @@ def _choices(theta: dict[str, Tensor], target: Encoded, pool: Pool, seed: int) -
         learner = train(theta, mixed_batches([target], torch.ones(1), steps, seed))
         after_M = losses_of(learner, pool.examples)
         found[f"loss_drop, {steps} steps"] = _best((before_M - after_M) / before_M)
-        found[f"loss drop, absolute, {steps} steps"] = _best(before_M - after_M)
+        if steps == LEARNER_STEPS[0]:
+            # Not the largest drops alone, which are of easy examples.
+            rows_C = _best((before_M - after_M) / before_M, 2 * NUM_CHOSEN)
+            found["loss_drop, random of twice as many"] = draws.permutation(rows_C)[:NUM_CHOSEN]
+            near = round_robin(cosines_NM[:, rows_C], NUM_CHOSEN)
+            found["loss_drop, rds_plus of twice as many"] = rows_C[near]
+        if steps == LEARNER_STEPS[1]:
+            found[f"loss drop, absolute, {steps} steps"] = _best(before_M - after_M)
     return {name: torch.from_numpy(np.asarray(rows)) for name, rows in found.items()}
 
 
-def _best(scores_M: Tensor) -> np.ndarray:
-    return scores_M.argsort(descending=True, stable=True)[:NUM_CHOSEN].numpy()
+def _best(scores_M: Tensor, number: int = NUM_CHOSEN) -> np.ndarray:
+    return scores_M.argsort(descending=True, stable=True)[:number].numpy()

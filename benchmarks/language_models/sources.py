@@ -17,11 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipt.models.causal import BEGIN, END, byte_tokens
+from lipt.data.sources.tables.causal import BEGIN, FIRST, encoded_example
 
-LENGTH = 64
-# Targets of positions that no loss counts.
-MASKED = -1
+LENGTH, NUM_TOKENS = 64, FIRST + 256
 _MOST_BYTES = 4_000_000
 
 # A prompt and its completion.
@@ -50,16 +48,12 @@ def joined(parts: Sequence[Encoded]) -> Encoded:
 
 
 def encoded(examples: Sequence[Example]) -> Encoded:
-    """The loss counts completions and their end. Long prompts are cut from the left."""
-    tokens_NL = torch.zeros(len(examples), LENGTH, dtype=torch.int64)
-    wanted_NL = torch.full((len(examples), LENGTH), MASKED)
-    for row, (prompt, completion) in enumerate(examples):
-        answer = [*byte_tokens(completion.encode()), END][:LENGTH]
-        before = [BEGIN, *byte_tokens(prompt.encode())][-(LENGTH + 1 - len(answer)) :]
-        whole = torch.tensor(before + answer)
-        tokens_NL[row, : len(whole) - 1] = whole[:-1]
-        wanted_NL[row, len(before) - 1 : len(whole) - 1] = whole[len(before) :]
-    return Encoded(tokens_NL, wanted_NL)
+    """The loss counts completions and their end."""
+    rows = [
+        encoded_example(list(prompt.encode()), list(completion.encode()), LENGTH)[:2]
+        for prompt, completion in examples
+    ]
+    return Encoded(*torch.from_numpy(np.array(rows)).unbind(dim=1))
 
 
 def _letters(draws: np.random.Generator, number: int) -> str:

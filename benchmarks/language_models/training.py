@@ -5,31 +5,26 @@ Shapes: N examples, L positions, V tokens, K sources, D features, R fits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from benchmarks.language_models.sources import MASKED, Encoded
-from lipt.core.mixture.simplex import Fitted, Losses, fit, uniform
-from lipt.models.causal import END, CausalTransformer
+from benchmarks.language_models.sources import LENGTH, NUM_TOKENS, Encoded
+from lipt.core.pretraining.merged_tokens import MergedTokens
+from lipt.core.pretraining.simplex import uniform
+from lipt.data.inputs.specs import Column, ColumnsSpec, ColumnType
+from lipt.data.targets.values import MASKED, NextTokens
+from lipt.models.causal import CausalTransformer
 
 Weights = Mapping[str, Tensor]
 
 BATCH = 32
 _TEST_BATCH = 64
-# Share of the way to a source's learner over which a slope is measured.
-_STEP = 0.05
-_NUM_ROUNDS = 3
-
-
-def example_losses(logits_NLV: Tensor, wanted_NL: Tensor) -> Tensor:
-    """Each example's mean loss over the tokens that count."""
-    losses_NL = functional.cross_entropy(
-        logits_NLV.transpose(1, 2), wanted_NL, ignore_index=MASKED, reduction="none"
-    )
-    return losses_NL.sum(dim=1) / (wanted_NL != MASKED).sum(dim=1)
+# Examples of so many positions are passed apart from longer ones.
+_SHORT = 32
+TARGET = NextTokens(NUM_TOKENS, LENGTH)
+_INPUTS = ColumnsSpec((Column("", ColumnType.INT64, (LENGTH,), num_values=NUM_TOKENS),))
 
 
 def trimmed(batch: Encoded) -> Encoded:
@@ -38,9 +33,19 @@ def trimmed(batch: Encoded) -> Encoded:
     return Encoded(batch.tokens_NL[:, :end], batch.wanted_NL[:, :end])
 
 
+def by_length(batch: Encoded) -> list[Encoded]:
+    """Short and long examples apart, each without needless positions."""
+    is_long_N = (batch.wanted_NL[:, _SHORT:] != MASKED).any(dim=1)
+    return [trimmed(batch[some_N]) for some_N in (is_long_N, ~is_long_N) if bool(some_N.any())]
+
+
+def empty_model() -> CausalTransformer:
+    return CausalTransformer(num_classes=NUM_TOKENS, inputs=_INPUTS)
+
+
 def new_model(seed: int) -> nn.Module:
     torch.manual_seed(seed)
-    return CausalTransformer()
+    return empty_model()
 
 
 def train(
@@ -51,7 +56,7 @@ def train(
     train_only: str = "",
 ) -> dict[str, Tensor]:
     """AdamW over the batches: a tenth of warm-up, then a line to zero. Returns the weights."""
-    model = CausalTransformer()
+    model = empty_model()
     model.load_state_dict(dict(initial))
     optimizer = torch.optim.AdamW(
         [one for name, one in model.named_parameters() if train_only in name],
@@ -65,10 +70,11 @@ def train(
         return min((step + 1) / warm, (len(batches) - step) / (len(batches) - warm))
 
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
-    for batch in map(trimmed, batches):
-        loss = example_losses(model(batch.tokens_NL), batch.wanted_NL).mean()
+    for batch in batches:
         optimizer.zero_grad()
-        loss.backward()
+        for part in by_length(batch):
+            losses_B = TARGET.losses(model(part.tokens_NL), part.wanted_NL)
+            torch.autograd.backward(losses_B.sum() / len(batch))
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
@@ -89,7 +95,10 @@ def mixed_batches(
         ids = [torch.randperm(len(part), generator=draws) for _ in range(rounds)]
         chosen = torch.cat([*ids, torch.empty(0).long()])[: len(at_N)]
         tokens[at_N], wanted[at_N] = part.tokens_NL[chosen], part.wanted_NL[chosen]
-    return [Encoded(*pair) for pair in zip(tokens.split(BATCH), wanted.split(BATCH), strict=True)]
+    return [
+        Encoded(*pair)
+        for pair in zip(torch.split(tokens, BATCH), torch.split(wanted, BATCH), strict=True)
+    ]
 
 
 def parts_of(examples: Encoded) -> list[Encoded]:
@@ -98,10 +107,10 @@ def parts_of(examples: Encoded) -> list[Encoded]:
 
 @torch.no_grad()
 def losses_of(weights: Weights, examples: Encoded) -> Tensor:
-    model = CausalTransformer()
+    model = empty_model()
     model.load_state_dict(dict(weights))
     losses = [
-        example_losses(model(part.tokens_NL), part.wanted_NL)
+        TARGET.losses(model(part.tokens_NL), part.wanted_NL)
         for part in map(trimmed, parts_of(examples))
     ]
     return torch.cat(losses)
@@ -110,7 +119,7 @@ def losses_of(weights: Weights, examples: Encoded) -> Tensor:
 @torch.no_grad()
 def exact_match(weights: Weights, examples: Encoded) -> float:
     """The share of examples whose greedy completion is right in every token and ends."""
-    model = CausalTransformer()
+    model = empty_model()
     model.load_state_dict(dict(weights))
     # Greedy decoding is right in all tokens exactly if each token is the most likely one after
     # the right ones before it.
@@ -118,14 +127,13 @@ def exact_match(weights: Weights, examples: Encoded) -> float:
     for part in map(trimmed, parts_of(examples)):
         found_NL = model(part.tokens_NL).argmax(dim=-1)
         right.append(((found_NL == part.wanted_NL) | (part.wanted_NL == MASKED)).all(dim=1))
-    assert any(END in part.wanted_NL for part in parts_of(examples))
     return float(torch.cat(right).float().mean())
 
 
 @torch.no_grad()
 def hidden_means(weights: Weights, examples: Encoded) -> Tensor:
     """Position-weighted means of the last hidden states; N x D."""
-    model = CausalTransformer()
+    model = empty_model()
     model.load_state_dict(dict(weights))
     means = list[Tensor]()
     for part in parts_of(examples):
@@ -135,104 +143,35 @@ def hidden_means(weights: Weights, examples: Encoded) -> Tensor:
     return torch.cat(means)
 
 
-def merged_weights(initial: Weights, added: Mapping[str, Tensor], shares_K: Tensor) -> Weights:
-    return {
-        name: start + torch.tensordot(shares_K.to(start.dtype), added[name], dims=1)
-        for name, start in initial.items()
-    }
+def merged_of(initial: Weights, added: Mapping[str, Tensor], examples: Encoded) -> MergedTokens:
+    """The library's merged learners on examples of a target."""
+    end = trimmed(examples)
+    batches = torch.split(end.tokens_NL, _TEST_BATCH)
+    model = empty_model()
+    return MergedTokens(model, dict(initial), dict(added), batches, TARGET, end.wanted_NL)
 
 
-@torch.no_grad()
-def quadratic_losses(
-    initial: Weights, added: Mapping[str, Tensor], around_K: Tensor, examples: Encoded
-) -> Losses:
-    """Each example's loss as a convex quadratic of the weights, with exact value and slope.
-
-    Logits are linear in the weights; the loss of linear logits is taken to second order, so that
-    an example stores K + K^2 numbers whatever the vocabulary.
-    """
-    model, num_sources = CausalTransformer(), len(around_K)
-    corners = [around_K + _STEP * (one - around_K) for one in torch.eye(num_sources).double()]
-    all_weights = [merged_weights(initial, added, one) for one in (around_K, *corners)]
-    values, slopes, curves = list[Tensor](), list[Tensor](), list[Tensor]()
-    for part in map(trimmed, parts_of(examples)):
-        counts_NL = part.wanted_NL != MASKED
-        share_X = (counts_NL / counts_NL.sum(dim=1, keepdim=True))[counts_NL].double()
-        owner_X = counts_NL.nonzero()[:, 0]
-        wanted_X = part.wanted_NL[counts_NL]
-        passed = list[Tensor]()
-        for weights in all_weights:
-            model.load_state_dict(dict(weights))
-            passed.append(model(part.tokens_NL)[counts_NL])
-        start_XV, *moved = passed
-        p_XV = start_XV.softmax(dim=1)
-        slopes_XKV = (torch.stack(moved, dim=1) - start_XV[:, None]) / _STEP
-        mean_XK = torch.einsum("xkv,xv->xk", slopes_XKV, p_XV)
-        second_XKK = torch.einsum("xkv,xjv,xv->xkj", slopes_XKV, slopes_XKV, p_XV)
-        curve_XKK = second_XKK - mean_XK[:, :, None] * mean_XK[:, None]
-        own_XK = slopes_XKV.gather(2, wanted_X[:, None, None].expand(-1, num_sources, 1))[..., 0]
-
-        def by_example(each_X: Tensor) -> Tensor:
-            weighted = each_X.double() * share_X.reshape(-1, *[1] * (each_X.ndim - 1))
-            out = torch.zeros(len(part), *each_X.shape[1:], dtype=torch.float64)
-            return out.index_add_(0, owner_X, weighted)
-
-        values.append(by_example(functional.cross_entropy(start_XV, wanted_X, reduction="none")))
-        slopes.append(by_example(mean_XK - own_XK))
-        curves.append(by_example(curve_XKK))
-    value_N, slope_NK, curve_NKK = map(torch.cat, (values, slopes, curves))
-
-    def losses(weights_RK: Tensor) -> Tensor:
-        move_RK = weights_RK - around_K
-        curved_RN = torch.einsum("rk,nkj,rj->rn", move_RK, curve_NKK, move_RK) / 2
-        return value_N + move_RK @ slope_NK.T + curved_RN
-
-    return losses
-
-
-def fit_quadratic(
-    initial: Weights, added: Mapping[str, Tensor], examples: Encoded, seed: int
-) -> Fitted:
-    """Fit the shares, around the shares fitted before."""
-    num_sources = len(next(iter(added.values())))
-    around_K, fitted = uniform(num_sources), None
-    unit = float(losses_of(merged_weights(initial, added, around_K), examples).mean())
-    for last in range(_NUM_ROUNDS):
-        losses = quadratic_losses(initial, added, around_K, examples)
-        number = 100 if last == _NUM_ROUNDS - 1 else 1
-        options = {"unit": unit / 10, "seed": seed, "num_resamples": number}
-        fitted = fit(losses, len(examples), num_sources, **options)
-        around_K = fitted.weights_K
-    assert fitted is not None
-    return fitted
-
-
-def gradient_shares(
-    initial: Weights, added: Mapping[str, Tensor], examples: Encoded, num_steps: int = 30
-) -> Tensor:
+def gradient_shares(merged: MergedTokens, examples: Encoded, num_steps: int = 30) -> Tensor:
     """Exponentiated gradient on the network's own loss: slopes are <gradient, added_k>."""
-    model, num_sources = CausalTransformer(), len(next(iter(added.values())))
+    model, num_sources = empty_model(), merged.num_sources
     shares_K, rate, least, best_K = uniform(num_sources), 2.0, float("inf"), uniform(num_sources)
     slope_K = torch.zeros(num_sources).double()
     for _ in range(num_steps):
-        model.load_state_dict(dict(merged_weights(initial, added, shares_K)))
+        model.load_state_dict(merged.weights(shares_K))
         model.zero_grad()
         total = 0.0
         for part in map(trimmed, parts_of(examples)):
-            loss = example_losses(model(part.tokens_NL), part.wanted_NL).sum() / len(examples)
-            loss.backward()
-            total += float(loss)
+            loss = TARGET.losses(model(part.tokens_NL), part.wanted_NL).sum() / len(examples)
+            torch.autograd.backward(loss)
+            total += float(loss.detach())
         if total > least:
             rate /= 2
         else:
             least, best_K, rate = total, shares_K, rate * 1.3
             slope_K = sum(
-                torch.tensordot(added[name].double(), one.grad.double(), dims=one.ndim)
+                torch.tensordot(merged.added[name].double(), one.grad.double(), dims=one.ndim)
                 for name, one in model.named_parameters()
                 if one.grad is not None
             )
         shares_K = (best_K.clamp(min=1e-12).log() - rate * slope_K).softmax(dim=0)
     return best_K
-
-
-Log = Callable[[str], None]
