@@ -12,7 +12,7 @@ import argparse
 import os
 import tempfile
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
 
 from benchmarks.mixtures.cases import CASES
 from benchmarks.processes import Children
@@ -49,6 +49,8 @@ def measure(name: str, num_workers: int) -> tuple[float, float]:
             cache = f"{folder}/worker-{number}"
             arguments = ["--coordinator", _ADDRESS, "--cache-dir", cache]
             children.start(f"worker-{number}", ["-m", "lipt.worker", *arguments])
+        while len(client.info().workers) < num_workers:
+            sleep(0.2)
         run = client.wait(client.start_run(client.mixture_settings()).run_id)
         assert run.costs is not None
         began = perf_counter()
@@ -57,7 +59,7 @@ def measure(name: str, num_workers: int) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description="Seconds of a run by source with several workers.")
     parser.add_argument("--case", default="cifar-six", choices=CASES)
     parser.add_argument("--workers", nargs="+", type=int, default=[1, 2, 4])
     given = parser.parse_args()
