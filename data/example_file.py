@@ -96,7 +96,7 @@ def open_examples(content: bytes, pool: Dataset, *, max_examples: int) -> tuple[
     Raises DataError for other content, too many examples, and examples of another form than the
     pool's; `comparable` matches the rest.
     """
-    container = shard_container(content, _MAX_METADATA_BYTES)
+    container = shard_container(content, pool.inputs, _MAX_METADATA_BYTES)
     try:
         facts = ExampleFacts.model_validate(parse_json(container.metadata.get(_KEY, "null")))
     except (ValidationError, ValueError) as error:

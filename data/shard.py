@@ -35,11 +35,21 @@ from lipt.common.tensor_files import Container, TensorSpec, pack, quoted, read_c
 from lipt.data.dataset import Dataset
 from lipt.data.images.formats import decode_image
 from lipt.data.inputs.model_input import Stored
-from lipt.data.inputs.specs import MAX_COLUMNS, ColumnsFormat, ImageFormat, InputFormat, spec_of
+from lipt.data.inputs.specs import (
+    MAX_COLUMNS,
+    ColumnsFormat,
+    ImageFormat,
+    ImageSpec,
+    InputFormat,
+    InputSpec,
+    spec_of,
+)
 from lipt.data.parallel import map_rows, threads_for
 from lipt.data.targets.kinds import TargetKind
 from lipt.data.targets.values import MASKED, NextTokens, Target
 
+# One more than a shard of images has; the container limits its header by it.
+_MAX_TENSORS = 4
 _MAX_IMAGE_SIZE = 4096
 # A small file can declare many pixels.
 _MAX_BYTES = 8 * 2**30
@@ -128,19 +138,20 @@ def open_shard(data: bytes, inputs: InputFormat, *, num_examples: int, target: T
 
     Image files are decoded on demand, or at once if they are larger than their pixels.
     """
-    container = shard_container(data)
+    _require_expected(inputs, num_examples)
+    container = shard_container(data, spec_of(inputs))
     if container.metadata:
         raise DataError(f"the shard has metadata, and needs none. {_REMEDY}")
     return examples_of(container, inputs, num_examples=num_examples, target=target)
 
 
-def shard_container(data: bytes, max_metadata_bytes: int = 0) -> Container:
+def shard_container(data: bytes, inputs: InputSpec, max_metadata_bytes: int = 0) -> Container:
     """The tensors of an untrusted shard file, of which only the header is checked."""
     try:
         return read_container(
             data,
             max_bytes=len(data),
-            max_tensors=MAX_COLUMNS + 2,
+            max_tensors=_MAX_TENSORS if isinstance(inputs, ImageSpec) else MAX_COLUMNS + 2,
             max_metadata_bytes=max_metadata_bytes,
         )
     except (WeightsError, BlobTooLargeError) as error:

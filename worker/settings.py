@@ -57,9 +57,8 @@ class WorkerSettings(_Connection):
     max_blob_bytes: int = Field(default=4 * 1024**3, ge=1024)
     """Largest file that is accepted: initial weights, or a shard."""
     worker_data: str | None = Field(default=None, examples=["imagefolder:/mnt/train"])
-    """The coordinator's data as this worker opens it, such as from shared storage. Its fingerprint
-    must be equal; the worker then also scores examples. With `source`, the data of that source
-    alone. Default: it only trains."""
+    """The coordinator's data as this worker opens it, of equal fingerprint, so that it also scores
+    examples; with `source`, that source's data alone. Default: it only trains."""
     source: str | None = Field(default=None, min_length=1, max_length=200, examples=["clinic"])
     """The source that `worker_data` is of: the worker trains its learners in runs that name it
     (learners.worker_sources), and sends weights alone. Its token names the source, too."""

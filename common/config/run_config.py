@@ -227,9 +227,8 @@ class SoupConfig(SettingsGroup):
     """Merging of the learners, and re-estimation of batch-norm statistics."""
 
     method: SoupMethod = SoupMethod.GREEDY
-    """`greedy` averages those learners that do not lower the accuracy on the validation split;
-    `interpolation`, the paper's, mixes each in at the best of several ratios; `uniform` averages
-    all; `simplex` fits a weight for each to the loss there."""
+    """`greedy` averages learners that do not lower validation accuracy, `interpolation` mixes each
+    in at the best ratio, as the paper does, `uniform` averages all, `simplex` fits weights."""
     num_alphas: int = Field(default=10, ge=1, le=1000)
     """Ratios that `interpolation` tries for each learner: 1/num_alphas, 2/num_alphas, ..., 1."""
     reestimate_batch_norm: bool = True
@@ -243,9 +242,8 @@ class RunConfig(SettingsGroup):
     """Everything a run's result depends on, besides the data and the library versions."""
 
     model: str = "resnet18"
-    """The model: `resnet8` (for CPUs), `resnet18`, `wrn28_10` or `torchvision:NAME` for images,
-    `mlp` (then the default), `linear`, `text:tiny` for other data, `text:causal` for next
-    tokens, or `package.module:factory`."""
+    """The model: `resnet8` (for CPUs), `resnet18`, `wrn28_10`, `torchvision:NAME` for images, else
+    `mlp`, `linear`, `text:tiny`, `text:causal` (next tokens), or `package.module:factory`."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Everything random is drawn from it: on one kind of device one seed gives one soup and one
     subset, whatever the workers do."""

@@ -146,7 +146,7 @@ def test_sources_of_texts_get_shares_for_a_causal_model(run_alone: Run) -> None:
     said = run_alone("causal_mixture.py").stdout
     shares = re.findall(r"^(\w.*?) +(0\.\d+) +0\.", said, re.MULTILINE)
     assert max(shares, key=lambda named: float(named[1]))[0] == "reversed"
-    assert "Better than equal shares" in said
+    assert "One source alone, reversed, serves this target" in said
 
 
 def test_right_answers_are_chosen_for_a_causal_model(run_alone: Run) -> None:

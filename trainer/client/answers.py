@@ -9,20 +9,21 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lipt.common.blobs.blob import blob_from_proto
 from lipt.common.blobs.transfer import Transfers
 from lipt.common.errors import DiagnosisError, SubsetError
 from lipt.common.nested import parse_json
 from lipt.common.subsets import packed_sizes, unpack
-from lipt.core.selection.by_source import MAX_MIXTURE_BYTES
 from lipt.trainer.client.connection import Connection, Contact, Reconnection
 from lipt.trainer.diagnosis.diagnosis import Diagnosis, max_file_bytes, read_diagnosis
-from lipt.trainer.mixture import Mixture
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import ProgressView, view_of
 from lipt.v1 import diagnosis_pb2, mixture_pb2, subset_pb2
+
+if TYPE_CHECKING:
+    from lipt.trainer.mixture import Mixture
 
 # A computation reports progress, but a single step may take a while.
 _COMPUTING_SECONDS = 300.0
@@ -91,6 +92,10 @@ def fetch_mixture(
     on_progress: OnProgress | None,
     reconnect_seconds: float,
 ) -> Mixture:
+    # They import torch, which a client needs for little else.
+    from lipt.core.selection.by_source import MAX_MIXTURE_BYTES  # noqa: PLC0415
+    from lipt.trainer.mixture import Mixture  # noqa: PLC0415
+
     ask = partial(connection.stream, lambda of: of.mixtures.GetMixture, request)
     contact = connection.contact
     described, manifest = _described(ask, on_progress, reconnect_seconds, contact, SubsetError)

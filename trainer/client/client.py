@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from lipt.common.access import Role
 from lipt.common.access.tls import TlsFiles
@@ -29,10 +29,6 @@ from lipt.common.requests import request_to_proto
 from lipt.common.rpc.messages import enum_to_proto
 from lipt.common.states import RunState
 from lipt.core.catalogue import StrategyView
-from lipt.core.mixture.mixture import most_of
-from lipt.data.example_file import pack_examples
-from lipt.data.held_out import DataForm
-from lipt.data.inputs.specs import Column, ColumnsSpec, ColumnType, ImageSpec
 from lipt.data.targets.kinds import TargetKind
 from lipt.trainer import views
 from lipt.trainer.arguments import checked
@@ -61,7 +57,6 @@ from lipt.trainer.client.sources import (
 )
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.files import rename_finished
-from lipt.trainer.mixture import Mixture
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import RunView, ViewT, WeightsKind, view_of
 from lipt.v1 import (
@@ -73,6 +68,9 @@ from lipt.v1 import (
     run_pb2,
     subset_pb2,
 )
+
+if TYPE_CHECKING:
+    from lipt.trainer.mixture import Mixture
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 
@@ -360,13 +358,13 @@ class Client(AbstractContextManager["Client"]):
             RunNotReadyError: the run has no learners yet.
             DataError: the target is of another kind than the run's data.
         """
+        # It imports torch, which a client needs for little else.
+        from lipt.trainer.client.targets import pack_target  # noqa: PLC0415
+
         data = self.info().dataset
         if data is None:
             raise InvalidRequestError("the coordinator has told no data. Ask again.")
-        opened = _form_of(data).open(
-            "the target", target_data, target=target, allow_modules=allow_modules
-        )
-        file = self._store(pack_examples(most_of(opened), len(opened)))
+        file = self._store(pack_target(data, target_data, target, allow_modules))
         request = mixture_pb2.GetMixtureRequest(run_id=run, target=blob_to_proto(file))
         return fetch_mixture(self._connection, request, on_progress, self._reconnect_seconds)
 
@@ -501,17 +499,3 @@ def _refuse_probabilities(given: object, call: str) -> None:
         raise InvalidRequestError(
             f"a coordinator takes no pred_probs. Give them to lipt.{call}, in your own process."
         )
-
-
-def _form_of(data: views.DatasetView) -> DataForm:
-    """How other examples are read as the coordinator's are."""
-    columns = [Column(one.name, ColumnType(one.type), one.shape) for one in data.columns]
-    other = data.other_target
-    return DataForm(
-        ColumnsSpec(tuple(columns)) if columns else ImageSpec(*data.image_shape),
-        TargetKind.CLASS if other is None else TargetKind(other.kind),
-        data.class_names if other is None else data.target_names,
-        numbers=data.number_columns,
-        categories=data.category_columns,
-        source=data.source,
-    )

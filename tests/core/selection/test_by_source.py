@@ -108,7 +108,7 @@ def test_hostile_content_is_refused(content: bytes) -> None:
 
 
 def test_a_large_file_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(by_source, "_MAX_BYTES", 10)
+    monkeypatch.setattr(by_source, "MAX_MIXTURE_BYTES", 10)
     with pytest.raises(InvalidRequestError, match="and at most 10 are read"):
         read()
 
