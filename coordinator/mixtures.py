@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from dataclasses import dataclass
 from time import monotonic
 
+from pydantic import TypeAdapter
+
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import ShardRule
-from lipt.common.errors import InvalidRequestError, OtherDataError
+from lipt.common.errors import (
+    CorruptBlobError,
+    InvalidRequestError,
+    OtherDataError,
+    UnknownBlobError,
+)
 from lipt.common.observability.logs import log_about
 from lipt.common.observability.tracing import span
 from lipt.common.process.devices import versions
 from lipt.coordinator.compute.jobs.mixture import FitMixture
 from lipt.coordinator.compute.messages import OnProgress
-from lipt.coordinator.runs.availability import find_ready
+from lipt.coordinator.runs.availability import find_named, find_ready
 from lipt.coordinator.state.records import MixtureRecord, RunRecord
 from lipt.coordinator.subsets import Answers, Callers, always, job_options, origin_of
+from lipt.core.mixture.result import MixtureSummary
+
+_MOST_LISTED = 20
+# Rows of a shuffled pool are most of a file; its text is parsed in one go.
+_MOST_BYTES = 32 * 2**20
+_SUMMARY = TypeAdapter(MixtureSummary)
 
 
 @dataclass(eq=False)
@@ -60,6 +74,20 @@ class Mixtures:
                 return await self._fit(key, run, job, report, waiting)
 
             return await answers.once(MixtureRecord, key, fit, on_progress, always(caller))
+
+    async def newest(self, name: str) -> list[tuple[MixtureRecord, MixtureSummary | None]]:
+        """A run's mixtures, newest first; no summary of a file that is lost or too large."""
+        run = find_named(self.answers.store, name)
+        records = await self.answers.database.find_mixtures(run.run_id, most=_MOST_LISTED)
+        return await asyncio.to_thread(lambda: [(one, self._summary(one.blob)) for one in records])
+
+    def _summary(self, file: BlobName) -> MixtureSummary | None:
+        if file.size_bytes > _MOST_BYTES:
+            return None
+        try:
+            return _SUMMARY.validate_json(self.answers.blobs.read_bytes(file))
+        except (UnknownBlobError, CorruptBlobError, ValueError):
+            return None
 
     async def _fit(
         self, key: str, run: RunRecord, job: FitMixture, report: OnProgress, callers: Callers

@@ -66,6 +66,7 @@ class Route:
 
 
 _GET_SUBSET, _DIAGNOSE = "SubsetService/GetSubset", "DiagnosisService/Diagnose"
+_GET_MIXTURE = "MixtureService/GetMixture"
 _SUBSETS = "/api/runs/{run}/subsets"
 _ONE_SUBSET = f"{_SUBSETS}/{{digest}}"
 ROUTES = (
@@ -86,6 +87,7 @@ ROUTES = (
     Route("GET", _SUBSETS, handlers.list_subsets, _GET_SUBSET),
     Route("GET", _ONE_SUBSET, handlers.show_subsets, _GET_SUBSET),
     Route("GET", f"{_ONE_SUBSET}/beside/{{other}}", handlers.show_subsets, _GET_SUBSET),
+    Route("GET", "/api/runs/{run}/mixtures", handlers.list_mixtures, _GET_MIXTURE),
 )
 
 

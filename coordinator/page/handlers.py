@@ -1,4 +1,4 @@
-"""Handlers: signing in, calls of the contract, and subsets with their examples.
+"""Handlers: signing in, calls of the contract, subsets with their examples, and mixtures.
 
 Shapes: N examples of the data, K of the subset, M of a map, C classes.
 """
@@ -27,12 +27,14 @@ from lipt.common.subsets import Examples, overlap
 from lipt.coordinator.access.caller import Caller, require_role
 from lipt.coordinator.compute.jobs.selection import MapExamples, ShowExamples
 from lipt.coordinator.compute.messages import JobOptions, OnProgress
+from lipt.coordinator.mixtures import Mixtures
 from lipt.coordinator.page.requests import Handler, Page, PageRequest, address_of, answer, refuse
 from lipt.coordinator.page.sessions import SESSION_SECONDS
 from lipt.coordinator.rpc.trainers import Answering
 from lipt.coordinator.runs.availability import find_ready, restore
 from lipt.coordinator.state.records import SubsetRecord
 from lipt.core.diagnosis.diagnosis import DiagnosisFile
+from lipt.core.mixture.result import MixtureSummary
 from lipt.v1 import run_pb2
 
 # The call whose roles may open the page.
@@ -157,6 +159,17 @@ async def list_subsets(request: PageRequest, run: str) -> object:
     return {"subsets": [_listed(subset, request.page) for subset in found]}
 
 
+async def list_mixtures(request: PageRequest, run: str) -> object:
+    found = await Mixtures(request.page.app.answers).newest(run)
+    return {
+        "mixtures": [
+            record.model_dump(include={"target_sha256", "created_at"})
+            | {"result": summary and mixture_values(summary)}
+            for record, summary in found
+        ]
+    }
+
+
 async def show_subsets(request: PageRequest, run: str, digest: str, other: str = "") -> object:
     """One or two subsets with classes, weights and sample examples, and the overlap of two."""
     app = request.page.app
@@ -229,6 +242,20 @@ async def draw_map(
 
 def _options_of(request: PageRequest, fingerprint: str, run: str = "") -> JobOptions:
     return JobOptions(run, lambda: frozenset({request.peer()}), fingerprint=fingerprint)
+
+
+def mixture_values(summary: MixtureSummary) -> dict[str, Any]:
+    """A mixture's shares with intervals, and its losses by mixture."""
+    return {
+        "shares": [
+            {"source": name, "share": share, "interval": summary.intervals[name]}
+            for name, share in summary.weights.items()
+        ],
+        "losses": {name: outcome.loss for name, outcome in summary.outcomes.items()},
+        "target_examples": summary.manifest["target_examples"],
+        "verdict": summary.verdict,
+        "findings": summary.findings,
+    }
 
 
 def _listed(subset: SubsetRecord, page: Page) -> dict[str, Any]:

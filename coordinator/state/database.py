@@ -68,6 +68,7 @@ _REMEDY = (
 
 # SQLite's functions refuse the whole statement for one text that is not JSON.
 _JSON = "CASE WHEN json_valid(body) THEN body ELSE '{}' END"
+_OF_RUN = f"AND run_id = ? ORDER BY json_extract({_JSON}, '$.created_at') DESC, key LIMIT ?"
 # In bytes that are no UTF-8, which SQLite stores, escapes that JSON does not have.
 read_text = partial(str, encoding="utf-8", errors="backslashreplace")
 
@@ -325,11 +326,12 @@ class Database:
         self, run_id: str, digest: str | None = None, *, most: int = -1
     ) -> tuple[SubsetRecord, ...]:
         """A run's newest `most` subsets, newest first; of one digest, if given."""
-        which = (
-            f"AND run_id = ? AND ifnull(json_extract({_JSON}, '$.digest') = ?, true) "
-            f"ORDER BY json_extract({_JSON}, '$.created_at') DESC, key LIMIT ?"
-        )
-        return await self._find(SubsetRecord, which, run_id, digest, most)
+        which = f"AND ifnull(json_extract({_JSON}, '$.digest') = ?, true) {_OF_RUN}"
+        return await self._find(SubsetRecord, which, digest, run_id, most)
+
+    async def find_mixtures(self, run_id: str, *, most: int) -> tuple[MixtureRecord, ...]:
+        """A run's newest `most` mixtures, newest first."""
+        return await self._find(MixtureRecord, _OF_RUN, run_id, most)
 
     async def find_diagnosis(self, sha256: str) -> DiagnosisRecord | None:
         """A diagnosis by its file's digest."""

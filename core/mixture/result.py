@@ -27,8 +27,8 @@ class MixtureOutcome:
 
 
 @dataclass(frozen=True)
-class MixtureResult:
-    """How much of each source to train on for a target.
+class MixtureSummary:
+    """A mixture's shares and findings, without its rows.
 
     Attributes:
         weights: each source's share; their sum is 1.
@@ -37,8 +37,6 @@ class MixtureResult:
         verdict: whether the mixture is measurably better than equal shares.
         findings: sentences on the sources and the target.
         manifest: settings, seed, versions, readiness of theta*, seconds.
-        fingerprint: of the data that `rows` are of.
-        rows: each source's rows there, as ranges [start, stop).
     """
 
     weights: Mapping[str, float]
@@ -47,6 +45,17 @@ class MixtureResult:
     verdict: str
     findings: tuple[str, ...]
     manifest: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class MixtureResult(MixtureSummary):
+    """How much of each source to train on for a target.
+
+    Attributes, besides those of `MixtureSummary`:
+        fingerprint: of the data that `rows` are of.
+        rows: each source's rows there, as ranges [start, stop).
+    """
+
     fingerprint: str
     rows: Mapping[str, tuple[tuple[int, int], ...]] = field(repr=False)
     format: Literal["lipt-mixture-1"] = field(default="lipt-mixture-1", repr=False, kw_only=True)

@@ -12,9 +12,11 @@ from lipt.common.errors import LiptError
 from lipt.common.states import LearnerState, RunState
 from lipt.common.subsets import subset_digest
 from lipt.core.catalogue import StrategyView
+from lipt.core.mixture.result import MixtureOutcome
 from lipt.trainer.comparison.outcomes import Difference, Gap, Outcome
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.main_training.records import EpochRecord
+from lipt.trainer.mixture import Mixture
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import IngredientView, LearnerView, RunView
 from lipt.v1 import subset_pb2
@@ -75,11 +77,27 @@ _RECORD = EpochRecord(
     seconds_left=0.0,
 )
 
+_MIXTURE = Mixture(
+    weights={"<b>day": 0.75, "night": 0.25},
+    intervals={"<b>day": (0.5, 1.0), "night": (0.0, 0.5)},
+    outcomes={
+        "merged": MixtureOutcome({"<b>day": 0.75, "night": 0.25}, 0.225, 0.917),
+        "uniform": MixtureOutcome({"<b>day": 0.5, "night": 0.5}, 0.387, 0.9),
+        "size": MixtureOutcome({"<b>day": 0.1, "night": 0.9}, 0.401, 0.85),
+    },
+    verdict="Better than equal shares.",
+    findings=("night has no example of the class <i>.",),
+    manifest={"target_examples": 60},
+    fingerprint="f" * 64,
+    rows={"<b>day": ((0, 30),), "night": ((30, 100),)},
+)
+
 KEPT = IngredientView(position=0, accuracy=0.5, soup_accuracy=0.5, alpha=0.3, kept=True)
 DISCARDED = IngredientView(position=1, accuracy=0.25, soup_accuracy=0.5, alpha=0.0, kept=False)
 
 
 made_up_run = partial(replace, _RUN)
+made_up_mixture = partial(replace, _MIXTURE)
 made_up_trial = partial(replace, _TRIAL)
 made_up_outcome = partial(replace, _OUTCOME)
 

@@ -4,6 +4,7 @@ import { lossChart, soupChart, soupLegend } from "./charts.js";
 import { alphaOf, badge, bar, button, bytes, commands, count, duration, empty, fateOf, field, fixed, head, html, keptOf, MISSING, moment, number, percent, problem, progressLine, relative, secondsOf, section, settingsOf, standing, standingOf, submit, table, tally, tile, tiles, trainSeconds, tried, waiting } from "./parts.js";
 import { call, post } from "./service.js";
 import { age, changed, closeDialog, mayAct, now, openDialog, perform, runById, state, task, to } from "./store.js";
+import { mixtures } from "./view_mixtures.js";
 
 let ticked = []; // ids of the runs to compare; two at most
 
@@ -120,7 +121,7 @@ const STAGES = [["initial weights", "initialization_seconds"], ["shards", "shard
 export function runView() {
   const run = runById(state.route.parts[1]);
   if (!run) return noRun();
-  return html`${runHead(run)} ${messages(run)} ${soup(run)} ${learners(run)} ${costs(run)} ${settings(run)}`;
+  return html`${runHead(run)} ${messages(run)} ${soup(run)} ${learners(run)} ${mixtures(run)} ${costs(run)} ${settings(run)}`;
 }
 
 export const noRun = () => html`
@@ -175,17 +176,17 @@ function soup(run) {
     ${soupChart(run)} ${soupLegend()}`);
 }
 
-const LEARNER_COLUMNS = [["learner"], ["phase"], ["worker"], ["step"], ["loss", "numeric"], ["accuracy", "numeric"],
+const learnerColumns = (run) => [["learner"], ...(run.sources.length > 0 ? [["source"]] : []), ["phase"], ["worker"], ["step"], ["loss", "numeric"], ["accuracy", "numeric"],
   ["density", "numeric"], ["alpha", "numeric"], ["soup after", "numeric"], ["time", "numeric"]];
 
 function learners(run) {
   const { done, leased, queued, all } = tally(run);
   if (all === 0) return null;
-  return section("learners", "Learners", html`${lossChart(run)} ${table("Learners", LEARNER_COLUMNS, run.learners.map(learnerRow))}`,
+  return section("learners", "Learners", html`${lossChart(run)} ${table("Learners", learnerColumns(run), run.learners.map((learner) => learnerRow(learner, run.sources)))}`,
     `${done} done, ${leased} in training, ${queued} queued`);
 }
 
-function learnerRow(learner) {
+function learnerRow(learner, sources) {
   const fate = fateOf(learner);
   const isQueued = learner.state === "LEARNER_STATE_QUEUED";
   const seconds = learner.state === "LEARNER_STATE_LEASED" && learner.leased_at
@@ -195,6 +196,7 @@ function learnerRow(learner) {
     class: fate.tone === "faint" && !isQueued ? "faint" : undefined,
     cells: [
       String(learner.index),
+      ...(sources.length > 0 ? [html`<span class="name">${sources[learner.index % sources.length]}</span>`] : []),
       html`<span title=${learner.message || undefined}>${badge(fate)}${number(learner.attempts) > 1 && html`<span class="dim"> try ${learner.attempts}</span>`}</span>`,
       html`<span class="name" title=${learner.device}>${learner.worker_name || MISSING}</span>`,
       isQueued ? MISSING : html`<span class="inline-progress">${bar(learner.step, learner.num_steps, `steps of learner ${learner.index}`)} ${count(learner.step)} of ${count(learner.num_steps)}</span>`,
@@ -248,7 +250,7 @@ function workerRow(worker) {
   };
 }
 
-const JOBS = { InitializeWeights: "initial weights", CutShards: "shards", MakeSoup: "soup", SelectSubset: "subset", DiagnoseData: "diagnosis", MapExamples: "map", ShowExamples: "pictures" };
+const JOBS = { InitializeWeights: "initial weights", CutShards: "shards", MakeSoup: "soup", SelectSubset: "subset", FitMixture: "mixture", DiagnoseData: "diagnosis", MapExamples: "map", ShowExamples: "pictures" };
 
 export function queueView() {
   const columns = [["job"], ["state"], ["run", "long"], ["progress"], ["time", "numeric"], ["callers", "numeric"], ["queue"]];

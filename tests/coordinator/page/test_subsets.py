@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from lipt.common.access import Role
+from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import SignalsError
 from lipt.common.subsets import Examples
 from lipt.common.tensor_files import pack
@@ -22,10 +23,12 @@ from lipt.coordinator.compute.jobs.selection import (
 )
 from lipt.coordinator.page import handlers
 from lipt.coordinator.page.handlers import examined, rows_to_draw
+from lipt.coordinator.state.records import MixtureRecord
 from tests.coordinator.fakes import FakeCompute, Hanging, complete, pretraining
 from tests.coordinator.page.conftest import LABELS as LABELS_OF_DATA
 from tests.coordinator.page.conftest import ServedPage, lines_of, page_served
 from tests.coordinator.state.conftest import subset_of
+from tests.trainer.made_up import made_up_mixture
 from tests.trainer.made_up_diagnosis import diagnosis_file, made_up_findings
 
 
@@ -60,6 +63,7 @@ async def trainer(page: ServedPage, browser: httpx.AsyncClient) -> httpx.AsyncCl
 
 
 GET_SUBSET = "/api/SubsetService/GetSubset"
+MIXTURES = "/api/runs/mine/mixtures"
 MAP, PICTURES = "/api/runs/mine/map", "/api/pictures"
 WRONG_IDS = ([-1], [500], [2**70], list(range(65)))
 NESTED = json.loads("[" * 150 + "]" * 150)
@@ -198,6 +202,50 @@ async def test_subsets_of_other_data_are_not_compared(
     shown = (await trainer.get(f"/api/runs/mine/subsets/{digest}/beside/{digest}")).json()
     assert shown["overlap"] is None
     assert [len(subset["chosen"]) for subset in shown["subsets"]] == [10, 10]
+
+
+async def test_the_newest_mixtures_are_listed_without_their_rows(
+    page: ServedPage, trainer: httpx.AsyncClient
+) -> None:
+    assert (await trainer.get(MIXTURES)).json() == {"mixtures": []}
+    run, file = page.app.store.find("mine"), made_up_mixture().to_json()
+    blobs = {
+        21: page.app.blobs.put_bytes(file),
+        20: BlobName.of(b"lost"),
+        19: page.app.blobs.put_bytes(b"[]"),
+        18: replace(page.app.blobs.put_bytes(file + b" "), size_bytes=2**26),
+    }
+    lost = BlobName.of(b"another")
+    for place in range(22):
+        record = MixtureRecord(
+            key=str(place),
+            run_id=run.run_id,
+            fingerprint="f",
+            target_sha256=f"{place:064}",
+            manifest={},
+            blob=blobs.get(place, lost),
+            created_at=float(place),
+        )
+        await page.app.database.save(record)
+    listed = (await trainer.get(MIXTURES)).json()["mixtures"]
+    assert [one["created_at"] for one in listed] == [*range(21, 1, -1)]
+    assert [one["result"] is None for one in listed] == [False] + [True] * 19
+    assert listed[0] == {
+        "target_sha256": f"{21:064}",
+        "created_at": 21.0,
+        "result": {
+            "shares": [
+                {"source": "<b>day", "share": 0.75, "interval": [0.5, 1.0]},
+                {"source": "night", "share": 0.25, "interval": [0.0, 0.5]},
+            ],
+            "losses": {"merged": 0.225, "uniform": 0.387, "size": 0.401},
+            "target_examples": 60,
+            "verdict": "Better than equal shares.",
+            "findings": ["night has no example of the class <i>."],
+        },
+    }
+    nobodys = await trainer.get("/api/runs/other/mixtures")
+    assert (nobodys.status_code, nobodys.json()["error"]["reason"]) == (404, "UNKNOWN_RUN")
 
 
 async def test_diagnosis_is_computed_and_shown(

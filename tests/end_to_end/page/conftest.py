@@ -6,10 +6,12 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lipt.common.config.run_config import PRESETS, merge
 from tests.cluster import SMALL_RUN, WORKER, Cluster, LoggedProcess
 from tests.other_digits import LABELS_N, write_digits
 
@@ -23,6 +25,15 @@ HOSTILE_CLASSES = (
     "<svg onload=alert(4)>",
     "{{alert(5)}}",
     "javascript:alert(6)",
+)
+HOSTILE_SOURCE = "<b>night"
+BY_SOURCE = merge(
+    PRESETS["mixture"],
+    {
+        "model": "resnet8",
+        "initialization": {"steps": 5, "batch_size": 16},
+        "learners": {"num_minibatches": 2, "batch_size": 16},
+    },
 )
 PATIENCE_MS = 120_000
 
@@ -41,6 +52,7 @@ class Watched:
     url: str
     tokens: dict[str, str]
     flags: Sequence[str]
+    target: Path
 
     def restart(self) -> None:
         listen = ["--listen", self.cluster.address, "--dashboard-listen", self.url.split("//")[1]]
@@ -99,15 +111,17 @@ def service(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Itera
     with Cluster(directory) as cluster:
         rows = {row: label for row, label in enumerate(LABELS_N[:800].tolist()) if label < 4}
         images = directory / "images"
-        write_digits(images, {row: HOSTILE_CLASSES[label] for row, label in rows.items()})
-        flags = ["--data", f"imagefolder:{images}"]
+        for row, label in rows.items():
+            source = "day" if row % 3 else HOSTILE_SOURCE
+            write_digits(images / source, {row: HOSTILE_CLASSES[label]})
+        flags = ["--data", f"imagefolder:{images}?source=folder"]
         coordinator = cluster.start_coordinator(*flags, "--dashboard-listen", "127.0.0.1:0")
         url = coordinator.wait_for(r"the page is at (\S+):")[1]
         tokens = {role: make_token(cluster, role)["secret"] for role in ("admin", "trainer")}
         cluster.start_worker("one")
         own = ["--coordinator", cluster.address, "--device", "cpu", "--name", HOSTILE_WORKER]
         cluster.start("hostile", [*WORKER, *own, "--cache-dir", str(directory / "cache")])
-        yield Watched(cluster, coordinator, url, tokens, flags)
+        yield Watched(cluster, coordinator, url, tokens, flags, images / "day")
 
 
 @pytest.fixture
@@ -128,3 +142,12 @@ def ready(service: Watched) -> str:
     with service.cluster.client() as client:
         run = client.start_run(dict(SMALL_RUN), name="first")
         return client.wait(run.run_id).run_id
+
+
+@pytest.fixture(scope="module")
+def mixed(service: Watched) -> str:
+    """A ready run by source, with a mixture."""
+    with service.cluster.client() as client:
+        run = client.wait(client.start_run(BY_SOURCE, name="by source").run_id)
+        client.mixture(run.run_id, f"imagefolder:{service.target}")
+    return run.run_id

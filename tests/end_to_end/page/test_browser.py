@@ -8,6 +8,7 @@ import pytest
 from tests.end_to_end.page.conftest import (
     HOSTILE_CLASSES,
     HOSTILE_RUN,
+    HOSTILE_SOURCE,
     PATIENCE_MS,
     Watched,
     Watcher,
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 VIEWS = (
     "runs",
     "runs/{run}",
+    "runs/{mixed}",
     "runs/{run}/subsets",
     "compare/{run}/{run}",
     "workers",
@@ -34,6 +36,7 @@ CUT_OFF = """[...document.querySelectorAll("main *:not(.cards thead *)")].filter
   return width > 1 && right > innerWidth + 0.5 || scrolls;
 }).map((element) => `${element.tagName} ${element.className}: ${element.textContent}`)"""
 SOUP = re.compile("^The soup's accuracy: .* learners were offered")
+SHARES = re.compile(r"^Shares for the target [0-9a-f]{10}$")
 LOSSES = re.compile(r"^Losses in training: learner 0 from \d+\.\d+ to \d+\.\d+")
 # A run that is at work for as long as a test looks at it.
 LONG_RUN = {
@@ -55,7 +58,7 @@ def expect(locator: Any) -> Any:
     return expected(locator)
 
 
-def rows(page: Page, caption: str) -> Any:
+def rows(page: Page, caption: str | re.Pattern[str]) -> Any:
     return page.get_by_role("table", name=caption).locator("tbody tr")
 
 
@@ -180,16 +183,41 @@ def test_a_narrow_page_shows_every_value_of_a_learner_and_keeps_its_table(
     assert table.get_by_role("columnheader").count() == card.get_by_role("cell").count() + 1
 
 
+def test_a_run_by_source_shows_its_mixtures_and_whose_learners_it_has(
+    watcher: Watcher, service: Watched, mixed: str
+) -> None:
+    page = watcher.open("trainer", f"runs/{mixed}")
+    sources = rows(page, "Learners").locator("[data-name='source']")
+    expect(sources).to_have_text([HOSTILE_SOURCE, "day"] * 2)
+    shares = rows(page, SHARES)
+    expect(shares.get_by_role("rowheader")).to_have_text([HOSTILE_SOURCE, "day"])
+    expect(shares.first).to_contain_text(re.compile(r"\d+\.\d% *\d+ to \d+%"))
+    expect(page.get_by_text("held-out loss of the mixture")).to_be_visible()
+
+    with service.cluster.client() as client:
+        target = service.target.with_name(HOSTILE_SOURCE)
+        found = client.mixture(mixed, f"imagefolder:{target}")
+    page.get_by_role("button", name="Refresh").click()
+    summaries = page.locator("#content section details > summary")
+    expect(summaries).to_have_count(2)
+    # The newest is first, and alone open.
+    expect(summaries.first).to_contain_text(f"{found.manifest['target_examples']} examples")
+    expect(rows(page, SHARES)).to_have_count(2)
+    assert page.evaluate("document.querySelector('main section b')") is None
+
+
 @pytest.mark.parametrize("width", [390, 1440])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_view_is_accessible_and_fits(
-    watcher: Watcher, ready: str, scheme: str, width: int
+    watcher: Watcher, ready: str, mixed: str, scheme: str, width: int
 ) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     page = watcher.open("admin", width=width, scheme=scheme)
     for view in VIEWS:
-        page.goto(f"{page.url.split('#')[0]}#/{view.format(run=ready)}")
+        page.goto(f"{page.url.split('#')[0]}#/{view.format(run=ready, mixed=mixed)}")
         expect(page.get_by_role("heading", level=1)).to_be_visible()
+        if "mixed" in view:
+            expect(rows(page, SHARES)).to_have_count(2)
         if view.endswith("subsets"):
             side_by_side(page)
             expect(page.get_by_role("list", name=re.compile("^Chosen by"))).to_have_count(2)
