@@ -68,3 +68,15 @@ def as_table(caption: str, rows: Iterable[tuple[str, str]]) -> str:
         for name, text in rows
     )
     return f"<table><caption>{escape(caption)}</caption>{cells}</table>"
+
+
+def share_bar(share: float, interval: tuple[float, float]) -> str:
+    """A share as a bar from 0 to 1, its interval as a whisker: an SVG of the container's width."""
+    low, high = (f"{100 * bound:.2f}" for bound in interval)
+    return (
+        '<svg class="share" viewBox="0 0 100 12" preserveAspectRatio="none" aria-hidden="true" '
+        'width="100%" height="14" overflow="visible">'
+        f'<rect width="{100 * share:.2f}" height="12" fill="#4477aa" fill-opacity=".55"/>'
+        f'<path d="M{low} 6H{high}M{low} 2v8M{high} 2v8" fill="none" stroke="currentColor" '
+        'stroke-width="1.5" vector-effect="non-scaling-stroke"/></svg>'
+    )

@@ -20,7 +20,7 @@ from lipt.core.mixture.result import MixtureResult
 from lipt.core.pretraining.sharding import proportional_quotas
 from lipt.trainer.arguments import checked
 from lipt.trainer.files import write_atomically
-from lipt.trainer.formatting import table_lines, to_jsonable
+from lipt.trainer.formatting import share_bar, table_lines, to_jsonable
 from lipt.trainer.subsets.subset import Subset
 
 
@@ -121,9 +121,9 @@ class Mixture(MixtureResult):
 
     def _repr_html_(self) -> str:
         bars = "".join(
-            f"<tr><th style='text-align:left'>{escape(name)}</th><td>{share:.1%}</td><td>"
-            f"<div style='background:#4477aa;height:1em;width:{200 * share:.0f}px'></div></td>"
-            "<td>{:.1%} to {:.1%}</td></tr>".format(*self.intervals[name])
+            f"<tr><th style='text-align:left'>{escape(name)}</th><td>{share:.1%}</td>"
+            f"<td style='width:200px'>{share_bar(share, self.intervals[name])}</td>"
+            "<td>{:.0%} to {:.0%}</td></tr>".format(*self.intervals[name])
             for name, share in self.weights.items()
         )
         words = "".join(f"<p>{escape(text)}</p>" for text in (self.verdict, *self.findings))

@@ -72,7 +72,9 @@ def test_text_and_page_have_shares_and_the_verdict(mixture: lipt.Mixture) -> Non
     text, page = str(mixture), mixture._repr_html_()
     assert "right" in text
     assert mixture.verdict in text
-    assert f"width:{200 * mixture.weights['right']:.0f}px" in page
+    assert f'<rect width="{100 * mixture.weights["right"]:.2f}"' in page
+    low, high = mixture.intervals["right"]
+    assert f"<td>{low:.0%} to {high:.0%}</td>" in page
 
 
 def test_names_are_escaped_on_the_page() -> None:

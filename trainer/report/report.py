@@ -28,7 +28,9 @@ from lipt.trainer.comparison.outcomes import alternatives, answers, cells, outco
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.diagnosis.sentences import facts, fit_text, noise_text, proxy_text
+from lipt.trainer.formatting import share_bar
 from lipt.trainer.main_training.steps import require_fingerprint
+from lipt.trainer.mixture import Mixture
 from lipt.trainer.report.charts import loss_chart, soup_chart
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import RunView
@@ -205,6 +207,7 @@ def render(
     comparison: tuple[dict[str, Any], Sequence[Trial]] | None = None,
     *,
     diagnosis: Diagnosis | None = None,
+    mixture: Mixture | None = None,
     now: datetime | None = None,
 ) -> str:
     """Return a ready run's page: one HTML file, no network, everything escaped.
@@ -216,6 +219,8 @@ def render(
     require_fingerprint(f"run {run.label}", run.fingerprint, dataset)
     if diagnosis is not None:
         require_fingerprint("the diagnosis", diagnosis.fingerprint, dataset)
+    if mixture is not None:
+        require_fingerprint("the mixture", mixture.fingerprint, dataset)
     if identity is not None:
         require_fingerprint("the comparison", identity.get("data"), dataset)
         if not trials:
@@ -239,6 +244,8 @@ def render(
             run=run,
             info=client.info(),
             diagnosis=diagnosis,
+            mixture=mixture,
+            share_bar=share_bar,
             suspects=list(views.values()),
             small=are_small(dataset),
             losses=loss_chart(run.learners),

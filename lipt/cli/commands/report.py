@@ -29,6 +29,7 @@ def report(
     strategies: _Strategies = DEFAULT_STRATEGY,
     fraction: _Fraction = 0.1,
     comparison: _Comparison = None,
+    mixture: Path | None = Option(None, help="A saved mixture, to go along."),
     diagnosis: bool = Option(True, help="Whether to show suspects of the diagnosis."),
     allow_module: shared.AllowModule = None,
     coordinator: shared.Coordinator,
@@ -38,12 +39,14 @@ def report(
     from lipt.trainer.comparison.outcomes import outcomes, verdict
     from lipt.trainer.comparison.trial import read_trials
     from lipt.trainer.files import write_atomically
+    from lipt.trainer.mixture import Mixture
     from lipt.trainer.report.report import render
 
     names = shared.parse_names(strategies)
     shared.require_replaceable(out)
-    shared.require_apart({"--comparison": comparison, "--out": out})
+    shared.require_apart({"--comparison": comparison, "--mixture": mixture, "--out": out})
     found = None if comparison is None else read_trials(comparison)
+    mixed = None if mixture is None else Mixture.load(mixture)
     modules = shared.modules_of(allow_module, data)
     with coordinator.connect() as client:
         bad = quarantined_by(client)
@@ -57,7 +60,15 @@ def report(
             except (RequestError, InputError) as error:
                 print_line(f"without a diagnosis: {error}", err=True)
         shown = (names, fraction, found)
-        page = render(client, view, dataset, *shown, diagnosis=diagnosed, now=datetime.now(UTC))
+        page = render(
+            client,
+            view,
+            dataset,
+            *shown,
+            diagnosis=diagnosed,
+            mixture=mixed,
+            now=datetime.now(UTC),
+        )
     write_atomically(out, page.encode())
     print_line(f"{out}: run {view.label}, {', '.join(names)}")
     for line in verdict(outcomes(found[1] if found else [])).splitlines():

@@ -16,7 +16,14 @@ from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.report.report import render
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import CostsView, DatasetView, InfoView, LearnerView, RunView, SoupView
-from tests.trainer.made_up import KEPT, made_up_learner, made_up_run, made_up_subset, made_up_trial
+from tests.trainer.made_up import (
+    KEPT,
+    made_up_learner,
+    made_up_mixture,
+    made_up_run,
+    made_up_subset,
+    made_up_trial,
+)
 from tests.trainer.made_up_diagnosis import made_up_findings
 from tests.trainer.report.reading import Page, words
 
@@ -146,6 +153,33 @@ def test_the_report_has_verdict_soup_classes_requests_and_learners() -> None:
     ) in text
 
 
+def test_the_report_has_a_mixture_and_the_learners_sources() -> None:
+    mixture = made_up_mixture(fingerprint=DIGITS.fingerprint)
+    run = replace(RUN, sources=("night", HOSTILE))
+    text = render(CLIENT, run, DIGITS, [], 0.1, mixture=mixture)
+    assert not Page(text).open
+    assert '<rect width="75.00"' in text
+    assert 'd="M0.00 6H50.00M0.00 2v8M50.00 2v8"' in text
+    shown = words(text)
+    assert "Mixture for a target of 60 examples Better than equal shares." in shown
+    assert "&lt;b&gt;day 75.0% (50 to 100%) night 25.0% (0 to 50%)" in shown
+    assert "these shares 0.225 0.917 equal shares 0.387 0.900 shares by size 0.401 0.850" in shown
+    assert "night has no example of the class &lt;i&gt;." in shown
+    assert "learner source worker" in shown
+    worker = "&lt;script&gt;alert(1)&lt;/script&gt;"
+    assert f" 1 {worker} {worker} cpu" in shown
+    assert f" 0 night {worker} cpu" in shown
+
+
+def test_the_report_has_a_mixtures_accuracies_after_training() -> None:
+    outcomes = dict(made_up_mixture().outcomes)
+    outcomes["merged"] = replace(outcomes["merged"], real_accuracies=(0.9, 0.8))
+    mixture = made_up_mixture(fingerprint=DIGITS.fingerprint, outcomes=outcomes)
+    shown = words(render(CLIENT, RUN, DIGITS, [], 0.1, mixture=mixture))
+    assert "accuracy after training these shares 0.225 0.917 0.850 equal" in shown
+    assert "equal shares 0.387 0.900 - shares" in shown
+
+
 SUSPECTS = np.array([3, 50])
 
 
@@ -203,7 +237,7 @@ def test_the_report_has_the_times_of_run_and_page() -> None:
     ) in text
 
 
-def test_a_run_a_diagnosis_or_a_comparison_of_other_data_is_refused() -> None:
+def test_a_run_or_a_file_of_other_data_is_refused() -> None:
     other = "f" * 64
     of_run = replace(RUN, fingerprint=other)
     with pytest.raises(SubsetError, match=r"fingerprint f{64}, but digits-test has"):
@@ -211,6 +245,8 @@ def test_a_run_a_diagnosis_or_a_comparison_of_other_data_is_refused() -> None:
     looked_at = replace(diagnosis(), fingerprint=other)
     with pytest.raises(SubsetError, match=r"the data of the diagnosis has the fingerprint f{64}"):
         render(CLIENT, RUN, DIGITS, [], 0.1, diagnosis=looked_at)
+    with pytest.raises(SubsetError, match=r"the data of the mixture has the fingerprint f{64}"):
+        render(CLIENT, RUN, DIGITS, [], 0.1, mixture=made_up_mixture())
     compared = COMPARISON | {"data": other}
     complaint = rf"the data of the comparison has .* f{{64}}, but .*{DIGITS.fingerprint}"
     with pytest.raises(SubsetError, match=complaint):
