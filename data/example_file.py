@@ -30,7 +30,14 @@ from lipt.data.inputs.specs import (
     ImageSpec,
     InputFormat,
 )
-from lipt.data.shard import COLUMN, EncodedImages, examples_of, pack_shard, shard_container
+from lipt.data.shard import (
+    COLUMN,
+    MAX_COLUMN_TENSORS,
+    EncodedImages,
+    examples_of,
+    pack_shard,
+    shard_container,
+)
 from lipt.data.sources.rows import ArrayRows, ColumnRows, Labels, Rows
 from lipt.data.targets.kinds import TargetKind
 from lipt.data.targets.values import (
@@ -47,6 +54,7 @@ from lipt.data.targets.values import (
 _KEY = "lipt.examples"
 _MAX_METADATA_BYTES = 2**22
 _NAME = "the target"
+_REMEDY = "Give labelled examples to lipt mixture get, which packs them."
 
 
 class ExampleFacts(BaseModel):
@@ -96,13 +104,18 @@ def open_examples(content: bytes, pool: Dataset, *, max_examples: int) -> tuple[
     Raises DataError for other content, too many examples, and examples of another form than the
     pool's; `comparable` matches the rest.
     """
-    container = shard_container(content, pool.inputs, _MAX_METADATA_BYTES)
+    container = shard_container(
+        content,
+        MAX_COLUMN_TENSORS,
+        _MAX_METADATA_BYTES,
+        called=f"{_NAME}'s file",
+        remedy=_REMEDY,
+    )
     try:
         facts = ExampleFacts.model_validate(parse_json(container.metadata.get(_KEY, "null")))
     except (ValidationError, ValueError) as error:
         raise DataError(
-            f"{_NAME}'s file has no description of its examples ({type(error).__name__}). Give "
-            "labelled examples to lipt mixture get, which packs them."
+            f"{_NAME}'s file has no description of its examples ({type(error).__name__}). {_REMEDY}"
         ) from error
     target = facts.target(pool)
     labels = container.specs.get("labels" if facts.kind is TargetKind.CLASS else "targets")

@@ -39,17 +39,16 @@ from lipt.data.inputs.specs import (
     MAX_COLUMNS,
     ColumnsFormat,
     ImageFormat,
-    ImageSpec,
     InputFormat,
-    InputSpec,
     spec_of,
 )
 from lipt.data.parallel import map_rows, threads_for
 from lipt.data.targets.kinds import TargetKind
 from lipt.data.targets.values import MASKED, NextTokens, Target
 
-# One more than a shard of images has; the container limits its header by it.
+# One more than a shard has; the container limits its header by it.
 _MAX_TENSORS = 4
+MAX_COLUMN_TENSORS = MAX_COLUMNS + 2
 _MAX_IMAGE_SIZE = 4096
 # A small file can declare many pixels.
 _MAX_BYTES = 8 * 2**30
@@ -139,24 +138,32 @@ def open_shard(data: bytes, inputs: InputFormat, *, num_examples: int, target: T
     Image files are decoded on demand, or at once if they are larger than their pixels.
     """
     _require_expected(inputs, num_examples)
-    container = shard_container(data, spec_of(inputs))
+    columns = isinstance(inputs, ColumnsFormat)
+    container = shard_container(data, MAX_COLUMN_TENSORS if columns else _MAX_TENSORS)
     if container.metadata:
         raise DataError(f"the shard has metadata, and needs none. {_REMEDY}")
     return examples_of(container, inputs, num_examples=num_examples, target=target)
 
 
-def shard_container(data: bytes, inputs: InputSpec, max_metadata_bytes: int = 0) -> Container:
+def shard_container(
+    data: bytes,
+    max_tensors: int,
+    max_metadata_bytes: int = 0,
+    *,
+    called: str = "the shard",
+    remedy: str = _REMEDY,
+) -> Container:
     """The tensors of an untrusted shard file, of which only the header is checked."""
     try:
         return read_container(
             data,
             max_bytes=len(data),
-            max_tensors=_MAX_TENSORS if isinstance(inputs, ImageSpec) else MAX_COLUMNS + 2,
+            max_tensors=max_tensors,
             max_metadata_bytes=max_metadata_bytes,
         )
     except (WeightsError, BlobTooLargeError) as error:
         # Its remedy is about a model's weights.
-        raise DataError(f"the shard cannot be read: {error.problem}. {_REMEDY}") from error
+        raise DataError(f"{called} cannot be read: {error.problem}. {remedy}") from error
 
 
 def examples_of(

@@ -120,11 +120,16 @@ def test_targets_of_another_form_are_refused(session: Session, run: RunView, fol
 
 
 def test_a_file_that_holds_no_examples_is_refused(session: Session, run: RunView) -> None:
-    file = session.client.upload_weights(pack_nothing())
-    request = mixture_pb2.GetMixtureRequest(run_id=run.run_id)
-    request.target.sha256, request.target.size_bytes = file.sha256, file.size_bytes
-    with pytest.raises(DataError, match="no description of its examples"):
-        fetch_mixture(session.client._connection, request, None, 1.0)
+    words = {
+        pack_nothing(): "no description of its examples",
+        b"{}": "the target's file cannot be read.*Give labelled examples to lipt mixture get",
+    }
+    for content, said in words.items():
+        file = session.client._store(content)
+        request = mixture_pb2.GetMixtureRequest(run_id=run.run_id)
+        request.target.sha256, request.target.size_bytes = file.sha256, file.size_bytes
+        with pytest.raises(DataError, match=said):
+            fetch_mixture(session.client._connection, request, None, 1.0)
 
 
 def pack_nothing() -> bytes:
