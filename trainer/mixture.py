@@ -18,6 +18,7 @@ from lipt.common.errors import SubsetError
 from lipt.common.subsets import subset_digest
 from lipt.core.mixture.result import MixtureResult
 from lipt.core.pretraining.sharding import proportional_quotas
+from lipt.core.selection.by_source import SourceShares
 from lipt.trainer.arguments import checked
 from lipt.trainer.files import write_atomically
 from lipt.trainer.formatting import share_bar, table_lines, to_jsonable
@@ -93,6 +94,7 @@ class Mixture(MixtureResult):
     def from_json(cls, content: bytes, name: str) -> Self:
         """Read a file's content; SubsetError for other content, which it calls `name`."""
         try:
+            SourceShares.model_validate_json(content, strict=False)
             return TypeAdapter(cls).validate_json(content)
         except ValueError as error:
             raise SubsetError(

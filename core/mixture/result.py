@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, model_validator
 from pydantic.dataclasses import dataclass
 
 
@@ -59,6 +59,12 @@ class MixtureResult(MixtureSummary):
     fingerprint: str
     rows: Mapping[str, tuple[tuple[int, int], ...]] = field(repr=False)
     format: Literal["lipt-mixture-1"] = field(default="lipt-mixture-1", repr=False, kw_only=True)
+
+    @model_validator(mode="after")
+    def _names_each_source(self) -> Self:
+        if self.intervals.keys() != self.weights.keys():
+            raise ValueError("its intervals are of other sources than its shares")
+        return self
 
     def to_json(self) -> bytes:
         """Return the content of a file."""

@@ -8,13 +8,15 @@ Shapes: N examples, n of one source, K sources.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from torch import Tensor
 
 from lipt.common.determinism import derive_seed
@@ -46,6 +48,19 @@ class SourceShares(BaseModel):
     ]
     rows: dict[Name, list[tuple[Start, Start]]]
 
+    @model_validator(mode="after")
+    def _names_rows_once(self) -> Self:
+        total = sum(self.weights.values())
+        if self.weights.keys() != self.rows.keys() or abs(total - 1) > 1e-6:
+            raise ValueError(
+                f"its shares add up to {total:g}, or are of other sources than its rows"
+            )
+        ranges = sorted(chain.from_iterable(self.rows.values()))
+        for (start, stop), (following, _) in pairwise([*ranges, (math.inf, math.inf)]):
+            if not start < stop <= following:
+                raise ValueError(f"its rows {start} to {stop} are none, or are of two sources")
+        return self
+
     @classmethod
     def read(cls, source: bytes | Path) -> Self:
         """The shares of a file; InvalidRequestError for other content."""
@@ -55,28 +70,22 @@ class SourceShares(BaseModel):
         content = source.read_bytes() if isinstance(source, Path) else source
         try:
             # JSON has lists for tuples.
-            found = cls.model_validate(parse_json(content), strict=False)
+            return cls.model_validate(parse_json(content), strict=False)
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"]))
-            raise _refused(f"{place:.80}: {first['msg']}") from None
+            said = first["msg"].removeprefix("Value error, ")
+            raise _refused(f"{place:.80}: {said}" if place else said) from None
         except ValueError as error:
             raise _refused(str(error)) from None
-        total = sum(found.weights.values())
-        if found.weights.keys() != found.rows.keys() or abs(total - 1) > 1e-6:
-            raise _refused(f"its shares add up to {total:g}, or are of other sources than its rows")
-        return found
 
     def source_of(self, num_ids: int) -> Tensor:
         """The place of each id's source among the names, int64, -1 for an id of none."""
         source_N = torch.full((num_ids,), -1, dtype=torch.int64)
         for place, (name, ranges) in enumerate(self.rows.items()):
             for start, stop in ranges:
-                if not start < stop <= num_ids or bool((source_N[start:stop] >= 0).any()):
-                    raise _refused(
-                        f"{name:.80} has the rows {start} to {stop} of {num_ids}, or shares them "
-                        "with another source"
-                    )
+                if stop > num_ids:
+                    raise _refused(f"{name:.80} has the rows {start} to {stop} of {num_ids}")
                 source_N[start:stop] = place
         return source_N
 

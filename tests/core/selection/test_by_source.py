@@ -113,8 +113,13 @@ def test_a_large_file_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
         read()
 
 
-@pytest.mark.parametrize("ranges", [[[8, 11]], [[5, 5]], [[1, 3]]])
-def test_rows_beyond_the_data_or_of_two_sources_are_refused(ranges: list[list[int]]) -> None:
-    shares = read(rows={"a": [[0, 2]], "b": ranges})
-    with pytest.raises(InvalidRequestError, match=r"b has the rows .* of 10, or shares them"):
+@pytest.mark.parametrize("ranges", [[[5, 5]], [[6, 5]], [[1, 3]]])
+def test_rows_of_no_or_two_sources_are_refused(ranges: list[list[int]]) -> None:
+    with pytest.raises(InvalidRequestError, match=r"its rows .* are none, or are of two sources"):
+        read(rows={"a": [[0, 2]], "b": ranges})
+
+
+def test_rows_beyond_the_data_are_refused() -> None:
+    shares = read(rows={"a": [[0, 2]], "b": [[8, 11]]})
+    with pytest.raises(InvalidRequestError, match="b has the rows 8 to 11 of 10"):
         shares.source_of(10)
