@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipt.common.errors import DataError
+from lipt.common.text import did_you_mean, listed
 from lipt.data.dataset import Dataset
 from lipt.data.inputs.specs import ImageSpec, InputSpec
 from lipt.data.loading import open_set
@@ -83,8 +84,14 @@ class DataForm(NamedTuple):
         """
         if isinstance(data, Dataset):
             return data
-        options, known = dict[str, Sequence[str]](), {*self.numbers, *self.categories}
+        options = dict[str, Sequence[str]]()
+        known = dict.fromkeys((*self.numbers, *self.categories))
         if columns := _columns_of(data) if known else ():
+            if missing := [column for column in known if column not in columns]:
+                raise DataError(
+                    f"{name} has no column {missing[0]!r}.{did_you_mean(missing[0], columns)} Give "
+                    f"it the columns of {self.source}: {listed(list(known), 20)}."
+                )
             options = {
                 "numbers": self.numbers,
                 "categories": self.categories,

@@ -14,8 +14,9 @@ import torch
 from torch import nn
 
 from lipt.common.computation import computed
-from lipt.common.config.run_config import PRESETS, merge
-from lipt.common.errors import DataError
+from lipt.common.config.run_config import PRESETS, RunConfig, ShardRule, merge
+from lipt.common.config.values import dump, validate
+from lipt.common.errors import ConfigError, DataError
 from lipt.core.mixture.learning import TargetedPool, learn
 from lipt.core.mixture.mixture import (
     alone,
@@ -85,7 +86,13 @@ def mix(
     pool = TargetedPool.of(opened.pool, opened.target, opened.num_target)
     is_text = opened.pool.target.kind is TargetKind.TOKENS
     preset = PRESETS["mixture-text" if is_text else "mixture"]
-    settings = merge(preset, {"initialization": {"steps": None}})
+    settings = merge(merge(preset, {"initialization": {"steps": None}}), dict(run or {}))
+    config = validate(RunConfig, merge(dump(RunConfig()), settings))
+    if config.learners.shards is not ShardRule.SOURCE:
+        raise ConfigError(
+            f"learners.shards is {config.learners.shards}, but the learners of a mixture are by "
+            "source. Leave it out."
+        )
 
     def pretrained(data: Dataset) -> Pretrained:
         return Pretrained(
@@ -93,7 +100,7 @@ def mix(
             model,
             head=head,
             seed=seed,
-            run=merge(settings, dict(run or {})),
+            run=settings,
             device=device,
             allow_modules=allow_modules,
             progress=False,

@@ -29,7 +29,7 @@ from lipt.data.registry import table_address
 from lipt.data.sources.address import quoted_names
 from lipt.data.sources.cells import Decimals
 from lipt.data.sources.frames import frame_table, is_frame, is_pair
-from lipt.data.sources.rows import SourceLabels, require_labels, require_sources
+from lipt.data.sources.rows import SourceLabels, require_labels, source_names
 from lipt.data.sources.tables.csv_and_json import CSV_OPTIONS
 from lipt.data.sources.tables.reading import open_table
 from lipt.data.sources.tables.table import coded, joined_chunks
@@ -101,8 +101,7 @@ def _pool_of_parts(sources: Any, target: str | None, image_size: int | None) -> 
             f"the sources are {given_as}. Give a mapping from each source's name to its data, or "
             'one table and the column of its sources: source="site".'
         )
-    names, parts = tuple(map(str, sources)), list(sources.values())
-    require_sources(names, "the mapping")
+    names, parts = source_names([*map(str, sources)], "the mapping"), list(sources.values())
     if len(set(names)) < len(names):
         raise ConfigError(f"two sources have one name ({listed(names, 20)}). Rename one of them.")
     tables = [table for table in (_table_of(part, target) for part in parts) if table is not None]

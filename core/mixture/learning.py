@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.config.run_config import RunConfig
+from lipt.common.errors import DataError
 from lipt.common.tensor_files import Weights
 from lipt.core.mixture.readiness import Readiness, readiness_of
 from lipt.core.pipeline import begin, cut_shards, train_learners
@@ -34,6 +35,7 @@ from lipt.data.joining import appended
 
 # Shared steps of theta* from random weights, before the first and the last test.
 _FIRST_STEPS, _MOST_STEPS = 100, 1600
+_FEWEST_TARGET = 2
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,15 @@ class TargetedPool:
         num_given: int,
         elsewhere: Mapping[str, int] = MappingProxyType({}),
     ) -> Self:
-        """DataError if the target's examples are of another kind than the pool's.
+        """DataError if the target has one example, or others than the pool's kind.
 
         `elsewhere` are sizes of sources whose examples workers hold.
         """
+        if len(target) < _FEWEST_TARGET:
+            raise DataError(
+                f"the target has {len(target)} example, and shares are judged on others than those "
+                f"that they are fitted to. Give at least {_FEWEST_TARGET}, and better 30."
+            )
         both = appended(pool, target)
         target_ids = torch.arange(len(pool), len(both))
         source_ids = pool.source_ids | dict.fromkeys(elsewhere, target_ids[:0])

@@ -20,7 +20,7 @@ from lipt.common.errors import DataError
 from lipt.common.text import encodable, escaped, listed
 from lipt.data.images.formats import SUFFIXES
 from lipt.data.sources.address import Address
-from lipt.data.sources.rows import EncodedRows, SourceLabels, require_sources
+from lipt.data.sources.rows import EncodedRows, SourceLabels, source_names
 from lipt.data.sources.storage import Stamp, open_regular
 
 # torchvision's.
@@ -73,7 +73,7 @@ def _by_source(source: str, path: str) -> EncodedRows:
     except (OSError, ValueError) as error:
         raise DataError(f"{source}: {path} cannot be used: {error}. {_FOLDER}") from error
     names = [name for name in found if not is_hidden(name)]
-    require_sources(names, f"{source}: {path}")
+    sources = source_names(names, f"{source}: {path}")
     folders = [f"{path}{os.sep}{name}" for name in names]
     parts = [imagefolder_rows(Address(f"imagefolder:{at}", {}, path=at)) for at in folders]
     classes = sorted({name for part in parts for name in part.class_names})
@@ -91,9 +91,7 @@ def _by_source(source: str, path: str) -> EncodedRows:
         empty_folders=tuple(folder for part in parts for folder in part.empty_folders),
         stamp=Stamp.of(files, sorted({str(Path(file).parent) for file in files})),
         note="; ".join(part.note for part in parts if part.note),
-        sources=SourceLabels(
-            tuple(map(encodable, names)), torch.arange(len(names)).repeat_interleave(sizes)
-        ),
+        sources=SourceLabels(sources, torch.arange(len(names)).repeat_interleave(sizes)),
     )
 
 

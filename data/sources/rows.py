@@ -55,6 +55,8 @@ logger = logging.getLogger(__name__)
 _MAX_CLASSES = 100_000
 _NUM_SAMPLED_ROWS = 64
 MAX_SOURCES = 64
+# As of the sources of workers and their tokens.
+LONGEST_SOURCE = 200
 _TARGET_TAGS = {
     TargetKind.CLASSES: b"labels",
     TargetKind.NUMBER: b"numbers",
@@ -71,12 +73,20 @@ class SourceLabels(NamedTuple):
     places_N: Tensor
 
 
-def require_sources(names: Sequence[str], where: str) -> None:
+def source_names(names: Sequence[str], where: str) -> tuple[str, ...]:
+    """Names with escapes for what is not UTF-8; DataError for too many, empty or long ones."""
     if not 1 <= len(names) <= MAX_SOURCES:
         raise DataError(
             f"{where} names {len(names)} sources. Give from 1 to {MAX_SOURCES}, and join those "
             "that are alike."
         )
+    for name in names:
+        if not 1 <= len(name) <= LONGEST_SOURCE:
+            raise DataError(
+                f"{where}: the source {name!r:.60} has a name of {len(name)} characters. Name it "
+                f"in 1 to {LONGEST_SOURCE}."
+            )
+    return tuple(map(encodable, names))
 
 
 def fingerprint(

@@ -106,7 +106,25 @@ def test_what_is_saved_is_read_back(mixture: lipt.Mixture, tmp_path: Path) -> No
     assert read == mixture
     assert read.theta is None
     assert read.sample(100) == mixture.sample(100)
-    (tmp_path / "mixture.json").write_text("{}")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        None,
+        {"weights": {"right": None, "turned": 0.5}},
+        {"weights": {"right": -1.0, "turned": 2.0}},
+        {"weights": {"right": 1.0}},
+        {"intervals": {"right": [0.0, 1.0]}},
+        {"rows": {"right": [[50, 10]], "turned": []}},
+        {"rows": {"right": [[0, 50], [0, 50]], "turned": []}},
+    ],
+)
+def test_a_damaged_file_is_refused(
+    mixture: lipt.Mixture, tmp_path: Path, changes: dict[str, Any] | None
+) -> None:
+    content = {} if changes is None else json.loads(mixture.to_json()) | changes
+    (tmp_path / "mixture.json").write_text(json.dumps(content))
     with pytest.raises(SubsetError, match=r"Write one with Mixture\.save"):
         lipt.Mixture.load(tmp_path / "mixture.json")
 
@@ -327,7 +345,7 @@ def test_parts_of_different_kinds_are_refused() -> None:
 @pytest.mark.parametrize(
     ("sources", "target_data", "words"),
     [
-        ({"a": table(40, 1.0, 1)}, {"value": [0.5]}, "no column 'label'.*value"),
+        ({"a": table(40, 1.0, 1)}, {"value": [0.5]}, "the target has no column 'x0'"),
         (
             {"a": table(40, 1.0, 1), "b": table(3, 1.0, 2) | {"label": ["yes", None, None]}},
             table(30, 1.0, 3),
@@ -342,6 +360,14 @@ def test_parts_of_different_kinds_are_refused() -> None:
         ),
         ({1: rows(40, 1.0, 1), "1": rows(40, 1.0, 2)}, rows(30, 1.0, 3), "two sources have one"),
         ({}, rows(30, 1.0, 3), "the sources are empty"),
+        ({"a": rows(40, 1.0, 1)}, rows(1, 1.0, 3), "the target has 1 example, and shares are"),
+        ({"": rows(40, 1.0, 1)}, rows(30, 1.0, 3), "the source '' has a name of 0 characters"),
+        ({"x" * 201: rows(40, 1.0, 1)}, rows(30, 1.0, 3), "of 201 characters. Name it in 1 to 200"),
+        (
+            {"a": table(40, 1.0, 1)},
+            {name: cells for name, cells in table(30, 1.0, 3).items() if name != "x2"},
+            "the target has no column 'x2'.*Give it the columns of sources: x0, x1",
+        ),
     ],
 )
 def test_parts_that_cannot_be_mixed_are_named(
@@ -350,6 +376,21 @@ def test_parts_that_cannot_be_mixed_are_named(
     target = "label" if isinstance(target_data, dict) else None
     with pytest.raises((ConfigError, DataError), match=words):
         mixed(sources, target_data, target=target)
+
+
+def test_a_name_that_is_not_utf8_is_escaped() -> None:
+    opened = open_mixture({"a\udcff": rows(40, 1.0, 1)}, rows(30, 1.0, 3))
+    assert tuple(opened.pool.source_ids) == ("a\\udcff",)
+
+
+def test_the_column_to_predict_names_no_sources() -> None:
+    with pytest.raises(ConfigError, match="the column 'label' is named as its source and as its"):
+        mixed(table(40, 1.0, 1), table(30, 1.0, 3), target="label", source="label")
+
+
+def test_random_shards_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"learners\.shards is random, but the learners of a mix"):
+        mixed({"a": rows(40, 1.0, 1)}, rows(30, 1.0, 2), run={"learners": {"shards": "random"}})
 
 
 def test_there_are_at_most_64_sources() -> None:

@@ -120,6 +120,11 @@ def rows_of_table(options: Address, table: Table, given: Labels | None = None) -
         require_columns(table, targets, wanted)
     source = [options.text("source")] if "source" in options else []
     require_columns(table, source, "source")
+    if both := [name for name in source if name in targets]:
+        raise ConfigError(
+            f"{options.source}: the column {both[0]!r} is named as its source and as its target. "
+            "Name another column as one of them."
+        )
     beside = (*targets, *source)
     used = [] if texts else _used_columns(options, table, beside)
     # One pass over a file reads all columns but texts, which may be larger than the memory.

@@ -26,9 +26,9 @@ import torch
 from numpy.typing import NDArray
 
 from lipt.common.errors import DataError
-from lipt.common.text import did_you_mean, encodable
+from lipt.common.text import did_you_mean
 from lipt.data.sources.cells import MISSING, Decimals
-from lipt.data.sources.rows import SourceLabels, require_sources
+from lipt.data.sources.rows import SourceLabels, source_names
 from lipt.data.sources.storage import Stamp
 
 BATCH_ROWS = 8192
@@ -245,8 +245,8 @@ def read_sources(table: Table, name: str, column: pa.ChunkedArray) -> SourceLabe
     """Each row's source, sorted by name; rows without one are of the source "missing"."""
     codes_N, values = coded(column)
     whole = [int(v) if isinstance(v, float) and v.is_integer() else v for v in values]
-    texts = ["missing", *(encodable(str(value)) for value in whole)]
+    texts = ["missing", *map(str, whole)]
     used = sorted({texts[code + 1] for code in np.unique(codes_N).tolist()})
-    require_sources(used, f"{table.name}: the column {name}")
+    names = source_names(used, f"{table.name}: the column {name}")
     places = torch.tensor([used.index(text) if text in used else -1 for text in texts])
-    return SourceLabels(tuple(used), places[torch.from_numpy(codes_N + 1)])
+    return SourceLabels(names, places[torch.from_numpy(codes_N + 1)])
