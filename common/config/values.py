@@ -56,6 +56,8 @@ def explain(
             clauses.append(f"{field}: there is no such setting.{did_you_mean(field, known)}")
         else:
             value = "" if item["type"] == "missing" else f" = {_Brief().repr(item['input'])}"
+            # Users write no tuples.
+            message = message.replace("a valid tuple", 'a list, such as ["NAME"]')
             clauses.append(f"{field}{value}: {message[:1].lower()}{message[1:]}")
     return "; ".join(clauses)
 
