@@ -23,7 +23,7 @@ from lipt.common.observability.tracing import span
 from lipt.common.process.devices import versions
 from lipt.coordinator.compute.jobs.mixture import FitMixture
 from lipt.coordinator.compute.messages import OnProgress
-from lipt.coordinator.runs.availability import find_named, find_ready
+from lipt.coordinator.runs.availability import find_named, find_ready, require_results
 from lipt.coordinator.state.records import MixtureRecord, RunRecord
 from lipt.coordinator.subsets import Answers, Callers, always, job_options, origin_of
 from lipt.core.mixture.result import MixtureSummary
@@ -94,6 +94,7 @@ class Mixtures:
     ) -> MixtureRecord:
         answers, started = self.answers, monotonic()
         with span("mixture", link=run.traceparent, run_id=run.run_id, run_name=run.name):
+            await require_results(run, answers.blobs)
             await answers.restore(run, job.initial_weights, report, callers)
             blob = await answers.compute.run(job, report, job_options(run, callers))
         record = MixtureRecord(

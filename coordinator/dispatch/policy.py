@@ -120,12 +120,19 @@ def waiting_reason(
         return suspects
     run = waiting.run
     wanted = {learner.own_source for learner in waiting.learners()} - {""}
-    held = {worker.source for worker in alive if worker.caller.may_hold(worker.source)}
-    if missing := sorted(wanted - held):
+    holders = [worker for worker in alive if worker.caller.may_hold(worker.source)]
+    if missing := sorted(wanted - {worker.source for worker in holders}):
         return (
             f"no worker holds the data of {', '.join(missing)}: start lipt-worker --source NAME "
             "--worker-data DATA there"
         )
+    able_of = {worker.source for worker in holders if worker.can_run(run)}
+    for worker in sorted(holders, key=lambda worker: worker.name):
+        if worker.source in wanted - able_of:
+            return (
+                f"worker {worker.name}, which holds the source {worker.source}, does not "
+                f"{worker.refusal(run)}"
+            )
     if able := [worker for worker in alive if worker.can_run(run)]:
         return _unconfirmed_reason(run, waiting.learners(), able)
     if not alive:

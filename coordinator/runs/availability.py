@@ -111,6 +111,15 @@ async def restore_inputs(
         )
 
 
+async def require_results(run: RunRecord, blobs: BlobStore) -> None:
+    """CorruptBlobError if results of a run's learners are lost, which nobody makes again."""
+    if lost := await _damaged(blobs, [blob for _, blob in run.results]):
+        raise CorruptBlobError(
+            f"{len(lost)} of the {len(run.results)} results of run {run.name}'s learners are lost. "
+            "Put the blobs of a backup back into the state directory, or start the run again."
+        )
+
+
 async def restore(
     run: RunRecord,
     wanted: Iterable[BlobName],

@@ -12,7 +12,7 @@ from PIL import Image
 
 import lipt
 from lipt.common.config.run_config import PRESETS, merge
-from lipt.common.errors import ConfigError, DataError, InvalidRequestError
+from lipt.common.errors import ConfigError, CorruptBlobError, DataError, InvalidRequestError
 from lipt.common.tensor_files import pack
 from lipt.trainer.client.answers import fetch_mixture
 from lipt.trainer.views import RunView
@@ -95,6 +95,24 @@ def test_an_equal_request_is_answered_from_the_store(
     first, again = (session.client.mixture(run.run_id, target) for _ in range(2))
     assert again == first
     assert again.manifest["costs"] == first.manifest["costs"]
+
+
+def test_a_lost_answer_is_fitted_again_and_lost_learners_are_named(
+    pool: str, folder: Path, tmp_path: Path
+) -> None:
+    target = table(folder / "lost.csv", [("x", 40, 1.0)], seed=7)
+    with Session(pool, "linear", state_dir=tmp_path) as session:
+        run = session.pretrain(BY_SOURCE)
+        first = session.client.mixture(run.run_id, target)
+        files = [file for file in (tmp_path / "blobs").rglob("*") if file.is_file()]
+        (answer,) = (file for file in files if b"lipt-mixture-1" in file.read_bytes())
+        answer.unlink()
+        again = session.client.mixture(run.run_id, target)
+        assert (again.weights, again.outcomes) == (first.weights, first.outcomes)
+        for file in files:
+            file.unlink(missing_ok=True)
+        with pytest.raises(CorruptBlobError, match=r"6 of the 6 results of .* learners are lost"):
+            session.client.mixture(run.run_id, table(folder / "lost.csv", [("x", 41, 1.0)], seed=8))
 
 
 def test_runs_with_random_shards_tell_no_sources_apart(session: Session, folder: Path) -> None:

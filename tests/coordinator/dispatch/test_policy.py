@@ -460,6 +460,10 @@ def test_a_learner_of_a_workers_own_source_goes_to_its_holder_alone() -> None:
     failed = run.with_learner(run.learners[1].changed(failed_on=("held",)))
     assert chosen(held, [failed], alive=[worker("other")], reserved=own) == ("r", 1)
     assert waiting_reason(waiting(run), alive=[former]).startswith("no worker holds the data of cl")
+    small = replace(held, name="small", declined=frozenset({run.run_id}))
+    reason = waiting_reason(waiting(run), alive=[small, worker("other")])
+    assert reason.startswith("worker small, which holds the source clinic, does not have room")
+    assert not waiting_reason(waiting(run), alive=[small, held])
     assert waiting_reason(waiting(run), alive=[held]) == ""
     alone = QueuedLearners(run, [1])
     assert idle_reason(former, [alone]).endswith("it holds none of the sources that wait")
