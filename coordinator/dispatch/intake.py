@@ -43,6 +43,8 @@ _REMEDY = (
     "Install the coordinator's lipt on its worker, or start a run with learners.num_snapshots=0."
 )
 _DIGEST = re.compile("[0-9a-f]{64}")
+# Of a source that a worker holds.
+_MOST_EXAMPLES = 2**40
 _STATISTICS = ("running_mean", "running_var")
 
 
@@ -204,7 +206,7 @@ def require_same_source(result: LearnerResult, run: RunRecord, index: int) -> No
     source = run.learners[index].own_source
     if not source:
         return
-    if not _DIGEST.fullmatch(result.fingerprint) or result.num_examples < 1:
+    if not _DIGEST.fullmatch(result.fingerprint) or not 1 <= result.num_examples <= _MOST_EXAMPLES:
         raise LearnerRejectedError(
             f"the learner of the source {source} came with {result.num_examples} examples and the "
             f"fingerprint {result.fingerprint!r:.80}. Report those of the worker's data."

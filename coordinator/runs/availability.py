@@ -112,7 +112,7 @@ async def restore_inputs(
 
 
 async def require_results(run: RunRecord, blobs: BlobStore) -> None:
-    """CorruptBlobError if results of a run's learners are lost, which nobody makes again."""
+    """CorruptBlobError if results of a run's learners are lost; no job makes them again."""
     if lost := await _damaged(blobs, [blob for _, blob in run.results]):
         raise CorruptBlobError(
             f"{len(lost)} of the {len(run.results)} results of run {run.name}'s learners are lost. "
