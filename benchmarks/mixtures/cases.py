@@ -53,7 +53,7 @@ class Case:
 
 
 def cifar_file(name: str) -> str | None:
-    folders = (os.environ.get("LIPT_DATA", ""), "../shared/data", "/work/shared/data")
+    folders = (os.environ.get("LIPT_DATA", ""), "../shared/data")
     files = (Path(folder) / "cifar10-jpeg" / f"{name}.parquet" for folder in folders if folder)
     return next((f"parquet:{file}" for file in files if file.exists()), None)
 
