@@ -31,7 +31,7 @@ from lipt.core.call_parts import CallPart
 from lipt.core.pretraining.evaluation import Evaluator, OpenWeights, num_evaluated_together
 from lipt.core.pretraining.initialization import initialize, num_initialization_steps
 from lipt.core.pretraining.learner import train_learner
-from lipt.core.pretraining.merged import InputBatches, added_by
+from lipt.core.pretraining.merged import InputBatches, Merged, added_by
 from lipt.core.pretraining.merged_tokens import merged_class
 from lipt.core.pretraining.results import (
     CommittedLearner,
@@ -283,6 +283,26 @@ def evaluator_of(
     )
 
 
+def merged_on(
+    workspace: Workspace,
+    config: RunConfig,
+    inputs: InputFormat,
+    initial: Weights,
+    learners: Sequence[Weights],
+    ids: Tensor,
+) -> Merged:
+    """Learners that merge by any weights, with the examples on which those are judged."""
+    dataset = workspace.dataset
+    return merged_class(dataset.target)(
+        workspace.new_model(config),
+        initial,
+        added_by(initial, learners),
+        InputBatches(dataset.examples(ids), inputs, workspace.device),
+        dataset.target,
+        dataset.targets_N[ids],
+    )
+
+
 def merge_learners(
     workspace: Workspace,
     config: RunConfig,
@@ -332,14 +352,8 @@ def _fitted_shares(
     learners: Sequence[OpenWeights],
 ) -> list[float]:
     """The learners' weights whose mean has the least loss on the validation split."""
-    dataset, ids = workspace.dataset, workspace.split(config).validation_ids
-    merged = merged_class(dataset.target)(
-        workspace.new_model(config),
-        initial,
-        added_by(initial, [dict(opened()) for opened in learners]),
-        InputBatches(dataset.examples(ids), inputs, workspace.device),
-        dataset.target,
-        dataset.targets_N[ids],
-    )
+    ids = workspace.split(config).validation_ids
+    opened = [dict(learner()) for learner in learners]
+    merged = merged_on(workspace, config, inputs, initial, opened, ids)
     shares: list[float] = merged.fit(seed=config.seed, num_resamples=0).weights_K.tolist()
     return shares

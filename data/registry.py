@@ -163,16 +163,25 @@ def name_with_target(
     return str(address.adding(**table_options(open_table(address), target, more)))
 
 
+def names_sources(source: str) -> bool:
+    """Whether a name of data says what names the source of each example."""
+    return "source" in _address_of(source)
+
+
+def _address_of(source: str) -> Address:
+    return table_address(source) or Address.parse(source, _options_of(source.partition(":")[0]))
+
+
+def _options_of(scheme: str) -> tuple[str, ...]:
+    return SOURCES[scheme].options if scheme in SOURCES else ()
+
+
 def name_with_options(source: str, options: Mapping[str, str]) -> str:
     """The name of a table's file with options that it does not have; of image folders, `source`."""
     if not options:
         return source
-    address = table_address(source)
-    if address is None and set(options) == {"source"}:
-        scheme = source.partition(":")[0]
-        known = SOURCES[scheme].options if scheme in SOURCES else ()
-        address = Address.parse(source, known) if "source" in known else None
-    if address is None:
+    address = _address_of(source)
+    if options.keys() - _options_of(address.scheme):
         raise ConfigError(
             f"{', '.join(options)} was given together with the name {source!r:.80}, which is no "
             "table's file. Leave it out, or give a table, such as csv:PATH?label=COLUMN."

@@ -25,7 +25,7 @@ from lipt.data.dataset import Dataset
 from lipt.data.held_out import DataForm
 from lipt.data.joining import joined
 from lipt.data.loading import open_set
-from lipt.data.registry import table_address
+from lipt.data.registry import names_sources, table_address
 from lipt.data.sources.address import quoted_names
 from lipt.data.sources.cells import Decimals
 from lipt.data.sources.frames import frame_table, is_frame, is_pair
@@ -65,7 +65,7 @@ def open_mixture(
     """Open sources and a target; arguments as in `lipt.mix`."""
     is_name = isinstance(sources, str | Path)
     fingerprint, data = "", None
-    if source is not None or (is_name and "source=" in str(sources)):
+    if source is not None or (is_name and names_sources(str(sources))):
         pool, fingerprint = _pool_of_one(sources, target, source, image_size)
     else:
         pool = data = _pool_of_parts(sources, target, image_size)

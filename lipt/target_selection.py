@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from lipt.common.computation import computed
-from lipt.common.config.run_config import PRESETS, merge
+from lipt.common.config.run_config import merge, mixture_preset
 from lipt.common.errors import DataError, InvalidRequestError
 from lipt.common.process.devices import versions_on
 from lipt.common.requests import Budget
@@ -59,8 +59,8 @@ def select_for_target(
     """As `lipt.select` with `target_data`. Examples equal to the target's are left out."""
     found = open_mixture({"the data": data}, target_data, target=target, image_size=image_size)
     pool = TargetedPool.of(found.pool, found.target, found.num_target)
-    pool_ids, is_text = pool.pool_ids, pool.dataset.target.kind is TargetKind.TOKENS
-    preset = PRESETS["mixture-text" if is_text else "mixture"]
+    pool_ids, kind = pool.pool_ids, pool.dataset.target.kind
+    preset = mixture_preset(of_texts=kind is TargetKind.TOKENS)
     opened = Pretrained(
         pool.dataset,
         model,

@@ -291,3 +291,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     }
 )
 """Named settings of a run, nested as in `RunConfig`; a user's own go over them with `merge`."""
+
+
+def mixture_preset(*, of_texts: bool) -> Mapping[str, Any]:
+    """Settings of learners that are mixed, of causal texts or of other data."""
+    return PRESETS["mixture-text" if of_texts else "mixture"]

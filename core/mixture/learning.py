@@ -24,9 +24,8 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import DataError
 from lipt.common.tensor_files import Weights
 from lipt.core.mixture.readiness import Readiness, readiness_of
-from lipt.core.pipeline import begin, cut_shards, train_learners
-from lipt.core.pretraining.merged import InputBatches, Merged, added_by
-from lipt.core.pretraining.merged_tokens import merged_class
+from lipt.core.pipeline import begin, cut_shards, merged_on, train_learners
+from lipt.core.pretraining.merged import InputBatches, Merged
 from lipt.core.pretraining.sharding import NUM_HALVES
 from lipt.core.workspace import InMemory, Workspace
 from lipt.data.dataset import Dataset
@@ -82,11 +81,6 @@ class TargetedPool:
     @property
     def pool_ids(self) -> Tensor:
         return torch.cat(list(self.source_ids.values()))
-
-    @property
-    def targets_N(self) -> Tensor:
-        """Of the target's examples."""
-        return self.dataset.targets_N[self.target_ids]
 
 
 @dataclass(frozen=True)
@@ -153,23 +147,20 @@ def learned_for(
     steps: int,
 ) -> Learned:
     """Learners, first halves first, with a target, and whether theta* is ready for it."""
-    dataset, added = pool.dataset, added_by(initial, learners)
+    dataset = pool.dataset
 
     def batches_of(ids: Tensor) -> InputBatches:
         return InputBatches(dataset.examples(ids), inputs, workspace.device)
 
-    of = merged_class(dataset.target)(
-        workspace.new_model(config),
-        *(initial, added, batches_of(pool.target_ids), dataset.target, pool.targets_N),
-    )
+    of = merged_on(workspace, config, inputs, initial, learners, pool.target_ids)
     first, second = (
-        replace(of, added={name: parts.chunk(NUM_HALVES)[half] for name, parts in added.items()})
+        replace(of, added={name: parts.chunk(NUM_HALVES)[half] for name, parts in of.added.items()})
         for half in range(NUM_HALVES)
     )
     pool_targets_N = dataset.targets_N[pool.pool_ids]
     test, crossed_N = readiness_of(steps, (first, second), pool_targets_N, seed=config.seed)
     merged = replace(
-        of, added={name: (first.added[name] + second.added[name]) / NUM_HALVES for name in added}
+        of, added={name: (first.added[name] + second.added[name]) / NUM_HALVES for name in of.added}
     )
     return Learned(initial, inputs, merged, (test,), crossed_N, batches_of)
 

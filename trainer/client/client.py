@@ -16,7 +16,7 @@ from lipt.common.access.tokens import TokenSource
 from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import Transfers
-from lipt.common.config.run_config import PRESETS
+from lipt.common.config.run_config import mixture_preset
 from lipt.common.config.values import overrides_to_proto
 from lipt.common.errors import (
     InvalidRequestError,
@@ -327,8 +327,8 @@ class Client(AbstractContextManager["Client"]):
         """Return settings of a run by source that suit the coordinator's data, for `start_run`."""
         data = self.info().dataset
         other = None if data is None else data.other_target
-        is_text = other is not None and other.kind == TargetKind.TOKENS
-        return dict(PRESETS["mixture-text" if is_text else "mixture"])
+        of_texts = other is not None and other.kind == TargetKind.TOKENS
+        return dict(mixture_preset(of_texts=of_texts))
 
     @checked
     def mixture(
