@@ -195,6 +195,7 @@ class SubsetRequest:
     weights: of the run's model, in place of theta_p.
     features, probabilities: the user's own, in place of the model's and of a head's.
     mixture: a file with the sources' shares, within which the strategy chooses.
+    targets: files of examples of what the user cares about.
     previous: digest of the trainer's current subset, or empty.
     """
 
@@ -212,6 +213,7 @@ class SubsetRequest:
     features: BlobName | None = None
     probabilities: BlobName | None = None
     mixture: BlobName | None = None
+    targets: tuple[BlobName, ...] = ()
     previous: str = ""
 
 
@@ -238,6 +240,7 @@ def request_to_proto(request: SubsetRequest) -> pb.GetSubsetRequest:
         weights=None if request.weights is None else blob_to_proto(request.weights),
         features=None if request.features is None else blob_to_proto(request.features),
         mixture=None if request.mixture is None else blob_to_proto(request.mixture),
+        targets=map(blob_to_proto, request.targets),
     )
     if request.balanced is not None:
         message.balanced = request.balanced
@@ -266,5 +269,6 @@ def request_from_proto(message: pb.GetSubsetRequest) -> SubsetRequest:
         weights=weights and blob_from_proto(weights),
         features=features and blob_from_proto(features),
         mixture=mixture and blob_from_proto(mixture),
+        targets=tuple(map(blob_from_proto, message.targets)),
         previous=message.previous,
     )

@@ -161,7 +161,7 @@ class Answers:
     ) -> tuple[SubsetRecord, bool]:
         """A subset, and whether it is the request's previous one, which is still valid."""
         callers = always(caller)
-        with self.holding(request.weights, request.features, request.mixture):
+        with self.holding(request.weights, request.features, request.mixture, *request.targets):
             run = find_named(self.store, request.run)
             log_about(run=run.run_id)
             held = self.store.held(run.run_id)

@@ -27,10 +27,8 @@ from lipt.common.errors import DivergedError
 from lipt.common.observability.tracing import span
 from lipt.common.states import Divergence
 from lipt.common.tensor_files import Weights, pack, specs_of
-from lipt.core.call_parts import CallPart
 from lipt.core.pretraining.evaluation import Evaluator, OpenWeights, num_evaluated_together
 from lipt.core.pretraining.initialization import initialize, num_initialization_steps
-from lipt.core.pretraining.learner import train_learner
 from lipt.core.pretraining.merged import InputBatches, Merged, added_by
 from lipt.core.pretraining.merged_tokens import merged_class
 from lipt.core.pretraining.results import (
@@ -44,14 +42,13 @@ from lipt.core.pretraining.simplex import uniform
 from lipt.core.pretraining.soup import OnIngredient, Soup, greedy_soup, weighted_soup
 from lipt.core.stages.choice import ChosenSubset
 from lipt.core.stages.choice import choose as choose_on
+from lipt.core.stages.learner import train_here
 from lipt.core.stages.needed_learners import needs_learners
 from lipt.core.stages.resolve import ResolvedRequest, sources_of
-from lipt.core.tasks import LearnerTask
 from lipt.core.workspace import InMemory, Workspace
 from lipt.data.dataset import input_format
 from lipt.data.inputs.model_input import Stored
 from lipt.data.inputs.specs import InputFormat
-from lipt.data.shard import open_shard, pack_shard
 from lipt.models.checkpoints import read_checkpoint
 from lipt.models.encodings import encode_weights
 from lipt.models.head import freeze, head_names
@@ -226,33 +223,9 @@ def one_learner(
     density: float,
 ) -> CommittedLearner:
     """Train one learner for a few augmented steps, prune it, and store it in a worker's format."""
-    dataset, learners = workspace.dataset, config.learners
-    targets = dataset.rows.targets
-    task = LearnerTask.of(
-        config,
-        inputs,
-        num_classes=dataset.target.num_outputs,
-        other_target=None if targets is None else targets.target,
-        index=index,
-        density=density,
-    )
-    content = pack_shard(dataset, ids)
-    number = learners.num_learners
-    activity, share = f"training learner {index + 1} of {number}", 1 / number
-    report = workspace.progress(activity, CallPart.LEARNERS, index * share, share)
-    made = train_learner(
-        task,
-        initial,
-        open_shard(content, inputs, num_examples=len(ids), target=task.target),
-        device=workspace.device,
-        allowed_modules=workspace.allowed_modules,
-        own_model=workspace.own_model,
-        on_step=lambda step, _loss: report(step, learners.num_steps),
-        should_stop=lambda: False,
-        ids=ids,
-    )
+    made = train_here(workspace, config, inputs, initial, index, ids, density)
     *snapshots, result = (
-        workspace.put(encode_weights(weights, learners.encoding))
+        workspace.put(encode_weights(weights, config.learners.encoding))
         for weights in (*made.snapshots, made.weights)
     )
     return CommittedLearner(index, tuple(snapshots), result)

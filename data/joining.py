@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lipt.common.determinism import derive_generator
 from lipt.common.errors import DataError
 from lipt.common.text import listed
 from lipt.data.dataset import Dataset
@@ -35,6 +36,8 @@ from lipt.data.sources.rows import (
 )
 from lipt.data.targets.kinds import TargetKind
 from lipt.data.targets.values import token_values
+
+MOST_TARGET = 10_000
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,14 @@ def appended(pool: Dataset, more: Dataset) -> Dataset:
     values = torch.cat([own.values, theirs.values.to(own.values.dtype)])
     targets = replace(own, values=values, strata_N=labels_N)
     return _stacked([pool, more], Labels(labels_N, None, targets), None)
+
+
+def most_of(target: Dataset) -> Dataset:
+    """The examples of a target, or as many of them as are used."""
+    if len(target) <= MOST_TARGET:
+        return target
+    drawn = torch.randperm(len(target), generator=derive_generator(0, "mixture target"))
+    return taken(target, drawn[:MOST_TARGET])
 
 
 def taken(dataset: Dataset, positions: Tensor) -> Dataset:

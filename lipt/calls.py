@@ -59,7 +59,6 @@ def select(
     fraction: float | None = None,
     *,
     target: str | None = None,
-    target_data: Any = None,
     head: str | None = None,
     strategy: str = "auto",
     seed: int = 0,
@@ -77,9 +76,9 @@ def select(
     Arguments of `pretrain`, and:
         fraction: share of the data, in (0, 1]; 0.1 where neither this nor `budget` is given.
         budget: number of examples.
-        target_data: examples of what you care about, in the form of the data. The strategy
-            "loss_drop" then chooses the examples whose loss falls most after a short training on
-            them.
+        target_data: examples of what you care about, in the form of the data, or a mapping from the
+            names of its parts to theirs, which take turns. The default strategy is then
+            `loss_drop`: the examples whose loss falls most after a short training on them.
         strategy: one of `lipt strategies`.
         balanced: equal shares per class; None for the strategy's default.
         options: the strategy's options, by name.
@@ -103,24 +102,25 @@ def select(
         DataError: the data is empty or has no labels.
     """
     from lipt.core.selection.select import find_strategy
-    from lipt.pretraining import Pretrained
-    from lipt.target_selection import budget_for, select_for_target
+    from lipt.core.selection.strategy import INITIAL_NEEDS
+    from lipt.pretraining import Pretrained, for_theta_star
 
-    settings: Any = {
-        "target": target,
-        "head": head,
-        "seed": seed,
-        "run": run,
-        "image_size": image_size,
-        "device": device,
-        "allow_modules": allow_modules,
-        "progress": progress,
-    }
-    if target_data is not None:
-        budget = budget_for(strategy, fraction, arguments)
-        return select_for_target(data, target_data, model, budget, **settings)
-    find_strategy(strategy)
-    return Pretrained(data, model, **settings).select(strategy, fraction, **arguments)
+    looks_at_theta_star = bool(find_strategy(strategy).needs_of({}) & INITIAL_NEEDS)
+    if looks_at_theta_star or arguments.get("target_data") is not None:
+        data, run = for_theta_star(data, model, run, target, image_size, allow_modules)
+    pretrained = Pretrained(
+        data,
+        model,
+        target=target,
+        head=head,
+        seed=seed,
+        run=run,
+        image_size=image_size,
+        device=device,
+        allow_modules=allow_modules,
+        progress=progress,
+    )
+    return pretrained.select(strategy, fraction, **arguments)
 
 
 @checked

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from lipt.common.computation import computed
-from lipt.common.config.run_config import RunConfig, ShardRule, merge, mixture_preset
+from lipt.common.config.run_config import RunConfig, ShardRule, merge, preset_of
 from lipt.common.config.values import dump, validate
 from lipt.common.errors import ConfigError, DataError
 from lipt.core.mixture.learning import TargetedPool, learn
@@ -84,7 +84,7 @@ def mix(
         allow_modules=allow_modules,
     )
     pool = TargetedPool.of(opened.pool, opened.target, opened.num_target)
-    preset = mixture_preset(of_texts=opened.pool.target.kind is TargetKind.TOKENS)
+    preset = preset_of("mixture", of_texts=opened.pool.target.kind is TargetKind.TOKENS)
     settings = merge(merge(preset, {"initialization": {"steps": None}}), dict(run or {}))
     config = validate(RunConfig, merge(dump(RunConfig()), settings))
     if config.learners.shards is not ShardRule.SOURCE:

@@ -20,10 +20,9 @@ from torch import Tensor
 
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.text import did_you_mean, listed
-from lipt.core.mixture.mixture import most_of
 from lipt.data.dataset import Dataset
 from lipt.data.held_out import DataForm
-from lipt.data.joining import joined
+from lipt.data.joining import joined, most_of
 from lipt.data.loading import open_set
 from lipt.data.registry import names_sources, table_address
 from lipt.data.sources.address import quoted_names

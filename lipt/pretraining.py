@@ -22,7 +22,7 @@ from torch import nn
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.computation import computed
-from lipt.common.config.run_config import RunConfig, merge
+from lipt.common.config.run_config import RunConfig, merge, preset_of
 from lipt.common.config.values import dump, validate
 from lipt.common.errors import ConfigError
 from lipt.common.imports import call_by_name_or_place, modules_of
@@ -40,7 +40,9 @@ from lipt.core.stages.needed_learners import training_passes
 from lipt.core.stages.resolve import NeededTraining, ResolvedRequest, Sources, resolve
 from lipt.core.workspace import InMemory
 from lipt.data.dataset import Dataset
+from lipt.data.held_out import DataForm
 from lipt.data.loading import open_data, open_set
+from lipt.data.targets.kinds import TargetKind
 from lipt.models.head import HEAD
 from lipt.models.own import copy_of, in_float32_if_needed
 from lipt.models.registry import ModelSource, OwnModel, default_model
@@ -51,6 +53,7 @@ from lipt.trainer.client.sources import (
     features_source,
     request_of,
 )
+from lipt.trainer.client.targets import packed_targets
 from lipt.trainer.diagnosis.diagnosis import Diagnosis, read_diagnosis
 from lipt.trainer.progress import CallProgress, Show, progress_display
 from lipt.trainer.subsets.subset import Subset
@@ -207,6 +210,7 @@ class Pretrained:
             arguments,
             self._keep,
             probabilities=self._keep_probabilities(arguments.get("pred_probs")),
+            targets=self._keep_targets(arguments.get("target_data")),
         )
         resolved = resolve(
             asked,
@@ -310,6 +314,13 @@ class Pretrained:
             return None
         return self.workspace.put(pack({PROBABILITIES: read_probabilities(pred_probs, self.data)}))
 
+    def _keep_targets(self, target_data: Any) -> tuple[BlobName, ...]:
+        if target_data is None:
+            return ()
+        form, modules = DataForm.of(self.data), self.workspace.allowed_modules
+        files = packed_targets(form, target_data, self._target, modules)
+        return tuple(map(self._keep, files))
+
     def _weights(self, name: BlobName | None) -> Weights:
         assert name is not None  # noqa: S101 - it was trained
         workspace = self.workspace
@@ -383,6 +394,22 @@ def pretrain(
     )
     pretrained.train()
     return pretrained
+
+
+def for_theta_star(
+    data: Any,
+    model: object,
+    run: Mapping[str, Any] | None,
+    target: str | None,
+    image_size: int | None,
+    allow_modules: Sequence[str],
+) -> tuple[Dataset, Mapping[str, Any]]:
+    """The opened data, and settings of a run whose theta* is looked at: trained, or as given."""
+    opened = open_set("data", data, target, image_size, allow_modules)
+    preset = preset_of("target", of_texts=opened.target.kind is TargetKind.TOKENS)
+    if isinstance(model, nn.Module):
+        preset = merge(preset, {"initialization": {"steps": 0}})
+    return opened, merge(preset, dict(run or {}))
 
 
 def _fitted(data: Dataset, settings: Mapping[str, Any]) -> tuple[RunConfig, str]:

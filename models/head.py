@@ -64,13 +64,8 @@ def forward_with_features(model: nn.Module, inputs: Inputs) -> tuple[Tensor, Ten
 
     Both are float32 where autocast has made them narrower.
     """
-    name, head = find_head(model)
-    given: list[Tensor] = []
-    handle = head.register_forward_pre_hook(lambda _, args: given.append(args[0]))
-    try:
-        logits_NC = call_model(model, inputs)
-    finally:
-        handle.remove()
+    name, _ = find_head(model)
+    logits_NC, given = _watched(model, inputs)
     if len(given) != 1 or given[0].ndim != 2:
         shapes = [tuple(features.shape) for features in given]
         raise ConfigError(
@@ -78,6 +73,30 @@ def forward_with_features(model: nn.Module, inputs: Inputs) -> tuple[Tensor, Ten
             'Call it once, with N x D features, or name another classifier: head="NAME".'
         )
     return logits_NC, in_full(given[0])
+
+
+def head_inputs(model: nn.Module, inputs: Inputs) -> Tensor:
+    """Run a causal model once: the inputs of its head, B x L x D; ConfigError if it has no one."""
+    name, _ = find_head(model)
+    _, given = _watched(model, inputs)
+    if len(given) != 1 or given[0].ndim != 3:
+        shapes = [tuple(features.shape) for features in given]
+        raise ConfigError(
+            f"{type(model).__name__} calls its linear layer {name!r} with the shapes {shapes}. "
+            'Call it once, with B x L x D states, or name the layer of the logits: head="NAME".'
+        )
+    return given[0]
+
+
+def _watched(model: nn.Module, inputs: Inputs) -> tuple[Tensor, list[Tensor]]:
+    """The model's logits, and what its head was called with."""
+    _, head = find_head(model)
+    given: list[Tensor] = []
+    handle = head.register_forward_pre_hook(lambda _, args: given.append(args[0]))
+    try:
+        return call_model(model, inputs), given
+    finally:
+        handle.remove()
 
 
 def require_head(model: nn.Module, inputs: Inputs) -> None:

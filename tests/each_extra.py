@@ -39,6 +39,7 @@ TRIALS = {
         ("accelerate", "transformers"), ("tests/trainer/integrations/test_loops.py",)
     ),
     "lightning": Trial(("lightning",), ("tests/trainer/integrations/test_loops.py",)),
+    "lm": Trial(("bm25s",), ("tests/core/selection/strategies/test_targeted.py",)),
     "loggers": Trial(("mlflow", "tensorboard", "wandb"), ("tests/trainer/test_tracking.py",)),
     "otel": Trial(
         ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.grpc"),

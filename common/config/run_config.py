@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -272,6 +272,13 @@ _OF_TEXTS: dict[str, Any] = {
     "initialization": {"learning_rate": 2e-3},
     "learners": {"num_minibatches": 20, "learning_rate": 1e-3},
 }
+# A choice for a target looks at theta* alone: the run's learner is as short as can be.
+_FOR_TARGETS: dict[str, Any] = {
+    "initialization": {"steps": 400},
+    "learners": {"shards": "random", "num_learners": 1, "num_minibatches": 1},
+    "soup": {"method": "uniform"},
+}
+_MIXTURE_TEXT = merge(_MIXTURE, _OF_TEXTS)
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         # Ro et al. 2023; M = 1 is that of CIFAR-10, with 5 for CIFAR-100 and 10 for ImageNet.
@@ -287,12 +294,14 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "soup": {"method": "interpolation", "num_alphas": 10},
         },
         "mixture": _MIXTURE,
-        "mixture-text": merge(_MIXTURE, _OF_TEXTS),
+        "mixture-text": _MIXTURE_TEXT,
+        "target": merge(_MIXTURE, _FOR_TARGETS),
+        "target-text": merge(_MIXTURE_TEXT, _FOR_TARGETS),
     }
 )
 """Named settings of a run, nested as in `RunConfig`; a user's own go over them with `merge`."""
 
 
-def mixture_preset(*, of_texts: bool) -> Mapping[str, Any]:
-    """Settings of learners that are mixed, of causal texts or of other data."""
-    return PRESETS["mixture-text" if of_texts else "mixture"]
+def preset_of(purpose: Literal["mixture", "target"], *, of_texts: bool) -> Mapping[str, Any]:
+    """Settings for mixtures of sources or choices for targets, of causal texts or other data."""
+    return PRESETS[f"{purpose}-text" if of_texts else purpose]

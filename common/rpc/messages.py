@@ -34,8 +34,8 @@ def require_lengths(request: Message) -> None:
                 require_lengths(part)
             else:
                 _require_at_most(characters, len(part), "characters", field)
-        if not single and not isinstance(parts[0], Message):
-            _require_at_most(entries, len(value), "entries", field)
+        if not single and not (isinstance(parts[0], Message) and entries is None):
+            _require_at_most(entries or _ENTRIES, len(value), "entries", field)
 
 
 def _require_at_most(most: int, length: int, unit: str, field: Any) -> None:
@@ -47,10 +47,11 @@ def _require_at_most(most: int, length: int, unit: str, field: Any) -> None:
 
 
 @cache
-def _limits(field: FieldDescriptor) -> tuple[int, int]:
+def _limits(field: FieldDescriptor) -> tuple[int, int | None]:
+    """Characters of a text, and entries of a list if the field says so."""
     said: Any = field.GetOptions().Extensions
     characters, entries = said[limits_pb2.max_characters], said[limits_pb2.max_entries]
-    return characters or _CHARACTERS, entries or _ENTRIES
+    return characters or _CHARACTERS, entries or None
 
 
 # Enum members have the same names on both sides: `PRUNING_METHOD_SNIP` is "snip".

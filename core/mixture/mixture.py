@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from lipt.common.config.run_config import RunConfig
-from lipt.common.determinism import derive_generator
 from lipt.common.process.devices import versions_on
 from lipt.common.text import listed
 from lipt.core.mixture.check import CHECK_STEPS, MixtureTraining
@@ -26,22 +25,11 @@ from lipt.core.mixture.result import MixtureOutcome, MixtureResult
 from lipt.core.mixture.verdict import judge
 from lipt.core.stages.diagnosis import matches_of
 from lipt.core.workspace import Workspace
-from lipt.data.dataset import Dataset
-from lipt.data.joining import taken
 from lipt.data.targets.kinds import TargetKind
 
-MOST_TARGET = 10_000
 # Fewer examples say little. A smaller share is hardly one.
 _FEW, _HARDLY = 30, 0.05
 _NUM_CHECKS = 3
-
-
-def most_of(target: Dataset) -> Dataset:
-    """The target, or as many of its examples as are used."""
-    if len(target) <= MOST_TARGET:
-        return target
-    drawn = torch.randperm(len(target), generator=derive_generator(0, "mixture target"))
-    return taken(target, drawn[:MOST_TARGET])
 
 
 def duplicates_of_target(workspace: Workspace, pool: TargetedPool) -> Tensor:

@@ -16,20 +16,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from lipt.common.computation import computation
 from lipt.common.tensor_files import Weights
 from lipt.core.pretraining.merged import SLOPE_STEP, Merged
 from lipt.core.pretraining.simplex import Losses
-from lipt.data.inputs.specs import Inputs, arguments_of, call_model
+from lipt.data.inputs.specs import Inputs, call_model, tokens_in
+from lipt.data.sources.tables.causal import PADDING
 from lipt.data.targets.kinds import TargetKind
 from lipt.data.targets.values import MASKED, Target
-from lipt.models.head import evaluation_mode, find_head
+from lipt.models.head import evaluation_mode, head_inputs
 
-# Logits at a time, of all models; and those whose curvature is computed at a time.
-_MOST_LOGITS, _MOST_SLOPES = 2**26, 2**23
+# Logits at a time, of all models together.
+_MOST_LOGITS = 2**26
+# Logits whose curvature is computed at a time.
+_MOST_SLOPES = 2**23
 
 
 @dataclass(frozen=True)
@@ -37,26 +40,10 @@ class MergedTokens(Merged):
     """Merged learners whose `target` is `NextTokens`; `targets_N` are N x L."""
 
     def features(self, batches: Iterable[Inputs]) -> Tensor:
-        """Means of the head's inputs under theta*, later positions weighted more; N x D.
-
-        Source: RDS+ (Ivison et al. 2025, arXiv:2503.01807).
-        """
+        """Means of the head's inputs under theta*, later positions weighted more; N x D."""
         self.model.load_state_dict(self.initial)
-        _, head = find_head(self.model)
-        given = list[Tensor]()
-        handle = head.register_forward_pre_hook(lambda _, args: given.append(args[0]))
-        means = list[Tensor]()
-        try:
-            with evaluation_mode(self.model), computation(1), torch.no_grad():
-                for inputs in batches:
-                    call_model(self.model, inputs)
-                    tokens_NL = _tokens(inputs)
-                    ranks_NL = (tokens_NL != 0).cumsum(dim=1) * (tokens_NL != 0)
-                    shares_NL = ranks_NL / ranks_NL.sum(dim=1, keepdim=True).clamp(min=1)
-                    means.append((shares_NL[:, None] @ given.pop().float())[:, 0].cpu())
-        finally:
-            handle.remove()
-        return torch.cat(means)
+        with evaluation_mode(self.model), computation(1), torch.no_grad():
+            return torch.cat([mean_states(self.model, inputs).cpu() for inputs in batches])
 
     def initial_losses(self) -> Tensor:
         return self._losses(self.initial)
@@ -113,10 +100,9 @@ class MergedTokens(Merged):
             start = rows.stop
 
     def _parts(self, num_models: int) -> Iterator[tuple[Inputs, Tensor]]:
-        length, num_tokens = self.targets_N.shape[1], self.target.num_outputs
-        size, start = max(1, _MOST_LOGITS // (length * num_tokens * num_models)), 0
+        size, start = max(1, texts_at_once(self.target) // num_models), 0
         for inputs in self.batches:
-            for tokens_BL in torch.split(_tokens(inputs), size):
+            for tokens_BL in torch.split(tokens_in(inputs), size):
                 yield tokens_BL, self.targets_N[start : start + len(tokens_BL)]
                 start += len(tokens_BL)
 
@@ -126,15 +112,27 @@ class MergedTokens(Merged):
             return call_model(self.model, inputs).float().cpu()
 
 
+def mean_states(model: nn.Module, inputs: Inputs) -> Tensor:
+    """Means of a causal model's last hidden states, later positions weighted more; B x D.
+
+    Source: RDS+ (Ivison et al. 2025, arXiv:2503.01807).
+    """
+    tokens_BL, states_BLD = tokens_in(inputs), head_inputs(model, inputs)
+    is_text_BL = tokens_BL != PADDING
+    ranks_BL = is_text_BL.cumsum(dim=1) * is_text_BL
+    shares_BL = ranks_BL / ranks_BL.sum(dim=1, keepdim=True).clamp(min=1)
+    return (shares_BL[:, None] @ states_BLD.float())[:, 0]
+
+
+def texts_at_once(target: Target) -> int:
+    """As many examples as may be scored together: a text has logits for each position."""
+    length = getattr(target, "length", 1)
+    return max(1, _MOST_LOGITS // (length * target.num_outputs))
+
+
 def merged_class(target: Target) -> type[Merged]:
     """The merged learners of a target's kind."""
     return MergedTokens if target.kind is TargetKind.TOKENS else Merged
-
-
-def _tokens(inputs: Inputs) -> Tensor:
-    positional, named = arguments_of(inputs)
-    tokens_NL: Tensor = positional[0] if positional else next(iter(named.values()))
-    return tokens_NL
 
 
 def _expanded(logits: Sequence[Tensor], wanted_BL: Tensor) -> tuple[Tensor, Tensor, Tensor]:

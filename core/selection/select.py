@@ -36,11 +36,13 @@ from lipt.core.selection.strategies import (
     learners,
     random_draws,
     scores,
+    targeted,
     zcore,
 )
 from lipt.core.selection.strategy import Need, Strategy
 from lipt.core.selection.user_strategies import require_selection, user_strategy
 from lipt.core.signals.signals import Signals
+from lipt.core.signals.targeted import TargetSignals
 
 _BUILT_IN = (
     # the default
@@ -62,6 +64,8 @@ _BUILT_IN = (
     *(learners.forgetting, learners.aum, learners.dual, learners.disagreement),
     # the user's own features
     *(latent_classes.sas, latent_classes.clipcov, latent_classes.clip_score),
+    # a target, or theta* alone
+    *(targeted.loss_drop, targeted.rds_plus, targeted.bm25, targeted.perplexity, targeted.ifd),
 )
 STRATEGIES: dict[str, Strategy] = {strategy.name: strategy for strategy in _BUILT_IN}
 # Names of strategies elsewhere that are not alike.
@@ -95,9 +99,9 @@ def find_strategy(name: str) -> Strategy:
     if name not in STRATEGIES:
         meant = _OTHER_NAMES.get(name)
         hint = f" Did you mean {meant}?" if meant else did_you_mean(name, STRATEGIES)
-        raise UnknownNameError(
-            f"there is no strategy {name!r}.{hint} Choose one of: {', '.join(STRATEGIES)}."
-        )
+        all_of_them = f" Choose one of: {', '.join(STRATEGIES)}."
+        more = f"{hint} `lipt strategies` lists all." if hint else all_of_them
+        raise UnknownNameError(f"there is no strategy {name!r}.{more}")
     return STRATEGIES[name]
 
 
@@ -209,6 +213,23 @@ def _values(signals: Signals, need: Need) -> Mapping[str, Tensor | None]:
             return {f"the learners' {word}": getattr(dynamics, words[word]) for word in words}
         case Need.DYNAMICS:
             return {"the learners' view of the examples": None}
+        case _:
+            return _targeted_values(signals, need)
+
+
+def _targeted_values(signals: Signals, need: Need) -> Mapping[str, Tensor | None]:
+    of = signals.targeted or TargetSignals()
+    values: Mapping[Need, Mapping[str, Tensor | None]] = {
+        Need.LOSSES: {"losses": of.losses_N},
+        Need.PROMPTS: {"losses without prompts": of.unprompted_N},
+        Need.TARGET_LOSSES: {"losses after a target": of.after_NP},
+        Need.TARGET_FEATURES: {
+            "features": of.features_ND,
+            "features of a target": of.target_features_MD,
+        },
+        Need.TARGET_WORDS: {"words": of.words_NW, "words of a target": of.target_words_MW},
+    }
+    return values[need]
 
 
 def _import_registered() -> None:

@@ -119,7 +119,8 @@ class Need(StrEnum):
     SIGNALS: errors and features, one forward pass over the data. FEATURES: the user's or the
     model's. GRADIENT_NORMS: of all parameters, one backward pass per example. VALIDATION: signals
     of the run's validation split. DYNAMICS: a forward pass for every snapshot of every learner.
-    PAIRED_FEATURES: two feature matrices of the user. DUPLICATES: near-duplicate images.
+    PAIRED_FEATURES: two feature matrices of the user. DUPLICATES: near-duplicate images. LOSSES,
+    PROMPTS: under theta*, a forward pass each. TARGET_...: of what the user cares about.
     """
 
     SIGNALS = "signals"
@@ -129,10 +130,18 @@ class Need(StrEnum):
     DYNAMICS = "learners"
     PAIRED_FEATURES = "paired features"
     DUPLICATES = "near-duplicates"
+    LOSSES = "losses"
+    PROMPTS = "losses without prompts"
+    TARGET_LOSSES = "losses after a target"
+    TARGET_FEATURES = "features of a target"
+    TARGET_WORDS = "words of a target"
 
 
 # Inputs that need a model.
 MODEL_NEEDS = frozenset({Need.SIGNALS, Need.FEATURES, Need.VALIDATION, Need.GRADIENT_NORMS})
+# Inputs that need a target, and those that need theta* alone.
+TARGET_NEEDS = frozenset({Need.TARGET_LOSSES, Need.TARGET_FEATURES, Need.TARGET_WORDS})
+INITIAL_NEEDS = TARGET_NEEDS | {Need.LOSSES, Need.PROMPTS}
 NOTHING: frozenset[Need] = frozenset()
 SIGNALS = frozenset({Need.SIGNALS})
 FEATURES = frozenset({Need.FEATURES})

@@ -28,6 +28,7 @@ from lipt.common.tensor_files import Container, KeptValue, TensorSpec, quoted, r
 from lipt.common.text import listed
 from lipt.core.passes import row_blocks
 from lipt.core.signals.dynamics import Dynamics
+from lipt.core.signals.targeted import TargetSignals
 from lipt.data.dataset import Dataset
 from lipt.data.inputs.standardization import feature_scale, sample_size, scaled_features
 from lipt.data.sources.rows import ColumnRows
@@ -50,6 +51,7 @@ class Signals(KeptValue):
     second_errors_NC: of a second head, on confident labels, if others move the first.
     confidence_N: weights of the labels in a later fit, float64 in (0, 1], if some are surely wrong.
     validation: of the run's validation examples; they stay whole in `take`.
+    targeted: losses under theta*, and what a target has to do with the examples.
     others: the same examples' signals by other models, for scores that are means over models.
     prepared_N: by a strategy's own preparation, of all examples.
     facts: of the proxy that computed them, for a manifest, as JSON.
@@ -67,6 +69,7 @@ class Signals(KeptValue):
     second_errors_NC: Tensor | None = None
     confidence_N: Tensor | None = None
     validation: Signals | None = None
+    targeted: TargetSignals | None = None
     others: tuple[Signals, ...] = ()
     prepared_N: Tensor | None = None
     kind: TargetKind = TargetKind.CLASS
@@ -85,6 +88,8 @@ class Signals(KeptValue):
                 taken[name] = rows.float() if rows.dtype == torch.float16 else rows
         if self.dynamics is not None:
             taken["dynamics"] = self.dynamics.take(positions_K)
+        if self.targeted is not None:
+            taken["targeted"] = self.targeted.take(positions_K)
         taken["others"] = tuple(other.take(positions_K) for other in self.others)
         return type(self)(**taken)
 
@@ -163,7 +168,7 @@ def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
         return change(value)
     if isinstance(value, tuple):
         return tuple(_mapped(part, change) for part in value)
-    if isinstance(value, (Signals, Dynamics)):
+    if isinstance(value, (Signals, Dynamics, TargetSignals)):
         parts = {name: _mapped(part, change) for name, part in vars(value).items()}
         return replace(value, **parts)
     return value

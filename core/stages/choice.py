@@ -36,7 +36,7 @@ from lipt.core.proxies.ridge import class_weights, leave_one_out, weighted_accur
 from lipt.core.selection.by_source import Division, SourceShares, select_by_source
 from lipt.core.selection.select import find_strategy, select
 from lipt.core.selection.selection import Selection
-from lipt.core.selection.strategy import MODEL_NEEDS, Need
+from lipt.core.selection.strategy import INITIAL_NEEDS, MODEL_NEEDS, Need
 from lipt.core.signals.signals import (
     Signals,
     UserFeatures,
@@ -59,6 +59,7 @@ from lipt.core.stages.findings import (
 from lipt.core.stages.needed_learners import usable_sources
 from lipt.core.stages.proxy import proxied_features, proxied_signals, with_probabilities
 from lipt.core.stages.resolve import PROXY_NEEDS, ResolvedRequest, Sources
+from lipt.core.stages.target import target_signals
 from lipt.core.stages.warm_up import (
     ComputeSignals,
     WarmUpSignals,
@@ -139,7 +140,8 @@ def choose(
         heads.append(required(taught.facts, "head"))
         with computation(config.evaluation_threads):
             soft = soft_labels(taught, chosen.indices_K.cpu(), seed=config.seed)
-    inputs = inputs_of(request, signals.facts, heads)
+    target = None if signals.targeted is None else signals.targeted.facts
+    inputs = inputs_of(request, signals.facts, heads, target)
     by_source = {} if division is None else division.counts(chosen.indices_K)
     learned = inputs.of_model or not _LEARNED.isdisjoint(inputs.used | inputs.tried)
     id_mapping = workspace.dataset.id_mapping
@@ -150,6 +152,7 @@ def choose(
         "uses_pretraining": bool(learned and sources.num_merged),
         "stopped_early": chosen.stopped_early,
         "findings": _findings(workspace, request, sources, chosen, by_source, inputs, heads, soft),
+        "target": target,
         "scored_by": signals.scored_by,
         "device": device_name(device),
         "versions": versions(),
@@ -311,6 +314,8 @@ def _completed(
     if Need.DYNAMICS in needs and sources.trajectories is not None:
         dynamics = dynamics_of(workspace, config, sources.model[0], sources.trajectories)
         signals = replace(signals, dynamics=dynamics)
+    if needs & INITIAL_NEEDS:
+        signals = replace(signals, targeted=target_signals(workspace, request, sources))
     if Need.DUPLICATES in needs:
         copies = matches_of(workspace, config.evaluation_threads)
         signals = replace(signals, duplicate_group_N=copies.duplicate_group_N)

@@ -17,7 +17,7 @@ from lipt.common.text import listed
 from lipt.core.auto.findings import PlanFindings, StrataFindings
 from lipt.core.auto.plan import Reason, without_copies
 from lipt.core.proxies.proxy import MAX_SAMPLE
-from lipt.core.selection.strategy import Need
+from lipt.core.selection.strategy import INITIAL_NEEDS, Need
 from lipt.core.stages.needed_learners import Unneeded
 from lipt.core.stages.resolve import PROXY_NEEDS, TRAINED_FEATURES, ResolvedRequest, Sources
 from lipt.data.dataset import Dataset
@@ -127,16 +127,23 @@ def _plan_reason(found: PlanFindings) -> str:
 
 @dataclass(frozen=True)
 class ChoiceInputs:
-    """Inputs of a choice: needs met by a model with its own head, and features of ridge heads."""
+    """Inputs of a choice: needs met by a model with its own head, and features of ridge heads.
+
+    target: facts of a target, if there is one.
+    """
 
     proxy: Facts | None
     of_model: frozenset[Need]
     used: frozenset[FeatureKind]
     tried: frozenset[FeatureKind]
+    target: Facts | None = None
 
 
 def inputs_of(
-    request: ResolvedRequest, proxy: Facts | None, heads: Sequence[Facts]
+    request: ResolvedRequest,
+    proxy: Facts | None,
+    heads: Sequence[Facts],
+    target: Facts | None = None,
 ) -> ChoiceInputs:
     needs = request.needs
     looks = needs & ({Need.SIGNALS, Need.VALIDATION} if has_own_features(request) else PROXY_NEEDS)
@@ -144,7 +151,7 @@ def inputs_of(
     if proxy is None and not request.unlabelled:
         of_model |= looks
     tried = [one for head in heads for one in head.get("tried", ())]
-    return ChoiceInputs(proxy, of_model, _kinds_of(heads), _kinds_of(tried))
+    return ChoiceInputs(proxy, of_model, _kinds_of(heads), _kinds_of(tried), target)
 
 
 def _kinds_of(heads: Sequence[Facts]) -> frozenset[FeatureKind]:
@@ -166,6 +173,8 @@ def input_sentences(
 ) -> list[str]:
     """Sentences on the head, on the learners, and on whether seed and model can matter."""
     needs, of_model = request.needs, inputs.of_model
+    if needs & INITIAL_NEEDS:
+        return _target_sentences(needs, inputs.target)
     unneeded = next((head["unneeded"] for head in heads if "unneeded" in head), None)
     learners = _learners_sentence(request, sources, inputs, unneeded)
     # Heads of more examples choose their penalty on a drawn sample.
@@ -184,6 +193,30 @@ def input_sentences(
     if Need.DYNAMICS in needs:
         by = "outputs of the learners in training"
     return [_proxy_sentence(inputs.proxy, by), learners, mattered]
+
+
+def _target_sentences(needs: frozenset[Need], target: Facts | None) -> list[str]:
+    """Sentences on theta* and a target, and on whether seed and model can matter."""
+    by = [
+        words
+        for need, words in {
+            Need.LOSSES: "losses under theta*",
+            Need.PROMPTS: "losses without the prompts",
+            Need.TARGET_LOSSES: "losses after a short learner on the target",
+            Need.TARGET_FEATURES: "features under theta*",
+            Need.TARGET_WORDS: "words",
+        }.items()
+        if need in needs
+    ]
+    sentences = [f"judged by {listed(by, 5)}"]
+    if target is not None:
+        shown = listed(list(map(str, target["num_examples"])), 16)
+        sentences[0] += f", for a target of {shown} examples"
+        if copies := target["equal_in_data"]:
+            sentences.append(f"{copies} examples duplicate one of the target's")
+    matters = needs - {Need.TARGET_WORDS}
+    mattered = "another seed or model may give another subset"
+    return [*sentences, mattered if matters else "any seed and model give this subset"]
 
 
 def _proxy_sentence(head: Facts | None, by: str) -> str:

@@ -33,7 +33,15 @@ from lipt.common.requests import (
 )
 from lipt.core.pretraining.results import PretrainingState, Trajectories
 from lipt.core.selection.select import STRATEGIES, find_strategy
-from lipt.core.selection.strategy import MODEL_NEEDS, Balance, Need, Strategy
+from lipt.core.selection.strategies.targeted import STEPS, loss_drop
+from lipt.core.selection.strategy import (
+    INITIAL_NEEDS,
+    MODEL_NEEDS,
+    TARGET_NEEDS,
+    Balance,
+    Need,
+    Strategy,
+)
 from lipt.data.inputs.specs import ImageSpec, InputFormat, InputSpec
 from lipt.data.targets.kinds import TargetKind, kinds_in_words
 
@@ -65,6 +73,7 @@ class ResolvedRequest:
     warm_up: trains the model that is looked at, in place of LiPT.
     weights, features, probabilities: the user's own.
     mixture: a file with the sources' shares.
+    targets: files of a target's parts. target_steps: of the short learner on each.
     """
 
     strategy: str
@@ -83,6 +92,8 @@ class ResolvedRequest:
     features: BlobName | None
     probabilities: BlobName | None
     mixture: BlobName | None
+    targets: tuple[BlobName, ...] = ()
+    target_steps: int = 0
 
     @property
     def signal_proxy(self) -> Proxy:
@@ -143,11 +154,12 @@ def resolve(
     max_warm_up_epochs: float = math.inf,
 ) -> ResolvedRequest:
     """Resolve a request about a run's data; LiptError, with a remedy, if it has no answer."""
-    strategy = find_strategy(request.strategy)
+    strategy = _strategy_of(request)
     budget = request.budget.of(num_examples)
     preset = strategy.preset(request.preset)
     given: Mapping[str, str] = preset.options(budget / num_examples, request.options)
     needs = strategy.needs_of(given)
+    _require_targets(strategy, needs, request)
     unlabelled, warm_up = request.labels is LabelUse.NONE, request.warm_up
     if warm_up is not None:
         _require_warm_up(warm_up, strategy, needs, request, config, max_warm_up_epochs)
@@ -188,6 +200,8 @@ def resolve(
         features=request.features,
         probabilities=request.probabilities,
         mixture=request.mixture,
+        targets=request.targets,
+        target_steps=options.get(STEPS, 0) if Need.TARGET_LOSSES in needs else 0,
     )
 
 
@@ -289,6 +303,29 @@ def require_kind(strategy: Strategy, options: Mapping[str, str], kind: TargetKin
     raise InvalidRequestError(
         f"strategy {strategy.name!r}{given} works with {kinds_in_words(kinds)} data, and the "
         f"coordinator's is {kind.words}. {_choose(lambda other: kind in other.kinds_of({}))}"
+    )
+
+
+def _strategy_of(request: SubsetRequest) -> Strategy:
+    """The strategy that a request names; with a target the default is that of targets."""
+    found = find_strategy(request.strategy)
+    return loss_drop if request.targets and request.strategy == SubsetRequest.strategy else found
+
+
+def _require_targets(strategy: Strategy, needs: frozenset[Need], request: SubsetRequest) -> None:
+    """Reject a target that is not looked at, and a strategy that lacks one."""
+    asks = bool(needs & TARGET_NEEDS)
+    if asks == bool(request.targets):
+        return
+    able = ", ".join(name for name, one in STRATEGIES.items() if one.needs_of({}) & TARGET_NEEDS)
+    if asks:
+        raise InvalidRequestError(
+            f"strategy {strategy.name!r} needs examples of what you care about. Give target_data "
+            "(--target-data), or choose another strategy."
+        )
+    raise InvalidRequestError(
+        f"strategy {strategy.name!r} does not look at target_data. Leave one of them out, or "
+        f"choose one of: {able}."
     )
 
 
@@ -395,7 +432,7 @@ def _training_for(
         return NeededTraining.NOTHING
     if Need.DYNAMICS in needs:
         return NeededTraining.LEARNERS
-    if request.weights is not None:
+    if request.weights is not None or (needs & INITIAL_NEEDS and teacher is None):
         return NeededTraining.INITIAL_WEIGHTS
     if teacher is not None:
         needs, proxy = needs | {Need.SIGNALS}, teacher

@@ -176,6 +176,13 @@ def call_model(model: Callable[..., Any], inputs: Inputs) -> Tensor:
         return logits_of(model(*args, **keywords))
 
 
+def tokens_in(inputs: Inputs) -> Tensor:
+    """The tokens of texts, B x L: the only tensor of a model's inputs, or the first by name."""
+    positional, named = arguments_of(inputs)
+    tokens_BL: Tensor = positional[0] if positional else next(iter(named.values()))
+    return tokens_BL
+
+
 @contextmanager
 def model_errors(model: Callable[..., Any]) -> Iterator[None]:
     """Raise what a user's model raises as a ConfigError."""

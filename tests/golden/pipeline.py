@@ -22,7 +22,7 @@ import lipt
 from lipt.cli.commands import demo
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
-from lipt.common.config.run_config import WeightEncoding
+from lipt.common.config.run_config import PRESETS, WeightEncoding, merge
 from lipt.common.errors import LiptError
 from lipt.common.tensor_files import pack, specs_of
 from lipt.core.catalogue import StrategyView
@@ -45,6 +45,8 @@ from tests.session import Session
 Model = str | Callable[..., nn.Module]
 
 _MAX_BYTES = 2**30
+# Of texts, which have a part of their own.
+_OF_THETA_STAR = ("loss_drop", "rds_plus", "bm25", "perplexity", "ifd")
 # What a strategy needs that a proxy can compute.
 _OF_A_PROXY = {"signals", "features", "validation split"}
 
@@ -92,7 +94,7 @@ CASES: Mapping[str, Case] = {
     ),
 }
 CIFAR10 = "cifar10-jpeg"
-NAMES = (*CASES, CIFAR10, "mixture", "files", "demo")
+NAMES = (*CASES, CIFAR10, "mixture", "target", "files", "demo")
 
 
 def parts(cifar10: Path | None) -> dict[str, Callable[[Path], list[Stage]]]:
@@ -111,7 +113,8 @@ def parts(cifar10: Path | None) -> dict[str, Callable[[Path], list[Stage]]]:
             exact_data=False,
         )
         found[CIFAR10] = partial(run_case, case)
-    return {**found, "mixture": run_mixture, "files": run_files, "demo": run_demo}
+    others = {"mixture": run_mixture, "target": run_target, "files": run_files, "demo": run_demo}
+    return found | others
 
 
 def run_case(case: Case, folder: Path) -> list[Stage]:
@@ -194,6 +197,8 @@ def _soup(run: RunView) -> dict[str, object]:
 def _subsets(client: Client, run: RunView, case: Case) -> Iterator[Stage]:
     choose = partial(_choose, client, run, case)
     for strategy in client.strategies():
+        if strategy.name in _OF_THETA_STAR:
+            continue
         name, exact = strategy.name, not _uses_more_than_labels(strategy)
         for balanced in (False, True):
             item = f"{name}, {'balanced' if balanced else 'not balanced'}"
@@ -276,6 +281,26 @@ def run_mixture(_folder: Path) -> list[Stage]:
         Stage("held-out losses", digest(mixture.loss)),
         Stage("sample of the shares", digest(mixture.sample(80).indices)),
     ]
+
+
+def run_target(folder: Path) -> list[Stage]:
+    """Sentences of four subjects to continue, of which the target has two."""
+    names = ("pool", "target")
+    for name, rows in zip(names, (slice(1, 121), slice(121, None)), strict=True):
+        lines = Path(datasets.texts(folder).removeprefix("csv:").partition("?")[0]).read_text()
+        head, *of_all = lines.splitlines()
+        (folder / f"{name}.csv").write_text("\n".join([head, *of_all[rows]]) + "\n")
+    texts, target = (f"csv:{folder}/{name}.csv?prompt=label&completion=text" for name in names)
+    run = merge(PRESETS["target-text"], {"initialization": {"steps": 5, "batch_size": 8}})
+    run = merge(run, {"learners": {"batch_size": 8}})
+    pretrained = lipt.Pretrained(texts, run=run, device="cpu", progress=False)
+    stages = [Stage("theta*", digest(dict(pretrained.theta_star)))]
+    for name in _OF_THETA_STAR:
+        asked: dict[str, Any] = {} if name in {"perplexity", "ifd"} else {"target_data": target}
+        options = {"steps": 3} if name == "loss_drop" else None
+        subset = pretrained.select(name, budget=20, options=options, **asked)
+        stages.append(Stage("subset", _of_subset(subset), name))
+    return stages
 
 
 def run_files(folder: Path) -> list[Stage]:

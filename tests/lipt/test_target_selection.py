@@ -3,19 +3,30 @@
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import lipt
-from lipt.common.errors import BudgetError, DataError, InvalidRequestError
+from lipt.common.config.run_config import merge
+from lipt.common.errors import (
+    BudgetError,
+    DataError,
+    InvalidRequestError,
+    SignalsError,
+    StrategyOptionError,
+)
 
 OPTIONS = "?prompt=word&completion=answer&max_length=12"
 QUICK = {
     "initialization": {"steps": 80, "batch_size": 32},
-    "learners": {"num_minibatches": 12, "batch_size": 32},
+    "learners": {"batch_size": 32},
 }
+
+
+REST: Any = {"run": QUICK, "device": "cpu", "progress": False}
 
 
 def words(number: int, seed: int) -> list[str]:
@@ -45,25 +56,66 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> str:
     return written(tmp_path_factory.mktemp("target"), "target", pairs)
 
 
-def chosen(data: object, target_data: object, **keywords: object) -> lipt.Subset:
-    settings = {"run": QUICK, "device": "cpu", "progress": False} | keywords
-    return lipt.select(data, target_data=target_data, **settings)  # type: ignore[arg-type]
+@pytest.fixture(scope="module")
+def pretrained(pool: str) -> lipt.Pretrained:
+    run = merge(lipt.PRESETS["target-text"], QUICK)
+    return lipt.Pretrained(pool, run=run, device="cpu", progress=False)
 
 
-def test_right_answers_to_the_targets_task_are_chosen(pool: str, target: str) -> None:
-    subset = chosen(pool, target, budget=60)
+def test_right_answers_to_the_targets_task_are_chosen(
+    pool: str, target: str, pretrained: lipt.Pretrained
+) -> None:
+    subset = lipt.select(pool, target_data=target, budget=60, **REST)
     assert len(subset) == 60
     assert subset.strategy == "loss_drop"
     assert subset.fingerprint == lipt.open_dataset(pool).fingerprint
     # A quarter of the pool.
     assert (subset.indices < 100).mean() > 0.8
-    assert subset.manifest["target"]["num_examples"] == 50
-    assert np.array_equal(chosen(pool, target, budget=60).indices, subset.indices)
+    assert subset.manifest["target"]["num_examples"] == [50]
+    assert np.array_equal(pretrained.select(budget=60, target_data=target).indices, subset.indices)
 
 
-def test_examples_of_the_target_itself_are_left_out(pool: str) -> None:
-    with pytest.raises(DataError, match="all 400 examples equal one of the target's"):
-        chosen(pool, pool, budget=1)
+def test_hidden_states_cannot_tell_right_answers(target: str, pretrained: lipt.Pretrained) -> None:
+    subset = pretrained.select("rds_plus", budget=60, target_data=target)
+    # Half of what looks like the target is wrong.
+    assert 0.2 < (subset.indices < 100).mean() < 0.8
+    assert (subset.indices < 200).mean() > 0.8
+    by_words = pretrained.select("bm25", budget=60, target_data=target)
+    assert "any seed and model give this subset" in by_words.findings
+
+
+def test_losses_alone_need_no_target(pretrained: lipt.Pretrained) -> None:
+    least = pretrained.select("perplexity", budget=60, options={"keep": "least"})
+    # An answer of one digit is the easiest to guess.
+    assert (least.indices >= 200).mean() > 0.9
+    assert len(pretrained.select("ifd", budget=60)) == 60
+
+
+def test_parts_of_a_target_take_turns(
+    target: str, pretrained: lipt.Pretrained, tmp_path: Path
+) -> None:
+    pairs = [(word, str(len(set(word)))) for word in words(50, 11)]
+    counts = written(tmp_path, "counts", pairs)
+    subset = pretrained.select(budget=60, target_data={"upper": target, "count": counts})
+    assert subset.manifest["target"]["num_examples"] == [50, 50]
+    assert 0.4 < (subset.indices >= 200).mean() < 0.6
+
+
+def test_examples_of_the_target_itself_are_left_out_and_named(
+    pool: str, pretrained: lipt.Pretrained, tmp_path: Path
+) -> None:
+    lines = Path(pool.removeprefix("jsonl:").partition("?")[0]).read_text().splitlines()
+    (tmp_path / "own.jsonl").write_text("\n".join(lines[:50]))
+    asked: Any = {"budget": 350, "target_data": f"jsonl:{tmp_path}/own.jsonl{OPTIONS}"}
+    subset = pretrained.select(**asked)
+    # A word may be drawn twice.
+    equal = sum(line in lines[:50] for line in lines)
+    assert subset.indices.min() >= 50
+    assert len(subset) == 400 - equal
+    assert f"{equal} examples duplicate one of the target's" in subset.findings
+    assert pretrained.select(**asked, options={"duplicates": "keep"}).indices.min() < 50
+    with pytest.raises(SignalsError, match="400 of 400 examples duplicate one of the target's"):
+        pretrained.select(budget=1, target_data=pool)
 
 
 def test_classes_are_chosen_alike() -> None:
@@ -73,18 +125,36 @@ def test_classes_are_chosen_alike() -> None:
     wrong = torch.arange(300) >= 150
     labels[wrong] = 1 - labels[wrong]
     target = torch.randn(60, 5, generator=draws)
-    subset = chosen(
-        (values, labels), (target, (target[:, 0] > 0).long()), model="linear", budget=50
+    subset = lipt.select(
+        (values, labels),
+        "linear",
+        target_data=(target, (target[:, 0] > 0).long()),
+        budget=50,
+        **REST,
     )
     assert (subset.indices < 150).mean() > 0.8
 
 
-def test_what_does_not_fit_a_target_is_refused(pool: str, target: str) -> None:
+def test_what_does_not_fit_a_target_is_refused(target: str, pretrained: lipt.Pretrained) -> None:
     with pytest.raises(InvalidRequestError, match="'craig' does not look at target_data"):
-        chosen(pool, target, strategy="craig")
-    with pytest.raises(
-        InvalidRequestError, match="balanced, proxy cannot be used with target_data"
-    ):
-        chosen(pool, target, balanced=True, proxy="ridge:patches")
+        pretrained.select("craig", target_data=target)
+    with pytest.raises(InvalidRequestError, match="'rds_plus' needs examples of what you care"):
+        pretrained.select("rds_plus")
+    with pytest.raises(StrategyOptionError, match="'loss_drop' is never balanced"):
+        pretrained.select(target_data=target, balanced=True)
     with pytest.raises(BudgetError):
-        chosen(pool, target, budget=401)
+        pretrained.select(target_data=target, budget=401)
+    with pytest.raises(DataError, match="the target has no part"):
+        pretrained.select(target_data={})
+
+
+def test_strategies_of_prompts_and_words_refuse_other_data(tmp_path: Path) -> None:
+    (tmp_path / "texts.jsonl").write_text('{"text": "one"}\n' * 3 + '{"text": "two"}\n' * 3)
+    data = f"jsonl:{tmp_path}/texts.jsonl?text=text&max_length=8"
+    tiny = {"initialization": {"steps": 1, "batch_size": 2}, "learners": {"batch_size": 2}}
+    few: Any = {**REST, "run": tiny}
+    with pytest.raises(InvalidRequestError, match=r"'ifd' compares .* and the data has no prompts"):
+        lipt.select(data, strategy="ifd", budget=2, **few)
+    table = (torch.rand(40, 3), torch.arange(40) % 2)
+    with pytest.raises(InvalidRequestError, match="words are compared"):
+        lipt.select(table, "linear", target_data=table, strategy="bm25", **REST)

@@ -16,7 +16,7 @@ from lipt.common.access.tokens import TokenSource
 from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import Transfers
-from lipt.common.config.run_config import mixture_preset
+from lipt.common.config.run_config import preset_of
 from lipt.common.config.values import overrides_to_proto
 from lipt.common.errors import (
     InvalidRequestError,
@@ -283,7 +283,8 @@ class Client(AbstractContextManager["Client"]):
         """
         _refuse_probabilities(arguments.get("pred_probs"), "select")
         digest = previous.digest if isinstance(previous, Subset) else previous
-        where: Any = {"run": run, "previous": digest or "", "weights": weights}
+        targets = self._stored_targets(arguments.get("target_data"))
+        where: Any = {"run": run, "previous": digest or "", "weights": weights, "targets": targets}
         request = request_of(strategy, fraction, arguments, self._store, **where)
         message = request_to_proto(request)
         return fetch_subset(self._connection, message, on_progress, self._reconnect_seconds)
@@ -325,10 +326,16 @@ class Client(AbstractContextManager["Client"]):
 
     def mixture_settings(self) -> dict[str, Any]:
         """Return settings of a run by source that suit the coordinator's data, for `start_run`."""
+        return dict(preset_of("mixture", of_texts=self._has_texts()))
+
+    def target_settings(self) -> dict[str, Any]:
+        """Return settings of a run for choices by `target_data`, for `start_run`."""
+        return dict(preset_of("target", of_texts=self._has_texts()))
+
+    def _has_texts(self) -> bool:
         data = self.info().dataset
         other = None if data is None else data.other_target
-        of_texts = other is not None and other.kind == TargetKind.TOKENS
-        return dict(mixture_preset(of_texts=of_texts))
+        return other is not None and other.kind == TargetKind.TOKENS
 
     @checked
     def mixture(
@@ -358,15 +365,24 @@ class Client(AbstractContextManager["Client"]):
             RunNotReadyError: the run has no learners yet.
             DataError: the target is of another kind than the run's data.
         """
+        (file,) = self._stored_targets({"target": target_data}, target, allow_modules)
+        request = mixture_pb2.GetMixtureRequest(run_id=run, target=blob_to_proto(file))
+        return fetch_mixture(self._connection, request, on_progress, self._reconnect_seconds)
+
+    def _stored_targets(
+        self, target_data: Any, target: str | None = None, allow_modules: Sequence[str] = ()
+    ) -> tuple[BlobName, ...]:
+        """Files of examples of what the user cares about, at the coordinator."""
+        if target_data is None:
+            return ()
         # It imports torch, which a client needs for little else.
-        from lipt.trainer.client.targets import pack_target  # noqa: PLC0415
+        from lipt.trainer.client.targets import form_of, packed_targets  # noqa: PLC0415
 
         data = self.info().dataset
         if data is None:
             raise InvalidRequestError("the coordinator has told no data. Ask again.")
-        file = self._store(pack_target(data, target_data, target, allow_modules))
-        request = mixture_pb2.GetMixtureRequest(run_id=run, target=blob_to_proto(file))
-        return fetch_mixture(self._connection, request, on_progress, self._reconnect_seconds)
+        files = packed_targets(form_of(data), target_data, target, allow_modules)
+        return tuple(map(self._store, files))
 
     def strategies(self) -> list[StrategyView]:
         """Return the selection strategies that the coordinator offers."""

@@ -37,6 +37,7 @@ class SelectionArguments(TypedDict, total=False):
     labels: Literal["given", "none"]
     soft_labels: bool
     mixture: Any
+    target_data: Any
     pred_probs: Any
 
 
@@ -50,6 +51,7 @@ def request_of(
     previous: str = "",
     weights: Source | None = None,
     probabilities: BlobName | None = None,
+    targets: tuple[BlobName, ...] = (),
 ) -> SubsetRequest:
     """The request of a call's arguments; `store` keeps a file for the computation."""
     budget, features = arguments.get("budget"), arguments.get("features")
@@ -77,6 +79,7 @@ def request_of(
         features=None if features is None else store(features_source(features)),
         probabilities=probabilities,
         mixture=None if mixture is None else store(_mixture_source(mixture)),
+        targets=targets,
         previous=previous,
     )
 

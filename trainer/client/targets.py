@@ -1,28 +1,35 @@
-"""Targets of mixtures: a caller's examples, read like a coordinator's data and packed for it."""
+"""Targets: a caller's examples, read like a run's data and packed for it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from lipt.core.mixture.mixture import most_of
+from lipt.common.errors import DataError
 from lipt.data.example_file import pack_examples
 from lipt.data.held_out import DataForm
 from lipt.data.inputs.specs import Column, ColumnsSpec, ColumnType, ImageSpec
+from lipt.data.joining import most_of
 from lipt.data.targets.kinds import TargetKind
 from lipt.trainer.views import DatasetView
 
 
-def pack_target(
-    data: DatasetView, target_data: Any, target: str | None, allow_modules: Sequence[str]
-) -> bytes:
-    """The file of a target, or of as many of its examples as are used; errors as `open_data`."""
-    form = _form_of(data)
-    opened = form.open("the target", target_data, target=target, allow_modules=allow_modules)
-    return pack_examples(most_of(opened), len(opened))
+def packed_targets(
+    form: DataForm, target_data: Any, target: str | None, allow_modules: Sequence[str]
+) -> Iterator[bytes]:
+    """A file for each part of a target, of as many examples as are used; errors as `open_data`.
+
+    target_data: labelled examples, or a mapping from the parts' names to theirs.
+    """
+    parts = target_data if isinstance(target_data, Mapping) else {"the target": target_data}
+    if not parts:
+        raise DataError("the target has no part. Give a mapping from names to examples.")
+    for name, data in parts.items():
+        opened = form.open(str(name), data, target=target, allow_modules=allow_modules)
+        yield pack_examples(most_of(opened), len(opened))
 
 
-def _form_of(data: DatasetView) -> DataForm:
+def form_of(data: DatasetView) -> DataForm:
     """How other examples are read as the coordinator's are."""
     columns = [Column(one.name, ColumnType(one.type), one.shape) for one in data.columns]
     other = data.other_target

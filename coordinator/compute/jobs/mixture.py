@@ -9,11 +9,12 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.coordinator.compute.context import Context
 from lipt.core.mixture.learning import TargetedPool, learned_for
-from lipt.core.mixture.mixture import MOST_TARGET, mixture_of
+from lipt.core.mixture.mixture import mixture_of
 from lipt.core.pretraining.initialization import num_initialization_steps
 from lipt.core.workspace import InMemory
 from lipt.data.example_file import open_examples
 from lipt.data.inputs.specs import InputFormat
+from lipt.data.joining import MOST_TARGET
 
 
 @dataclass(frozen=True)

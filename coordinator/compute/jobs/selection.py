@@ -21,7 +21,7 @@ from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.messages import MAX_LIGHT_BYTES
 from lipt.coordinator.compute.scan import scanned_signals
 from lipt.core.selection.select import find_strategy
-from lipt.core.selection.strategy import Growth, Need
+from lipt.core.selection.strategy import INITIAL_NEEDS, Growth, Need
 from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.signals import Signals
 from lipt.core.stages.choice import ChosenSubset, choose
@@ -76,6 +76,7 @@ class SelectSubset:
         large = request.features is not None and request.features.size_bytes > MAX_LIGHT_BYTES
         # Paired features are the data set's own where none are given.
         reads_data = Need.PAIRED_FEATURES in request.needs and request.features is None
+        reads_data |= bool(request.needs & INITIAL_NEEDS)
         is_linear = find_strategy(request.strategy).cost.growth is Growth.LINEAR
         return is_linear and not (large or request.warm_up or reads_data)
 

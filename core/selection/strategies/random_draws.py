@@ -39,6 +39,7 @@ from lipt.core.selection.strategy import (
     built_in,
 )
 from lipt.core.signals.signals import Signals
+from lipt.data.targets.kinds import TargetKind
 
 # With one pick per cell, every accidental cell would count.
 _CHOSEN_PER_CELL = 2
@@ -51,6 +52,7 @@ _MOST_CELLS = 256
     balance=Balance.NEVER,
     needs=NOTHING,
     is_random=True,
+    kinds=frozenset(TargetKind),
 )
 def uniform(signals: Signals, budget: int, *, seed: int) -> Selection:
     """Draw `budget` examples without replacement, all equally likely.

@@ -28,7 +28,7 @@ from lipt.data.sources.tables.texts import opened_tokenizer
 from lipt.data.targets.values import MASKED, token_values
 
 PADDING, BEGIN, END, FIRST = 0, 1, 2, 3
-_NUM_BYTES, _DEFAULT_LENGTH = 256, 128
+NUM_BYTES, _DEFAULT_LENGTH = 256, 128
 _OTHER_OPTIONS = ("label", "target", "labels", "classes", "vocabulary", "names", "embedding")
 
 # From texts to numbers from 0.
@@ -101,7 +101,7 @@ def _note(table: Table, num_cut: int, num_rows: int, length: int) -> str:
 def _tokenizer(options: Address) -> tuple[Encode, int]:
     """A user's tokenizer without its special tokens, or bytes; and how many numbers there are."""
     if "tokenizer" not in options:
-        return lambda texts: [list(text.encode()) for text in texts], _NUM_BYTES
+        return lambda texts: [list(text.encode()) for text in texts], NUM_BYTES
     tokenizer, size = opened_tokenizer(Path(at_home(options.text("tokenizer"))))
 
     def encode(texts: Sequence[str]) -> list[list[int]]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from lipt.cli import options as shared
-from lipt.cli.commands.subset import SubsetFlags, prepare, save_and_print
+from lipt.cli.commands.subset import SubsetFlags, prepared, save_and_print
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -35,9 +35,9 @@ def select(
 
     The whole pipeline runs in this process.
     """
-    asked: dict[str, Any] = {**vars(choice), "options": prepare(choice, out)}
+    asked = prepared(choice, out)
     data = csv.name(data)
-    keywords = local.keywords(data, model)
+    keywords = local.keywords(data, model, *asked["target_data"] or ())
     from lipt.common.process import wait_passively
 
     wait_passively()

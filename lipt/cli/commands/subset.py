@@ -48,6 +48,11 @@ class SubsetFlags(StrategyFlags):
     labels: Literal["given", "none"] = Option("given", help="none: choose by features alone.")
     soft_labels: bool = Option(False, "--soft-labels", help="Add probabilities as targets.")
     mixture: Path | None = Option(None, help="A file of 'lipt mix': choose within its shares.")
+    target_data: list[str] | None = Option(
+        None,
+        help="Labelled examples of what you care about, for the strategies of a target; repeat it "
+        "for several parts, which take turns.",
+    )
 
 
 @app.command()
@@ -64,21 +69,22 @@ def get(
     coordinator: shared.Coordinator,
 ) -> None:
     """Get a subset: the examples that a strategy chooses on a run's model."""
-    asked: dict[str, Any] = {**vars(choice), "options": prepare(choice, out)}
+    asked = prepared(choice, out)
     with coordinator.connect() as client:
         subset = client.subset(run, weights=weights, **asked)
     save_and_print(out, subset, as_json=json)
 
 
-def prepare(choice: SubsetFlags, out: Path) -> dict[str, str]:
-    """The strategy's options, after a check of the size and of the file to write."""
+def prepared(choice: SubsetFlags, out: Path) -> dict[str, Any]:
+    """The arguments of a call, after a check of the size and of the file to write."""
     shared.require_size(choice.fraction, choice.budget)
     from lipt.trainer.subsets.subset import writer_of
 
     with shared.usage_errors():
         writer_of(out)
     shared.require_replaceable(out)
-    return shared.parse_options(choice.options)
+    parts = {name: name for name in choice.target_data or ()} or None
+    return {**vars(choice), "options": shared.parse_options(choice.options), "target_data": parts}
 
 
 def save_and_print(out: Path, subset: Subset, *, as_json: bool) -> None:

@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class GetSubsetRequest(_message.Message):
-    __slots__ = ("run_id", "strategy", "fraction", "budget", "balanced", "options", "weights", "features", "previous", "preset", "proxy", "labels", "soft_labels", "mixture")
+    __slots__ = ("run_id", "strategy", "fraction", "budget", "balanced", "options", "weights", "features", "previous", "preset", "proxy", "labels", "soft_labels", "mixture", "targets")
     class OptionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -31,6 +31,7 @@ class GetSubsetRequest(_message.Message):
     LABELS_FIELD_NUMBER: _ClassVar[int]
     SOFT_LABELS_FIELD_NUMBER: _ClassVar[int]
     MIXTURE_FIELD_NUMBER: _ClassVar[int]
+    TARGETS_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     strategy: str
     fraction: float
@@ -45,7 +46,8 @@ class GetSubsetRequest(_message.Message):
     labels: str
     soft_labels: bool
     mixture: _blob_pb2.BlobRef
-    def __init__(self, run_id: _Optional[str] = ..., strategy: _Optional[str] = ..., fraction: _Optional[float] = ..., budget: _Optional[int] = ..., balanced: bool = ..., options: _Optional[_Mapping[str, str]] = ..., weights: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., features: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., previous: _Optional[str] = ..., preset: _Optional[str] = ..., proxy: _Optional[str] = ..., labels: _Optional[str] = ..., soft_labels: bool = ..., mixture: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ...) -> None: ...
+    targets: _containers.RepeatedCompositeFieldContainer[_blob_pb2.BlobRef]
+    def __init__(self, run_id: _Optional[str] = ..., strategy: _Optional[str] = ..., fraction: _Optional[float] = ..., budget: _Optional[int] = ..., balanced: bool = ..., options: _Optional[_Mapping[str, str]] = ..., weights: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., features: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., previous: _Optional[str] = ..., preset: _Optional[str] = ..., proxy: _Optional[str] = ..., labels: _Optional[str] = ..., soft_labels: bool = ..., mixture: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., targets: _Optional[_Iterable[_Union[_blob_pb2.BlobRef, _Mapping]]] = ...) -> None: ...
 
 class GetSubsetResponse(_message.Message):
     __slots__ = ("progress", "subset")

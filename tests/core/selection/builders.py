@@ -13,6 +13,7 @@ from lipt.core.selection.vectors import Space
 from lipt.core.signals.compute import errors_of
 from lipt.core.signals.dynamics import Dynamics
 from lipt.core.signals.signals import Signals
+from lipt.core.signals.targeted import TargetSignals
 
 NUM_FEATURES = 6
 NUM_LEARNERS = 3
@@ -109,10 +110,26 @@ def full_signals(
             dynamics=random_dynamics(size, generator=generator),
             paired_features_NP=features_ND + torch.randn(features_ND.shape, generator=generator),
             duplicate_group_N=torch.arange(size),
+            targeted=random_targeted(size, generator=generator),
         )
 
     held = part(torch.arange(10 * classes) % classes)
     return replace(part(torch.tensor(labels)), validation=held)
+
+
+def random_targeted(num_examples: int, *, generator: torch.Generator) -> TargetSignals:
+    """Of a target with two parts and five examples, none of which is in the data."""
+    losses_N = 1 + torch.rand(num_examples, generator=generator)
+    return TargetSignals(
+        losses_N=losses_N,
+        unprompted_N=losses_N + torch.rand(num_examples, generator=generator),
+        after_NP=torch.rand(num_examples, 2, generator=generator),
+        in_target_N=torch.zeros(num_examples, dtype=torch.bool),
+        features_ND=torch.randn(num_examples, NUM_FEATURES, generator=generator),
+        words_NW=torch.randint(50, (num_examples, 8), generator=generator, dtype=torch.int32),
+        target_features_MD=torch.randn(5, NUM_FEATURES, generator=generator),
+        target_words_MW=torch.randint(50, (5, 8), generator=generator, dtype=torch.int32),
+    )
 
 
 def random_dynamics(

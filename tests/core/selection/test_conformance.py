@@ -311,6 +311,10 @@ FIELDS = {
     Need.PAIRED_FEATURES: "paired_features_NP",
     Need.VALIDATION: "validation.errors_NC",
     Need.DYNAMICS: "dynamics.margins_NLT",
+    Need.LOSSES: "targeted.losses_N",
+    Need.PROMPTS: "targeted.unprompted_N",
+    Need.TARGET_LOSSES: "targeted.after_NP",
+    Need.TARGET_FEATURES: "targeted.features_ND",
 }
 
 
@@ -336,8 +340,8 @@ def test_supported_targets_give_the_budget(strategy: Strategy, kind: TargetKind)
 
 @every_strategy
 def test_signals_that_are_not_finite_name_their_examples(strategy: Strategy) -> None:
-    # Which pictures are copies is counted, and never not a number.
-    for need in sorted(strategy.needs_of({}) - {Need.DUPLICATES}):
+    # Copies and words are counted, and never not a number.
+    for need in sorted(strategy.needs_of({}) - {Need.DUPLICATES, Need.TARGET_WORDS}):
         signals = spoiled(full_signals(LABELS), FIELDS[need])
         with pytest.raises(SignalsError, match=r"not finite for 1 of \d+ examples.*ids 2: "):
             choose(strategy, signals, 5, balanced=strategy.resolve_balance(None))
@@ -348,6 +352,8 @@ MISSING = {
     Need.DYNAMICS: ("dynamics", r"needs the learners' view .* a run with learners"),
     Need.DUPLICATES: ("duplicate_group_N", r"needs near-duplicates. They were not computed"),
     Need.PAIRED_FEATURES: ("paired_features_NP", r"needs paired features. Give .* tensors"),
+    Need.LOSSES: ("targeted", "needs losses. They were not computed"),
+    Need.TARGET_WORDS: ("targeted", "needs words. They were not computed"),
 }
 
 

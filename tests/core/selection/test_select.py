@@ -90,7 +90,7 @@ def test_linear_strategies_are_listed() -> None:
     assert linear == {
         *("uniform", "uniform_per_class", "el2n", "grand", "entropy", "margin"),
         *("least_confidence", "moderate", "ccs", "forgetting", "aum", "dual", "disagreement"),
-        "clip_score",
+        *("clip_score", "loss_drop", "rds_plus", "bm25", "perplexity", "ifd"),
     }
 
 

@@ -117,6 +117,7 @@ def test_columns_are_selected_by_their_values() -> None:
 
 
 OTHERS = [TargetKind.CLASSES, TargetKind.NUMBER]
+NEED_TOKENS = {"perplexity", "ifd"}
 # They read probabilities of classes off errors, or ask the learners for them.
 NEED_CLASSES = {
     *("entropy", "margin", "least_confidence", "cal", "glister", "crest"),
@@ -127,8 +128,11 @@ NEED_CLASSES = {
 def test_strategies_without_probabilities_work_with_any_targets() -> None:
     for kind in OTHERS:
         able = {name for name, known in STRATEGIES.items() if kind in known.kinds_of({})}
-        assert set(STRATEGIES) - able == NEED_CLASSES
-    assert all(TargetKind.CLASS in known.kinds_of({}) for known in STRATEGIES.values())
+        assert set(STRATEGIES) - able == NEED_CLASSES | NEED_TOKENS
+    of_classes = {name for name, one in STRATEGIES.items() if TargetKind.CLASS in one.kinds_of({})}
+    assert set(STRATEGIES) - of_classes == NEED_TOKENS
+    of_tokens = {name for name, one in STRATEGIES.items() if TargetKind.TOKENS in one.kinds_of({})}
+    assert of_tokens == {"uniform", "loss_drop", "rds_plus", "bm25"} | NEED_TOKENS
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,214 @@
+"""Strategies for a target: the examples of a pool that help with what a few examples show.
+
+`loss_drop` looks at losses before and after a short learner on the target: an example with a wrong
+answer, or with the target's words for another task, gets a larger loss. Its words cannot show that.
+`rds_plus` and `bm25` compare hidden states and words. `perplexity` and `ifd` need no target.
+
+A target may have several parts: each part in turn takes its best example that is not taken yet.
+
+Shapes: N examples, M of the target, P lists of examples by rank, R their length, K chosen ones,
+D features, W words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional
+
+from lipt.common.imports import import_extra
+from lipt.core.selection.selection import Selection, keep_largest, unweighted
+from lipt.core.selection.strategy import Balance, Cost, Growth, Need, built_in
+from lipt.core.signals.signals import Signals, required
+from lipt.core.signals.targeted import TargetSignals
+from lipt.data.targets.kinds import TargetKind
+
+Duplicates = Annotated[
+    Literal["drop", "keep"], "examples of the data that duplicate one of the target's"
+]
+Steps = Annotated[int, Field(ge=1, le=10_000), "steps of the short learner on the target"]
+# The option that says how long a learner on the target is.
+STEPS = "steps"
+# One of N examples for every of P lists: the first ranks.
+BestRanks = Callable[[int], Tensor]
+
+_KINDS = frozenset(TargetKind)
+_AFTER = "losses after a target"
+_TOKENS = frozenset({TargetKind.TOKENS})
+# Of lists that share most of their examples, more ranks than this are looked at.
+_RANKS_EACH = 4
+
+
+@built_in(
+    summary="largest drop of the loss by a short learner on target_data",
+    paper="Train on Validation (2025, arXiv:2510.00386)",
+    cost=Cost(Growth.LINEAR, "two forward passes"),
+    balance=Balance.NEVER,
+    needs=frozenset({Need.LOSSES, Need.TARGET_LOSSES}),
+    kinds=_KINDS,
+)
+def loss_drop(
+    signals: Signals,
+    budget: int,
+    *,
+    steps: Steps = 10,  # noqa: ARG001 - of the learner that was trained before
+    duplicates: Duplicates = "drop",
+) -> Selection:
+    """Keep the examples whose loss falls most, as a share of their loss under theta*.
+
+    A longer learner remembers a small target, and lowers the loss of its like alone.
+    """
+    given = _of_target(signals)
+    before_N, after_NP = required(given.losses_N, "losses"), required(given.after_NP, _AFTER)
+    drops_NP = loss_drops(before_N[:, None], after_NP)
+
+    def best(num_ranks: int) -> Tensor:
+        return drops_NP.argsort(dim=0, descending=True, stable=True)[:num_ranks].T
+
+    return _in_turn(signals, best, budget, duplicates)
+
+
+def loss_drops(before: Tensor, after: Tensor) -> Tensor:
+    """(before - after) / before, float64; 0 where nothing was left to learn."""
+    before, after = before.double(), after.double()
+    return torch.where(before > 0, (before - after) / before.clamp(min=1e-12), 0.0)
+
+
+@built_in(
+    summary="hidden states nearest to those of target_data",
+    paper='RDS+: Ivison et al. 2025, "Large-Scale Data Selection" (arXiv:2503.01807)',
+    cost=Cost(Growth.LINEAR, "one forward pass, N M d"),
+    balance=Balance.NEVER,
+    needs=frozenset({Need.TARGET_FEATURES}),
+    kinds=_KINDS,
+)
+def rds_plus(signals: Signals, budget: int, *, duplicates: Duplicates = "drop") -> Selection:
+    """Keep what has the largest cosine to each example of the target, one after another.
+
+    Features of a text are the mean of its last hidden states, later positions weighted more.
+    """
+    given = _of_target(signals)
+    pool_ND = required(given.features_ND, "features")
+    target_MD = required(given.target_features_MD, "features of a target")
+    mean_D = pool_ND.mean(dim=0)
+    pool_ND, target_MD = (functional.normalize(one - mean_D) for one in (pool_ND, target_MD))
+
+    def best(num_ranks: int) -> Tensor:
+        return torch.stack([_best_of(pool_ND @ one_D, num_ranks) for one_D in target_MD])
+
+    return _in_turn(signals, best, budget, duplicates)
+
+
+@built_in(
+    summary="words of target_data, the rarer the better",
+    paper='BM25: Robertson & Zaragoza 2009, "The Probabilistic Relevance Framework"',
+    cost=Cost(Growth.LINEAR, "M words"),
+    balance=Balance.NEVER,
+    needs=frozenset({Need.TARGET_WORDS}),
+    kinds=_KINDS,
+)
+def bm25(signals: Signals, budget: int, *, duplicates: Duplicates = "drop") -> Selection:
+    """Keep what shares the most and the rarest words with each example of the target in turn."""
+    library = import_extra("bm25s", package="bm25s", extra="lm", needed_for="the strategy bm25")
+    given = _of_target(signals)
+    pool_NW = required(given.words_NW, "words")
+    target_MW = required(given.target_words_MW, "words of a target")
+    size = 1 + max(int(pool_NW.max()), int(target_MW.max()))
+    tokenized = library.tokenization.Tokenized(
+        ids=[row[row >= 0].tolist() for row in pool_NW],
+        vocab={str(word): word for word in range(size)},
+    )
+    ranked = library.BM25(k1=1.5, b=0.75)
+    ranked.index(tokenized, show_progress=False)
+
+    def best(num_ranks: int) -> Tensor:
+        scores = (ranked.get_scores_from_ids(row[row >= 0].tolist()) for row in target_MW)
+        return torch.stack([_best_of(torch.from_numpy(one_N), num_ranks) for one_N in scores])
+
+    return _in_turn(signals, best, budget, duplicates)
+
+
+Loss = Annotated[Literal["middle", "least", "most"], "which losses under theta* are kept"]
+
+
+@built_in(
+    summary="a middling loss per token under theta*",
+    paper='Marion et al. 2023, "When Less is More" (arXiv:2309.04564)',
+    cost=Cost(Growth.LINEAR, "one forward pass"),
+    balance=Balance.NEVER,
+    needs=frozenset({Need.LOSSES}),
+    kinds=_TOKENS,
+)
+def perplexity(signals: Signals, budget: int, *, keep: Loss = "middle") -> Selection:
+    """Keep the middle of the losses: the least is of what is known, the most of noise."""
+    losses_N = required(_of_target(signals).losses_N, "losses").double()
+    if keep == "middle":
+        return keep_largest(-(losses_N - losses_N.median()).abs(), budget)
+    return keep_largest(losses_N if keep == "most" else -losses_N, budget)
+
+
+@built_in(
+    summary="completions whose prompt helps least, but helps",
+    paper='IFD: Li et al. 2024, "From Quantity to Quality" (arXiv:2308.12032)',
+    cost=Cost(Growth.LINEAR, "two forward passes"),
+    balance=Balance.NEVER,
+    needs=frozenset({Need.LOSSES, Need.PROMPTS}),
+    kinds=_TOKENS,
+)
+def ifd(signals: Signals, budget: int) -> Selection:
+    """Keep the largest ratios below 1 of the loss with the prompt to that without it.
+
+    From 1 on a prompt does not lead to its completion; these come last, the smallest first.
+    """
+    given = _of_target(signals)
+    with_N = required(given.losses_N, "losses").double()
+    without_N = required(given.unprompted_N, "losses without prompts").double()
+    ratio_N = with_N / without_N.clamp(min=1e-12)
+    return keep_largest(torch.where(ratio_N < 1, ratio_N, -ratio_N), budget)
+
+
+def _of_target(signals: Signals) -> TargetSignals:
+    return required(signals.targeted, "losses, and no target")
+
+
+def _in_turn(signals: Signals, best: BestRanks, budget: int, duplicates: Duplicates) -> Selection:
+    """The best of each list in turn; fewer than the budget if the others are the target's own."""
+    leaked_N = _of_target(signals).in_target_N
+    if leaked_N is None or duplicates == "keep" or not bool(leaked_N.any()):
+        return unweighted(in_turn(best, budget, len(signals)))
+    num_leaked = int(leaked_N.sum())
+    ranked = in_turn(best, min(budget + num_leaked, len(signals)), len(signals))
+    chosen = unweighted(ranked[~leaked_N[ranked]][:budget])
+    if len(chosen.indices_K) == budget:
+        return chosen
+    why = (
+        f"{num_leaked} of {len(signals)} examples duplicate one of the target's. Give a larger "
+        "pool, or the option duplicates=keep."
+    )
+    return Selection(chosen.indices_K, chosen.weights_K, stopped_early=why)
+
+
+def in_turn(best: BestRanks, budget: int, num_examples: int) -> Tensor:
+    """The first of every list, then the second of every list, ..., none twice; K int64.
+
+    best: P lists of the examples by rank, as long as asked for; P x R.
+    """
+    num_lists = len(best(1))
+    num_ranks = _RANKS_EACH * -(-budget // num_lists)
+    while True:
+        num_ranks = min(num_ranks, num_examples)
+        by_rank = best(num_ranks).T.flatten().cpu().numpy()
+        distinct, first = np.unique(by_rank, return_index=True)
+        if len(distinct) >= budget or num_ranks == num_examples:
+            return torch.from_numpy(by_rank[np.sort(first)][:budget])
+        num_ranks *= 2
+
+
+def _best_of(scores_N: Tensor, number: int) -> Tensor:
+    """Positions of the largest scores, ties in the order of the data."""
+    return scores_N.argsort(descending=True, stable=True)[:number]

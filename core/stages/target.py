@@ -1,0 +1,205 @@
+"""The stage of a target: losses under theta*, and what a target has to do with the examples.
+
+The target's examples stand behind the data's, read as they are, so that one model and one pass sees
+both. Each value is computed once for a request's weights and targets, and kept.
+
+Shapes: N examples, M of the target, P parts of the target, D features, W words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from lipt.common.blobs.blob import BlobName
+from lipt.common.config.run_config import PruningConfig, PruningMethod, ShardRule
+from lipt.common.determinism import derive_generator
+from lipt.common.errors import InvalidRequestError
+from lipt.core.passes import Batches
+from lipt.core.pretraining.merged_tokens import texts_at_once
+from lipt.core.pretraining.sharding import draw_by_shares
+from lipt.core.selection.strategy import Need
+from lipt.core.signals.targeted import (
+    TargetSignals,
+    features_of,
+    losses_of,
+    numbered,
+    without_prompts,
+    words_of,
+)
+from lipt.core.stages.diagnosis import matches_of
+from lipt.core.stages.learner import train_here
+from lipt.core.stages.resolve import ResolvedRequest, Sources
+from lipt.core.workspace import InMemory, Key, Workspace
+from lipt.data.example_file import open_examples
+from lipt.data.joining import MOST_TARGET, appended
+from lipt.data.targets.values import MASKED
+
+
+def target_signals(
+    workspace: Workspace, request: ResolvedRequest, sources: Sources
+) -> TargetSignals:
+    """Values of theta* and its targets that the request's strategy needs, by position.
+
+    DataError for a target of another form than the data, InvalidRequestError for data without
+    prompts or words where they are looked at, SignalsError for losses that are not finite.
+    """
+    stage = _Stage(workspace, request, sources)
+    makers: dict[Need, Callable[[], TargetSignals]] = {
+        Need.LOSSES: stage.losses,
+        Need.PROMPTS: stage.losses_without_prompts,
+        Need.TARGET_LOSSES: stage.losses_after,
+        Need.TARGET_FEATURES: stage.features,
+        Need.TARGET_WORDS: stage.words,
+    }
+    found = TargetSignals()
+    for need, make in makers.items():
+        if need in request.needs:
+            found = found.merged(stage.kept(need, make))
+    return found.merged(stage.kept("duplicates", stage.duplicates)) if request.targets else found
+
+
+@dataclass(frozen=True)
+class _Stage:
+    workspace: Workspace
+    request: ResolvedRequest
+    sources: Sources
+
+    def kept(self, kind: str, make: Callable[[], TargetSignals]) -> TargetSignals:
+        config, dataset = self.sources.config, self.workspace.dataset
+        inputs, weights = self.sources.model
+        depends_on = (
+            weights.sha256,
+            dataset.fingerprint,
+            [target.sha256 for target in self.request.targets],
+            self.request.target_steps,
+            (config.model, config.seed, config.learners, config.augmentation),
+            inputs,
+            config.evaluation_threads,
+            str(self.workspace.device),
+        )
+        return self.workspace.cached(Key(TargetSignals, f"target {kind}", depends_on), make)
+
+    @cached_property
+    def joined(self) -> tuple[InMemory, list[Tensor]]:
+        """The data with the targets behind it, and each target's positions."""
+        workspace = self.workspace
+        both, positions = workspace.dataset, list[Tensor]()
+        for name in self.request.targets:
+            content = _content(workspace, name)
+            target, _ = open_examples(content, workspace.dataset, max_examples=MOST_TARGET)
+            before, both = len(both), appended(both, target)
+            positions.append(torch.arange(before, len(both)))
+        found = InMemory(
+            both,
+            workspace.device,
+            allowed_modules=workspace.allowed_modules,
+            own_model=workspace.own_model,
+            on_progress=workspace.report,
+        )
+        return found, positions
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """theta*, in evaluation mode."""
+        return self.workspace.loaded_model(self.sources.config, self.sources.model[1])
+
+    def losses(self) -> TargetSignals:
+        batches = self.batches(self.workspace, "losses under theta*")
+        return TargetSignals(losses_N=losses_of(self.model, batches, self.threads))
+
+    def losses_without_prompts(self) -> TargetSignals:
+        self.require_prompts()
+        batches = self.batches(self.workspace, "losses without prompts")
+        found = losses_of(self.model, batches, self.threads, changed=without_prompts)
+        return TargetSignals(unprompted_N=found)
+
+    def losses_after(self) -> TargetSignals:
+        """After one short learner on each target; nothing of it is pruned, as nothing travels."""
+        workspace, config, (inputs, weights) = (
+            self.workspace,
+            self.sources.config,
+            self.sources.model,
+        )
+        joined, positions = self.joined
+        learners = config.learners.model_copy(
+            update={
+                "shards": ShardRule.RANDOM,
+                "num_learners": 1,
+                "num_minibatches": self.request.target_steps,
+                "num_steps": 1,
+                "num_snapshots": 0,
+            }
+        )
+        unpruned = PruningConfig(method=PruningMethod.NONE, density_min=1.0, density_max=1.0)
+        short = config.model_copy(update={"learners": learners, "pruning": unpruned})
+        model = self.model
+        initial = workspace.read_weights(weights, model)
+        after = list[Tensor]()
+        for part, ids in enumerate(positions):
+            draws = derive_generator(config.seed, "target shard", part)
+            size = learners.num_minibatches * learners.batch_size
+            shard = draw_by_shares([ids], torch.ones(1), size, generator=draws)
+            learner = train_here(joined, short, inputs, initial, 0, shard, 1.0)
+            model.load_state_dict({**initial, **learner.weights})
+            batches = self.batches(workspace, f"losses after target {part + 1}")
+            after.append(losses_of(model, batches, self.threads))
+        model.load_state_dict(initial)
+        return TargetSignals(after_NP=torch.stack(after, dim=1))
+
+    def features(self) -> TargetSignals:
+        joined, positions = self.joined
+        target_ids = torch.cat(positions)
+        batches = self.batches(self.workspace, "features of the data")
+        of_target = self.batches(joined, "features of the target", target_ids)
+        return TargetSignals(
+            features_ND=features_of(self.model, batches, self.threads),
+            target_features_MD=features_of(self.model, of_target, self.threads),
+        )
+
+    def words(self) -> TargetSignals:
+        joined, positions = self.joined
+        num_examples, vocabulary = len(self.workspace.dataset), dict[str, int]()
+        words_NW, target_words_MW = (
+            numbered(words_of(joined.dataset, ids), vocabulary)
+            for ids in (torch.arange(num_examples), torch.cat(positions))
+        )
+        return TargetSignals(words_NW=words_NW, target_words_MW=target_words_MW)
+
+    def duplicates(self) -> TargetSignals:
+        joined, positions = self.joined
+        group_N = matches_of(joined, self.threads).duplicate_group_N
+        num_examples = len(self.workspace.dataset)
+        in_target_N = torch.isin(group_N[:num_examples], group_N[torch.cat(positions)])
+        facts = {
+            "num_examples": [len(ids) for ids in positions],
+            "sha256": [name.sha256 for name in self.request.targets],
+            "equal_in_data": int(in_target_N.sum()),
+        }
+        return TargetSignals(in_target_N=in_target_N, facts=facts)
+
+    @property
+    def threads(self) -> int:
+        return self.sources.config.evaluation_threads
+
+    def batches(self, of: Workspace, activity: str, some: Tensor | None = None) -> Batches:
+        size = min(of.batch_size, texts_at_once(of.dataset.target))
+        return of.batches(self.sources.model[0], activity, size=size, some=some)
+
+    def require_prompts(self) -> None:
+        targets_N = self.workspace.dataset.targets_N
+        if targets_N.ndim == 1 or bool((targets_N[:, 0] != MASKED).all()):
+            raise InvalidRequestError(
+                f"strategy {self.request.strategy!r} compares completions with and without their "
+                "prompts, and the data has no prompts. Name them: prompt=COLUMN&completion=COLUMN."
+            )
+
+
+def _content(workspace: Workspace, name: BlobName) -> bytes:
+    source = workspace.read(name)
+    return source.read_bytes() if isinstance(source, Path) else source
