@@ -9,12 +9,12 @@ from sklearn.datasets import load_digits
 
 @lipt.strategy(summary="least likely labels, without the very last", cost="linear")
 def doubted(
-    signals: lipt.Signals, budget: int, *, spared: Annotated[int, "left out as wrong"] = 0
+    layer: lipt.LastLayer, budget: int, *, spared: Annotated[int, "left out as wrong"] = 0
 ) -> lipt.Selection:
     """Keep the examples whose label has the lowest probability, but for the `spared` lowest."""
-    rows = torch.arange(len(signals))
-    likelihoods = signals.errors_NC[rows, signals.labels_N] + 1  # an error is p - 1 at the label
-    spared = min(spared, len(signals) - budget)
+    rows = torch.arange(len(layer))
+    likelihoods = layer.errors_NC[rows, layer.labels_N] + 1  # an error is p - 1 at the label
+    spared = min(spared, len(layer) - budget)
     chosen = likelihoods.argsort(stable=True)[spared : spared + budget]
     return lipt.Selection(chosen, torch.ones(budget))
 

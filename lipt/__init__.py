@@ -23,7 +23,14 @@ if TYPE_CHECKING:
     from lipt.core.selection.select import strategy as strategy
     from lipt.core.selection.selection import Selection as Selection
     from lipt.core.selection.strategy import Strategy as Strategy
-    from lipt.core.signals.signals import Signals as Signals
+    from lipt.core.signals.dynamics import Dynamics as Dynamics
+    from lipt.core.signals.views import ExampleLabels as ExampleLabels
+    from lipt.core.signals.views import Features as Features
+    from lipt.core.signals.views import GradientNorms as GradientNorms
+    from lipt.core.signals.views import LastLayer as LastLayer
+    from lipt.core.signals.views import NearDuplicates as NearDuplicates
+    from lipt.core.signals.views import PairedFeatures as PairedFeatures
+    from lipt.core.signals.views import ValidationSignals as ValidationSignals
     from lipt.data.sources.pairs import open_pairs as open_pairs
     from lipt.mixture import mix as mix
     from lipt.pretraining import Pretrained as Pretrained
@@ -64,7 +71,11 @@ _MODULES = {
     "lipt.core.selection.select": "strategy",
     "lipt.core.selection.selection": "Selection",
     "lipt.core.selection.strategy": "Strategy",
-    "lipt.core.signals.signals": "Signals",
+    "lipt.core.signals.dynamics": "Dynamics",
+    "lipt.core.signals.views": (
+        "NearDuplicates ExampleLabels Features GradientNorms LastLayer PairedFeatures "
+        "ValidationSignals"
+    ),
     "lipt.mixture": "Mixture mix",
     "lipt.pretraining": "Pretrained open_dataset pretrain",
     "lipt.trainer.client.client": "Client",

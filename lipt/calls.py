@@ -102,7 +102,7 @@ def select(
         DataError: the data is empty or has no labels.
     """
     from lipt.core.selection.select import find_strategy
-    from lipt.core.selection.strategy import INITIAL_NEEDS
+    from lipt.core.signals.views import INITIAL_NEEDS
     from lipt.pretraining import Pretrained, for_theta_star
 
     looks_at_theta_star = bool(find_strategy(strategy).needs_of({}) & INITIAL_NEEDS)

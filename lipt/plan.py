@@ -34,9 +34,10 @@ from lipt.core.proxies.proxy import passes_of
 from lipt.core.proxies.untrained import NUM_FILTERS
 from lipt.core.selection.select import find_strategy
 from lipt.core.selection.solvers.representatives import MATRIX_BYTES
-from lipt.core.selection.strategy import Growth, Need
+from lipt.core.selection.strategy import Growth
 from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.signals import STORAGE_LIMITS
+from lipt.core.signals.views import Need
 from lipt.core.stages.resolve import ResolvedRequest
 from lipt.data.dataset import Dataset
 from lipt.data.inputs.specs import InputFormat

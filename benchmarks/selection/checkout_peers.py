@@ -31,7 +31,7 @@ from benchmarks.selection.implementation import (
     unweighted,
 )
 from benchmarks.selection.workload import log_probabilities, materialized
-from lipt.core.signals.signals import Signals
+from lipt.core.signals.views import ValidationSignals
 
 # DeepCore prints a line every so many steps.
 _QUIET = SimpleNamespace(print_freq=10**9)
@@ -141,8 +141,8 @@ def deepcore_glister(task: Task) -> Run:
         parts = []
         for rows, quota in task.classes():
             state = glister.__new__(glister)
-            taken = task.signals.of_class(int(task.signals.labels_N[rows[0]]))
-            held = _validation(taken)
+            taken = task.signals.take(rows)
+            held = ValidationSignals.of(task.signals).of_class(int(taken.labels_N[0]))
             state.args = SimpleNamespace(num_classes=held.errors_NC.shape[1], selection_batch=256)
             state.embedding_dim = held.features_ND.shape[1]
             state.eta = task.eta * quota
@@ -171,8 +171,8 @@ def cords_glister(task: Task, greedy: Literal["RGreedy", "Stochastic", "Naive"])
     def run() -> Chosen:
         parts = []
         for rows, quota in task.classes():
-            taken = task.signals.of_class(int(task.signals.labels_N[rows[0]]))
-            held = _validation(taken)
+            taken = task.signals.take(rows)
+            held = ValidationSignals.of(task.signals).of_class(int(taken.labels_N[0]))
             state = strategy.__new__(strategy)
             state.model = _Head(held.features_ND.shape[1])
             state.loss = nn.CrossEntropyLoss(reduction="none")
@@ -190,11 +190,6 @@ def cords_glister(task: Task, greedy: Literal["RGreedy", "Stochastic", "Naive"])
         return joined(parts)
 
     return run
-
-
-def _validation(signals: Signals) -> Signals:
-    assert signals.validation is not None
-    return signals.validation
 
 
 class _Head:

@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from benchmarks.selection.workload import log_probabilities
 from lipt.core.signals.signals import Signals
+from lipt.core.signals.views import ValidationSignals
 
 BLOCK_ROWS = 2048
 NUM_RANDOM = 5
@@ -67,13 +68,12 @@ def glister(signals: Signals, chosen_K: Tensor, learning_rate: float) -> float:
     The step is the learning rate times the MEAN of the chosen gradients, off the last
     layer: choosing more than the budget does not make it longer.
     """
-    assert signals.validation is not None
     losses = []
     for label in signals.labels_N.unique().tolist():
         mine_K = chosen_K[signals.labels_N[chosen_K] == label]
         shares_K = torch.full((len(mine_K),), learning_rate / len(mine_K))
         step = _weighted_sum(signals, mine_K, shares_K)
-        held = signals.validation.of_class(label)
+        held = ValidationSignals.of(signals).of_class(label)
         logits_VC = log_probabilities(held).double() - _with_one(held.features_ND) @ step.T
         losses.append(float(functional.cross_entropy(logits_VC, held.labels_N)))
     return sum(losses) / len(losses)

@@ -23,6 +23,7 @@ from torch import Tensor
 from lipt.common.determinism import derive_generator
 from lipt.core.signals.compute import errors_of
 from lipt.core.signals.signals import Signals
+from lipt.core.signals.views import LastLayer
 
 SEED = 0
 NUM_MODES = 5
@@ -146,17 +147,17 @@ def _read(path: Path, device: str, *, mapped: bool) -> Signals:
     )
 
 
-def log_probabilities(signals: Signals) -> Tensor:
+def log_probabilities(layer: LastLayer) -> Tensor:
     """Logits, as far as errors tell them: up to a constant per example."""
-    probabilities_NC = signals.errors_NC.double()
-    probabilities_NC[torch.arange(len(signals)), signals.labels_N] += 1
+    probabilities_NC = layer.errors_NC.double()
+    probabilities_NC[torch.arange(len(layer)), layer.labels_N] += 1
     return probabilities_NC.clamp_min(1e-30).log().float()
 
 
-def materialized(signals: Signals) -> Tensor:
+def materialized(layer: LastLayer) -> Tensor:
     """The last layer's gradients written out, biases first: N x C (D + 1)."""
-    weights_NCD = signals.errors_NC[:, :, None] * signals.features_ND[:, None, :]
-    return torch.cat([signals.errors_NC, weights_NCD.flatten(1)], dim=1)
+    weights_NCD = layer.errors_NC[:, :, None] * layer.features_ND[:, None, :]
+    return torch.cat([layer.errors_NC, weights_NCD.flatten(1)], dim=1)
 
 
 def shape_from(arguments: list[str]) -> Shape:

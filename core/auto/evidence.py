@@ -20,7 +20,7 @@ from typing import Literal
 
 from lipt.core.diagnosis.label_errors import LabelQuality
 from lipt.core.proxies.ridge import fullness
-from lipt.core.signals.signals import Signals
+from lipt.core.signals.views import LastLayer
 
 # Main training to the end, or stopped early as in a search of hyper-parameters.
 Training = Literal["converged", "short"]
@@ -119,17 +119,17 @@ class Evidence:
 
 
 def gather(
-    signals: Signals, found: LabelQuality, budget: int, training: Training, copies: float = 0.0
+    layer: LastLayer, found: LabelQuality, budget: int, training: Training, copies: float = 0.0
 ) -> Evidence:
     """The evidence from label errors and the share of near-duplicates."""
-    labels_N = signals.labels_N
+    labels_N = layer.labels_N
     counts_C = labels_N.bincount(minlength=len(found.joint_CC))
     wrong_C = labels_N[found.suggested_N != labels_N].bincount(minlength=len(counts_C))
-    full_C, own = fullness(counts_C), "probabilities" in (signals.facts or {})
+    full_C, own = fullness(counts_C), "probabilities" in (layer.facts or {})
     return Evidence(
         fraction=budget / len(labels_N),
         per_class=budget / float(full_C.sum()),
-        num_features=math.inf if own else signals.features_ND.shape[1],
+        num_features=math.inf if own else layer.features_ND.shape[1],
         errors_C=tuple((wrong_C / counts_C.clamp(min=1)).tolist()),
         full_C=tuple(full_C.tolist()),
         noise_rate=found.noise.overall.rate,

@@ -26,7 +26,8 @@ from torch import Tensor
 from lipt.core.diagnosis.noise import NoiseRate, NoiseRates, noise_rates
 from lipt.core.passes import row_blocks
 from lipt.core.proxies.ridge import FULL_CLASS, fullness
-from lipt.core.signals.signals import Signals, probabilities_of
+from lipt.core.signals.signals import probabilities_of
+from lipt.core.signals.views import LastLayer
 
 # Keeps quality defined if float32 underflows.
 _TINY = 1e-30
@@ -65,15 +66,15 @@ class LabelQuality:
         return ids_S[self.quality_N[ids_S].argsort(stable=True)]
 
 
-def find_label_errors(signals: Signals) -> LabelQuality:
+def find_label_errors(layer: LastLayer) -> LabelQuality:
     """Find the labels that look wrong among classes.
 
     A second head suggests the classes, both give the quality, and the first alone the noise.
     """
-    first = _find(signals.errors_NC, signals.labels_N, None)
-    if signals.second_errors_NC is None:
+    first = _find(layer.errors_NC, layer.labels_N, None)
+    if layer.second_errors_NC is None:
         return first
-    second = _find(signals.second_errors_NC, signals.labels_N, first.noise)
+    second = _find(layer.second_errors_NC, layer.labels_N, first.noise)
     return replace(second, quality_N=(first.quality_N * second.quality_N).sqrt())
 
 
@@ -107,10 +108,10 @@ def _find(errors_NC: Tensor, labels_N: Tensor, noise: NoiseRates | None) -> Labe
     )
 
 
-def fit_of_targets(signals: Signals, num_strata: int) -> LabelQuality:
+def fit_of_targets(layer: LastLayer, num_strata: int) -> LabelQuality:
     """The quality 1 / (1 + |residual|) of labels or numbers; none is suspect."""
-    labels_N, nothing = signals.labels_N, NoiseRate(0.0, 0.0, 0.0)
-    norms_N = torch.linalg.vector_norm(signals.errors_NC, dim=-1, dtype=torch.float64)
+    labels_N, nothing = layer.labels_N, NoiseRate(0.0, 0.0, 0.0)
+    norms_N = torch.linalg.vector_norm(layer.errors_NC, dim=-1, dtype=torch.float64)
     return LabelQuality(
         quality_N=(1 / (1 + norms_N)).float(),
         suggested_N=labels_N,

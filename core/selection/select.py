@@ -8,22 +8,19 @@ Shapes: N examples, C classes, D features, K budget.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import entry_points
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from lipt.common.computation import computed
 from lipt.common.determinism import derive_seed
-from lipt.common.errors import ConfigError, SignalsError, UnknownNameError
+from lipt.common.errors import ConfigError, UnknownNameError
 from lipt.common.requests import require_budget
 from lipt.common.text import did_you_mean
-from lipt.core.passes import require_finite_rows, row_blocks
 from lipt.core.selection.selection import Selection, class_shares, joined
 from lipt.core.selection.strategies import (
     auto,
@@ -39,10 +36,10 @@ from lipt.core.selection.strategies import (
     targeted,
     zcore,
 )
-from lipt.core.selection.strategy import Need, Strategy
+from lipt.core.selection.strategy import Strategy, call
 from lipt.core.selection.user_strategies import require_selection, user_strategy
 from lipt.core.signals.signals import Signals
-from lipt.core.signals.targeted import TargetSignals
+from lipt.core.signals.views import ValidationSignals, View
 
 _BUILT_IN = (
     # the default
@@ -77,8 +74,8 @@ def strategy(function: Callable[..., Selection] | None = None, /, **about: Any) 
 
     Args:
         function: the function, where `strategy` is called and not used as a decorator.
-        about: the fields of `Strategy` besides the function; `summary` at least. `needs` and
-            `kinds` take names: needs=["features"].
+        about: the fields of `Strategy` besides the function; `summary` at least. `kinds` takes
+            names: kinds=["class"].
 
     Raises:
         ConfigError: a field or an option is invalid, or a strategy of this package has that name.
@@ -123,113 +120,42 @@ def select(
     """
     require_budget(budget, len(signals))
     values = {**strategy.parse_options({}), **(options or {})}
-    for need in sorted(strategy.needs_for(values)):
-        for model in (signals, *signals.others):
-            for name, tensor in _values(model, need).items():
-                if tensor is None or not tensor.numel():
-                    raise SignalsError(
-                        f"strategy {strategy.name!r} needs {name}. {_REMEDIES.get(need, _REMEDY)}"
-                    )
-                _require_finite(tensor, name)
-    if strategy.prepare is not None:
-        signals = _call(strategy.prepare, signals, seed=seed, **values)
+    views = strategy.views(signals, {"seed": seed, **values})
     choose: Callable[..., Selection] = partial(_choose, strategy, balanced=balanced, **values)
     if balanced and not strategy.balances_itself:
-        parts = list(_choose_per_class(choose, signals, budget, seed))
+        parts = list(_choose_per_class(choose, views, signals.labels_N, budget, seed))
     else:
-        parts = [choose(signals, budget, seed=seed)]
+        parts = [choose(views, budget, len(signals), seed=seed)]
     told = parts[0].is_random
     return replace(joined(parts), is_random=strategy.is_random if told is None else told)
 
 
-def _call(function: Callable[..., Any], *arguments: Any, **given: Any) -> Any:
-    """Call a function with those of the keywords that it takes."""
-    parameters = inspect.signature(function).parameters
-    return function(*arguments, **{name: given[name] for name in parameters if name in given})
-
-
 def _choose_per_class(
-    choose: Callable[..., Selection], signals: Signals, budget: int, seed: int
+    choose: Callable[..., Selection],
+    views: Sequence[View | None],
+    labels_N: Tensor,
+    budget: int,
+    seed: int,
 ) -> Iterator[Selection]:
-    for label, rows, quota in class_shares(signals.labels_N, budget):
+    for label, rows, quota in class_shares(labels_N, budget):
+        of_class = [_of_class(view, label, rows) for view in views]
         own_seed = derive_seed(seed, "selection-class", label)
-        part = choose(signals.of_class(label), quota, seed=own_seed)
+        part = choose(of_class, quota, len(rows), seed=own_seed)
         reason = f"class {label}: {part.stopped_early}" if part.stopped_early else ""
         yield Selection(rows.cpu()[part.indices_K], part.weights_K, stopped_early=reason)
 
 
-def _choose(strategy: Strategy, signals: Signals, budget: int, **given: Any) -> Selection:
-    found = _call(strategy.function, signals, budget, **given)
-    return require_selection(strategy.name, found, budget, len(signals))
+def _of_class(view: View | None, label: int, rows_n: Tensor) -> View | None:
+    if isinstance(view, ValidationSignals):
+        return view.of_class(label)
+    return None if view is None else view.take(rows_n)
 
 
-def _require_finite(values: Tensor, name: str) -> None:
-    row_bytes = values[0].numel() * values.element_size()
-    blocks = list(row_blocks(len(values), row_bytes))
-    # A sum is not finite if one of its terms is not: usually no further check is needed.
-    sums = [
-        values[rows].sum(dtype=torch.promote_types(values.dtype, torch.float32)) for rows in blocks
-    ]
-    if bool(torch.stack(sums).isfinite().all()):
-        return
-    finite_N = torch.cat(
-        [values[rows].reshape(rows.stop - rows.start, -1).isfinite().all(dim=-1) for rows in blocks]
-    )
-    require_finite_rows(finite_N, torch.arange(len(values)), name)
-
-
-_REMEDY = "They were not computed: compute them first, or give your own."
-_REMEDIES = {
-    Need.VALIDATION: "The run has none: set validation.fraction above 0.",
-    Need.DYNAMICS: "Only a run with learners has it, on its own weights: leave `weights` unset.",
-    Need.PAIRED_FEATURES: (
-        "Give a safetensors file with the tensors `features` and `paired_features`, a row per "
-        "example: `lipt subset get --features FILE.safetensors`, or client.subset(features=...)."
-    ),
-}
-
-
-def _values(signals: Signals, need: Need) -> Mapping[str, Tensor | None]:
-    held, dynamics = signals.validation, signals.dynamics
-    match need:
-        case Need.SIGNALS:
-            return {"errors": signals.errors_NC, "features": signals.features_ND}
-        case Need.FEATURES:
-            return {"features": signals.features_ND}
-        case Need.GRADIENT_NORMS:
-            return {"gradient norms": signals.gradient_norms_N}
-        case Need.PAIRED_FEATURES:
-            pairs_NP = signals.paired_features_NP
-            return {"features of pairs": signals.features_ND, "paired features": pairs_NP}
-        case Need.DUPLICATES:
-            return {"near-duplicates": signals.duplicate_group_N}
-        case Need.VALIDATION if held is not None:
-            values = _values(held, Need.SIGNALS)
-            return {f"{name} of validation examples": values[name] for name in values}
-        case Need.VALIDATION:
-            return {"a validation split": None}
-        case Need.DYNAMICS if dynamics is not None:
-            words = {name.rpartition("_")[0].replace("_", " "): name for name in vars(dynamics)}
-            return {f"the learners' {word}": getattr(dynamics, words[word]) for word in words}
-        case Need.DYNAMICS:
-            return {"the learners' view of the examples": None}
-        case _:
-            return _targeted_values(signals, need)
-
-
-def _targeted_values(signals: Signals, need: Need) -> Mapping[str, Tensor | None]:
-    of = signals.targeted or TargetSignals()
-    values: Mapping[Need, Mapping[str, Tensor | None]] = {
-        Need.LOSSES: {"losses": of.losses_N},
-        Need.PROMPTS: {"losses without prompts": of.unprompted_N},
-        Need.TARGET_LOSSES: {"losses after a target": of.after_NP},
-        Need.TARGET_FEATURES: {
-            "features": of.features_ND,
-            "features of a target": of.target_features_MD,
-        },
-        Need.TARGET_WORDS: {"words": of.words_NW, "words of a target": of.target_words_MW},
-    }
-    return values[need]
+def _choose(
+    strategy: Strategy, views: Sequence[View | None], budget: int, num_examples: int, **given: Any
+) -> Selection:
+    found = call(strategy.function, *views, budget, **given)
+    return require_selection(strategy.name, found, budget, num_examples)
 
 
 def _import_registered() -> None:

@@ -1,5 +1,8 @@
 """Strategy: a selection algorithm and its description for the service, with its options.
 
+What a strategy needs are the types of its parameters before `budget`, views of the signals: `def
+el2n(layer: LastLayer, budget: int)`. Where an option decides, the type is a union.
+
 Options are keyword-only parameters of a strategy's function. Name, type, default and description
 are in the signature alone: `beta: Annotated[float, Field(ge=0), "share dropped as the hardest"] =
 0.1`. Users give texts, which are parsed by the annotation.
@@ -14,14 +17,33 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, get_type_hints
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from lipt.common.errors import StrategyOptionError, UnknownNameError
+from lipt.common.errors import ConfigError, StrategyOptionError, UnknownNameError
 from lipt.common.requests import LIPT, PRETRAINING, PRETRAININGS
 from lipt.core.selection.selection import Selection
+from lipt.core.signals.dynamics import Dynamics
 from lipt.core.signals.signals import Signals
+from lipt.core.signals.views import (
+    MODEL_NEEDS,
+    ExampleLabels,
+    Features,
+    GradientNorms,
+    InitialLosses,
+    LastLayer,
+    NearDuplicates,
+    Need,
+    PairedFeatures,
+    TargetFeatures,
+    TargetLosses,
+    TargetWords,
+    UnpromptedLosses,
+    ValidationSignals,
+    View,
+)
 from lipt.data.targets.kinds import ALL_KINDS, TargetKind
 
 # Set by the service, not by the user.
@@ -57,6 +79,12 @@ def options_of(function: Callable[..., Any]) -> tuple[Option, ...]:
         allowed = tuple(_allowed(adapter.json_schema()))
         options.append(Option(name, text, parameter.default, allowed, adapter))
     return tuple(options)
+
+
+def call(function: Callable[..., Any], *arguments: Any, **given: Any) -> Any:
+    """Call a function with those of the keywords that it takes."""
+    parameters = inspect.signature(function).parameters
+    return function(*arguments, **{name: given[name] for name in parameters if name in given})
 
 
 def _text(value: Any) -> str:
@@ -113,44 +141,17 @@ class Balance(StrEnum):
     ALWAYS = "always"
 
 
-class Need(StrEnum):
-    """An input of a strategy besides the labels.
-
-    SIGNALS: errors and features, one forward pass over the data. FEATURES: the user's or the
-    model's. GRADIENT_NORMS: of all parameters, one backward pass per example. VALIDATION: signals
-    of the run's validation split. DYNAMICS: a forward pass for every snapshot of every learner.
-    PAIRED_FEATURES: two feature matrices of the user. DUPLICATES: near-duplicate images. LOSSES,
-    PROMPTS: under theta*, a forward pass each. TARGET_...: of what the user cares about.
-    """
-
-    SIGNALS = "signals"
-    FEATURES = "features"
-    GRADIENT_NORMS = "gradient norms"
-    VALIDATION = "validation split"
-    DYNAMICS = "learners"
-    PAIRED_FEATURES = "paired features"
-    DUPLICATES = "near-duplicates"
-    LOSSES = "losses"
-    PROMPTS = "losses without prompts"
-    TARGET_LOSSES = "losses after a target"
-    TARGET_FEATURES = "features of a target"
-    TARGET_WORDS = "words of a target"
-
-
-# Inputs that need a model.
-MODEL_NEEDS = frozenset({Need.SIGNALS, Need.FEATURES, Need.VALIDATION, Need.GRADIENT_NORMS})
-# Inputs that need a target, and those that need theta* alone.
-TARGET_NEEDS = frozenset({Need.TARGET_LOSSES, Need.TARGET_FEATURES, Need.TARGET_WORDS})
-INITIAL_NEEDS = TARGET_NEEDS | {Need.LOSSES, Need.PROMPTS}
-NOTHING: frozenset[Need] = frozenset()
-SIGNALS = frozenset({Need.SIGNALS})
-FEATURES = frozenset({Need.FEATURES})
-DYNAMICS = frozenset({Need.DYNAMICS})
+# What a strategy's parameters may be.
+VIEWS = (
+    *(ExampleLabels, Features, LastLayer, GradientNorms, ValidationSignals),
+    *(Dynamics, PairedFeatures, NearDuplicates),
+    *(InitialLosses, UnpromptedLosses, TargetLosses, TargetFeatures, TargetWords),
+)
 CLASSES = frozenset({TargetKind.CLASS})
 
 
-def needs_of_space(options: Mapping[str, Any]) -> frozenset[Need]:
-    return FEATURES if options["space"] == "features" else SIGNALS
+def view_of_space(options: Mapping[str, Any]) -> type[View]:
+    return Features if options["space"] == "features" else LastLayer
 
 
 class Growth(StrEnum):
@@ -177,12 +178,14 @@ class Cost:
 class Strategy:
     """A selection algorithm and its description for the service.
 
-    function: `f(signals, budget, *, options..., seed) -> Selection`, with `seed` if it draws.
+    function: `f(views..., budget, *, options..., seed) -> Selection`, with `seed` if it draws.
     Balanced, it sees one class at a time; one that takes `balanced` shares the budget itself.
     cost: decides in which process a request waits, and how much memory it may take.
-    needs, kinds: its inputs and targets, or functions of all options' values.
-    prepare: `f(signals, *, options..., seed) -> Signals`, applied once to all examples before they
-    are split by class.
+    needs: where a parameter's type is a union, a function of all options' values that returns one
+    of its types, or None for no view.
+    kinds: of its targets, or a function of all options' values.
+    prepare: `f(views..., *, options..., seed) -> view`, applied once to all examples before they
+    are split by class. The function takes that view by its type.
     rechecks: whether a quadratic loss model decides if a subset stays in use at new weights.
     revision: raise it when the same request gets other examples: older subsets are not reused.
     proxy: computes its signals by default.
@@ -196,8 +199,8 @@ class Strategy:
     cost: Cost = Cost()
     balance: Balance = Balance.BY_DEFAULT
     returns_weights: bool = False
-    needs: frozenset[Need] | Callable[[Mapping[str, Any]], frozenset[Need]] = SIGNALS
-    prepare: Callable[..., Signals] | None = None
+    needs: Callable[[Mapping[str, Any]], type[View] | None] | None = None
+    prepare: Callable[..., View] | None = None
     rechecks: bool = False
     presets: Mapping[str, Preset] = field(default_factory=dict)
     revision: int = 0
@@ -206,8 +209,15 @@ class Strategy:
     is_random: bool = False
     kinds: frozenset[TargetKind] | Callable[[Mapping[str, Any]], frozenset[TargetKind]] = ALL_KINDS
 
-    def __call__(self, *arguments: Any, **options: Any) -> Selection:
-        return self.function(*arguments, **options)
+    def __call__(self, view: View, *arguments: Any, **options: Any) -> Selection:
+        """Select from signals, or from views of them."""
+        if not isinstance(view, Signals):
+            return self.function(view, *arguments, **options)
+        views = self.views(view, {**self.parse_options({}), **options})
+        prepared = options_of(self.prepare) if self.prepare else ()
+        for option in prepared:
+            options.pop(option.name, None)
+        return self.function(*views, *arguments, **options)
 
     @property
     def name(self) -> str:
@@ -267,8 +277,50 @@ class Strategy:
             )
         return self.presets[name]
 
+    def views(self, signals: Signals, given: Mapping[str, Any]) -> list[View | None]:
+        """The function's views of the signals, prepared; `given` are all options, and the seed."""
+        taken = self.view_types(self.function, given)
+        made = None
+        if self.prepare is not None:
+            kinds = self.view_types(self.prepare, given)
+            made = call(self.prepare, *(_cut(kind, signals) for kind in kinds), **given)
+        return [made if kind is self.prepared_type else _cut(kind, signals) for kind in taken]
+
+    @cached_property
+    def prepared_type(self) -> type[View] | None:
+        """The type that `prepare` returns."""
+        return None if self.prepare is None else get_type_hints(self.prepare).get("return")
+
+    def view_types(
+        self, function: Callable[..., Any], options: Mapping[str, Any]
+    ) -> list[type[View] | None]:
+        """The type of each parameter of a function before `budget`; ConfigError for no view."""
+        kinds, hints = list[type[View] | None](), get_type_hints(function)
+        for name, parameter in inspect.signature(function).parameters.items():
+            if parameter.kind is inspect.Parameter.KEYWORD_ONLY or name == "budget":
+                continue
+            members = get_args(hints.get(name)) or (hints.get(name, object),)
+            if not {*members} <= {*VIEWS, NoneType, self.prepared_type}:
+                raise ConfigError(
+                    f"{name} of strategy {self.name!r} has no type of a view. Write one of "
+                    f"{', '.join(view.__name__ for view in VIEWS)}."
+                )
+            kind = members[0] if len(members) == 1 else self.needs and self.needs(options)
+            if (kind or NoneType) not in members:
+                raise ConfigError(
+                    f"{name} of strategy {self.name!r} has {len(members)} types, and `needs` gives "
+                    f"{kind!r:.60}. Give a function of the options that returns one of them."
+                )
+            kinds.append(kind)
+        return kinds
+
     def needs_for(self, options: Mapping[str, Any]) -> frozenset[Need]:
-        return self.needs(options) if callable(self.needs) else self.needs
+        """All that is computed for its views."""
+        kinds = self.view_types(self.function, options)
+        if self.prepare is not None:
+            kinds = [kind for kind in kinds if kind is not self.prepared_type]
+            kinds += self.view_types(self.prepare, options)
+        return frozenset(kind.need for kind in kinds if kind is not None and kind.need is not None)
 
     def needs_of(self, given: Mapping[str, str]) -> frozenset[Need]:
         return self.needs_for(self.parse_options(given))
@@ -296,6 +348,10 @@ class Strategy:
         return (
             self.balance in {Balance.BY_DEFAULT, Balance.ALWAYS} if balanced is None else balanced
         )
+
+
+def _cut(kind: type[View] | None, signals: Signals) -> View | None:
+    return None if kind is None else kind.of(signals)
 
 
 def built_in(**about: Any) -> Callable[[Callable[..., Selection]], Strategy]:

@@ -1,6 +1,6 @@
 """Users' strategies: the decorator's fields and the function's signature and result, checked.
 
-Inputs, kinds of targets, balance and cost may be given by name: needs=["features"], cost="linear".
+Kinds of targets, balance and cost may be given by name: kinds=["class"], cost="linear".
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from lipt.common.errors import ConfigError, StrategyError
 from lipt.common.requests import Proxy
 from lipt.common.text import did_you_mean
 from lipt.core.selection.selection import Selection
-from lipt.core.selection.strategy import Balance, Cost, Growth, Need, Preset, Strategy
+from lipt.core.selection.strategy import Balance, Cost, Growth, Preset, Strategy
 from lipt.data.targets.kinds import TargetKind
 
 EnumT = TypeVar("EnumT", bound=StrEnum)
 
-_EXAMPLE = '@lipt.strategy(summary="the last ones", needs=["features"])'
+_EXAMPLE = '@lipt.strategy(summary="the last ones")'
 _FIELDS = {field.name: field for field in fields(Strategy)[1:]}
 _TYPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(("summary", "paper", "proxy"), ("a text", lambda v: isinstance(v, str))),
@@ -32,7 +32,7 @@ _TYPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
         ("True or False", lambda v: type(v) is bool),
     ),
     "revision": ("a whole number from 0", lambda v: type(v) is int and v >= 0),
-    "prepare": ("a function", lambda v: v is None or callable(v)),
+    **dict.fromkeys(("needs", "prepare"), ("a function", lambda v: v is None or callable(v))),
     "presets": (
         "a dictionary of lipt.core.selection.strategy.Preset by name",
         lambda v: isinstance(v, Mapping) and all(isinstance(one, Preset) for one in v.values()),
@@ -54,9 +54,8 @@ def user_strategy(function: Any, about: Mapping[str, Any]) -> Strategy:
             raise ConfigError(f"@lipt.strategy: {name}={value!r:.60} is not {words}. {_EXAMPLE}")
     if not given.get("summary"):
         raise ConfigError(f"@lipt.strategy has no summary, what it keeps. Give one: {_EXAMPLE}")
-    for name, kind in (("needs", Need), ("kinds", TargetKind)):
-        if name in given:
-            given[name] = _names_or_function(name, kind, given[name])
+    if "kinds" in given:
+        given["kinds"] = _kinds(given["kinds"])
     if "balance" in given:
         (given["balance"],) = _members("balance", Balance, given["balance"], at_most=1)
     given["cost"] = _cost(given.get("cost", Cost()))
@@ -65,7 +64,7 @@ def user_strategy(function: Any, about: Mapping[str, Any]) -> Strategy:
     if not inspect.isfunction(function):
         raise ConfigError(
             f"@lipt.strategy decorates a {type(function).__name__}, and needs a function of "
-            f"(signals, budget). Write {_EXAMPLE} above it."
+            f"(view, budget). Write {_EXAMPLE} above it."
         )
     given.setdefault("is_random", "seed" in inspect.signature(function).parameters)
     strategy = Strategy(function, **given)
@@ -80,15 +79,15 @@ def _cost(value: Any) -> Cost:
     return Cost(growth)
 
 
-def _names_or_function(name: str, kind: type[EnumT], value: Any) -> Any:
+def _kinds(value: Any) -> Any:
     if not callable(value):
-        return _members(name, kind, value)
+        return _members("kinds", TargetKind, value)
 
     @functools.wraps(value)
-    def members(options: Mapping[str, Any]) -> frozenset[EnumT]:
-        return _members(name, kind, value(options))
+    def kinds(options: Mapping[str, Any]) -> frozenset[TargetKind]:
+        return _members("kinds", TargetKind, value(options))
 
-    return members
+    return kinds
 
 
 def _members(
@@ -107,17 +106,18 @@ def _members(
 
 def _require_signature(strategy: Strategy) -> None:
     for function in filter(None, (strategy.function, strategy.prepare)):
-        name, needed = strategy.name, ("signals", "budget")[: 2 - (function is strategy.prepare)]
+        name, last = strategy.name, ["budget"] * (function is strategy.function)
         parameters = inspect.signature(function).parameters.values()
         positional = [one for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
         others = [one for one in parameters if one not in positional]
-        required = [one for one in positional if one.default is one.empty]
+        required = [one.name for one in positional if one.default is one.empty]
         keywords = all(one.kind is one.KEYWORD_ONLY for one in others)
         own = [one for one in others if one.name not in {"seed", "balanced"}]
-        if len(positional) != len(needed) or len(required) != len(needed) or not keywords:
+        views = required[: len(positional) - len(last)]
+        if not views or required != views + last or not keywords:
             raise ConfigError(
                 f"strategy {name!r} takes {inspect.signature(function)!s:.60}. Take "
-                f"({', '.join(needed)}), and options with defaults as keywords after a *."
+                f"({', '.join(['view', *last])}), and options with defaults as keywords after a *."
             )
         for one in own:
             if one.default is one.empty or one.annotation is one.empty:
@@ -128,6 +128,7 @@ def _require_signature(strategy: Strategy) -> None:
     try:
         defaults = strategy.parse_options({})
         strategy.needs_for(defaults)
+        taken = strategy.view_types(strategy.function, defaults)
         strategy.kinds_of({})
     except ConfigError:
         raise
@@ -136,6 +137,11 @@ def _require_signature(strategy: Strategy) -> None:
             f"the options of strategy {strategy.name!r} cannot be read: {error!s:.80}. Give each a "
             "type of text, number or choice, and `needs` for all options."
         ) from error
+    if strategy.prepare is not None and strategy.prepared_type not in taken:
+        raise ConfigError(
+            f"`prepare` of strategy {strategy.name!r} returns no view that the function takes. "
+            "Write the type of a parameter behind its ->."
+        )
 
 
 def require_selection(name: str, found: Any, budget: int, num_examples: int) -> Selection:

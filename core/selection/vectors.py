@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from lipt.core.passes import BLOCK_BYTES, row_blocks
-from lipt.core.signals.signals import Signals
+from lipt.core.signals.views import Features, LastLayer
 
 Space = Annotated[Literal["features", "gradients"], "compare features, or last-layer gradients"]
 
@@ -104,12 +104,13 @@ class LayerGradient:
         return LayerGradient(self.weight_CD.to(dtype), self.bias_C.to(dtype))
 
 
-def gradients_of(signals: Signals) -> Vectors:
-    return Vectors(signals.features_ND, signals.errors_NC, float(signals.has_bias))
+def gradients_of(layer: LastLayer) -> Vectors:
+    return Vectors(layer.features_ND, layer.errors_NC, float(layer.has_bias))
 
 
-def in_space(signals: Signals, space: Space) -> Vectors:
-    return gradients_of(signals) if space == "gradients" else Vectors(signals.features_ND)
+def vectors_of(view: LastLayer | Features) -> Vectors:
+    """The last layer's gradients, or the features."""
+    return gradients_of(view) if isinstance(view, LastLayer) else Vectors(view.features_ND)
 
 
 def with_bias(features_BD: Tensor, bias: float) -> Tensor:

@@ -22,6 +22,7 @@ from lipt.common.computation import computation
 from lipt.common.tensor_files import KeptValue, Weights
 from lipt.core.passes import Batches, Read, require_finite_rows, results_on_cpu, row_blocks
 from lipt.core.pretraining.evaluation import OpenWeights, batch_norm_inputs, load_with_statistics
+from lipt.core.signals.views import Need, View
 from lipt.data.inputs.model_input import Stored
 from lipt.data.inputs.specs import Inputs, call_model
 from lipt.models.head import evaluation_mode
@@ -33,7 +34,7 @@ _NUM_TO_DISAGREE = 2
 
 
 @dataclass(frozen=True)
-class Dynamics(KeptValue):
+class Dynamics(View, KeptValue):
     """Outputs of L learners at T moments for N examples, float32.
 
     A learner's first moment is theta*, its last one the state before pruning if the run took
@@ -47,6 +48,11 @@ class Dynamics(KeptValue):
     own_learner_N: index of the learner that was trained on the example; -1 for none. int16.
     """
 
+    need = Need.DYNAMICS
+    part = "dynamics"
+    words = "{} of the learners"
+    remedy = "Only a run with learners has them, on its own weights: leave `weights` unset."
+
     probabilities_NLT: Tensor
     margins_NLT: Tensor
     error_norms_NL: Tensor
@@ -56,9 +62,6 @@ class Dynamics(KeptValue):
     @property
     def counted_NL(self) -> Tensor:
         return counted_learners(self.own_learner_N, self.error_norms_NL.shape[1])
-
-    def take(self, positions_K: Tensor) -> Dynamics:
-        return Dynamics(**{name: values[positions_K] for name, values in vars(self).items()})
 
 
 def counted_learners(own_learner_N: Tensor, num_learners: int, *, num_needed: int = 1) -> Tensor:

@@ -29,6 +29,7 @@ from lipt.common.text import listed
 from lipt.core.passes import row_blocks
 from lipt.core.signals.dynamics import Dynamics
 from lipt.core.signals.targeted import TargetSignals
+from lipt.core.signals.views import LastLayer, View
 from lipt.data.dataset import Dataset
 from lipt.data.inputs.standardization import feature_scale, sample_size, scaled_features
 from lipt.data.sources.rows import ColumnRows
@@ -38,77 +39,32 @@ ValueT = TypeVar("ValueT")
 
 
 @dataclass(frozen=True)
-class Signals(KeptValue):
-    """Signals of N examples; row i of every tensor is the same example.
+class Signals(LastLayer, KeptValue):
+    """All that is computed of N examples; row i of every tensor is the same example.
 
-    errors_NC: N x 0 if unused. float32, or float16 if all together would be too large.
-    features_ND: inputs of the last layer, likewise.
-    labels_N: int64; zeros if no label may be used; strata for other targets than classes.
     gradient_norms_N: of all parameters.
-    has_bias: whether the last layer has a bias: the 1 in [h_i, 1].
     paired_features_NP: the second half of each pair (a caption's features, say), float32.
     duplicate_group_N: int64, the same for near-duplicates.
-    second_errors_NC: of a second head, on confident labels, if others move the first.
     confidence_N: weights of the labels in a later fit, float64 in (0, 1], if some are surely wrong.
     validation: of the run's validation examples; they stay whole in `take`.
     targeted: losses under theta*, and what a target has to do with the examples.
-    others: the same examples' signals by other models, for scores that are means over models.
-    prepared_N: by a strategy's own preparation, of all examples.
-    facts: of the proxy that computed them, for a manifest, as JSON.
-    scored_by: credentials whose workers computed some, and what was verified, likewise.
+    scored_by: credentials whose workers computed some, and what was verified, as JSON.
     """
 
-    errors_NC: Tensor
-    features_ND: Tensor
-    labels_N: Tensor
+    others: tuple[Signals, ...] = ()
     gradient_norms_N: Tensor | None = None
-    has_bias: bool = True
     dynamics: Dynamics | None = None
     paired_features_NP: Tensor | None = None
     duplicate_group_N: Tensor | None = None
-    second_errors_NC: Tensor | None = None
     confidence_N: Tensor | None = None
     validation: Signals | None = None
     targeted: TargetSignals | None = None
-    others: tuple[Signals, ...] = ()
-    prepared_N: Tensor | None = None
-    kind: TargetKind = TargetKind.CLASS
-    facts: Mapping[str, Any] | None = None
     scored_by: Mapping[str, Any] | None = None
 
-    def __len__(self) -> int:
-        return len(self.labels_N)
-
     def take(self, positions_K: Tensor) -> Self:
-        """The signals of some of the examples, in the order given; halves become float32."""
-        taken = dict(vars(self))
-        for name, value in taken.items():
-            if isinstance(value, Tensor):
-                rows = value[positions_K]
-                taken[name] = rows.float() if rows.dtype == torch.float16 else rows
-        if self.dynamics is not None:
-            taken["dynamics"] = self.dynamics.take(positions_K)
-        if self.targeted is not None:
-            taken["targeted"] = self.targeted.take(positions_K)
-        taken["others"] = tuple(other.take(positions_K) for other in self.others)
-        return type(self)(**taken)
-
-    def mean_over_models(self, score: Callable[[Signals], Tensor]) -> Tensor:
-        """The mean of a score over this model and the others; N."""
-        scores_N = score(self)
-        for other in self.others:
-            scores_N = scores_N + score(other)
-        return scores_N / (1 + len(self.others)) if self.others else scores_N
-
-    def learners(self) -> Dynamics:
-        return required(self.dynamics, "dynamics of the learners")
-
-    def of_class(self, label: int) -> Self:
-        """The signals of one class, validated on its own validation examples."""
-        taken = self.take(torch.nonzero(self.labels_N == label).flatten())
-        if self.validation is None or not bool((self.validation.labels_N == label).any()):
-            return taken
-        return replace(taken, validation=self.validation.of_class(label))
+        dynamics = None if self.dynamics is None else self.dynamics.take(positions_K)
+        targeted = None if self.targeted is None else self.targeted.take(positions_K)
+        return replace(super().take(positions_K), dynamics=dynamics, targeted=targeted)
 
 
 def probabilities_of(errors: Tensor, labels: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -168,7 +124,7 @@ def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
         return change(value)
     if isinstance(value, tuple):
         return tuple(_mapped(part, change) for part in value)
-    if isinstance(value, (Signals, Dynamics, TargetSignals)):
+    if isinstance(value, View):
         parts = {name: _mapped(part, change) for name, part in vars(value).items()}
         return replace(value, **parts)
     return value

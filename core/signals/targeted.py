@@ -19,6 +19,7 @@ from lipt.common.errors import InvalidRequestError
 from lipt.common.tensor_files import KeptValue
 from lipt.core.passes import Batches, require_finite_rows, row_blocks
 from lipt.core.pretraining.merged_tokens import mean_states
+from lipt.core.signals.views import View
 from lipt.data.dataset import Dataset
 from lipt.data.inputs.model_input import columns_in
 from lipt.data.inputs.specs import ColumnsSpec, call_model, tokens_in
@@ -31,7 +32,7 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 @dataclass(frozen=True)
-class TargetSignals(KeptValue):
+class TargetSignals(View, KeptValue):
     """The values that were asked for; row i of a tensor with N rows is example i.
 
     losses_N: under theta*, float32. unprompted_N: the same of completions without their prompts.
@@ -52,15 +53,6 @@ class TargetSignals(KeptValue):
     target_features_MD: Tensor | None = None
     target_words_MW: Tensor | None = None
     facts: Mapping[str, Any] | None = None
-
-    def take(self, positions_K: Tensor) -> Self:
-        """Some of the examples, in the order given, and the whole target."""
-        taken: dict[str, Any] = {
-            name: value[positions_K]
-            for name, value in vars(self).items()
-            if isinstance(value, Tensor) and not name.startswith("target_")
-        }
-        return replace(self, **taken)
 
     def merged(self, other: Self) -> Self:
         """These, with what `other` has."""

@@ -36,7 +36,6 @@ from lipt.core.proxies.ridge import class_weights, leave_one_out, weighted_accur
 from lipt.core.selection.by_source import Division, SourceShares, select_by_source
 from lipt.core.selection.select import find_strategy, select
 from lipt.core.selection.selection import Selection
-from lipt.core.selection.strategy import INITIAL_NEEDS, MODEL_NEEDS, Need
 from lipt.core.signals.signals import (
     Signals,
     UserFeatures,
@@ -46,6 +45,7 @@ from lipt.core.signals.signals import (
     required,
     unlabelled,
 )
+from lipt.core.signals.views import INITIAL_NEEDS, MODEL_NEEDS, Need
 from lipt.core.stages.diagnosis import matches_of
 from lipt.core.stages.findings import (
     ChoiceInputs,

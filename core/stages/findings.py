@@ -17,7 +17,7 @@ from lipt.common.text import listed
 from lipt.core.auto.findings import PlanFindings, StrataFindings
 from lipt.core.auto.plan import Reason, without_copies
 from lipt.core.proxies.proxy import MAX_SAMPLE
-from lipt.core.selection.strategy import INITIAL_NEEDS, Need
+from lipt.core.signals.views import INITIAL_NEEDS, Need
 from lipt.core.stages.needed_learners import Unneeded
 from lipt.core.stages.resolve import PROXY_NEEDS, TRAINED_FEATURES, ResolvedRequest, Sources
 from lipt.data.dataset import Dataset

@@ -28,7 +28,7 @@ from lipt.core.diagnosis.label_errors import find_label_errors
 from lipt.core.proxies.proxy import MAX_SAMPLE, removed_at_best, training_can_pay
 from lipt.core.selection.select import find_strategy
 from lipt.core.selection.strategies.auto import auto
-from lipt.core.selection.strategy import Need
+from lipt.core.signals.views import Need
 from lipt.core.stages.diagnosis import matches_of
 from lipt.core.stages.proxy import proxied_signals, sample_signals
 from lipt.core.stages.resolve import PROXY_NEEDS, ResolvedRequest, Sources

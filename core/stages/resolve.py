@@ -34,14 +34,8 @@ from lipt.common.requests import (
 from lipt.core.pretraining.results import PretrainingState, Trajectories
 from lipt.core.selection.select import STRATEGIES, find_strategy
 from lipt.core.selection.strategies.targeted import STEPS, loss_drop
-from lipt.core.selection.strategy import (
-    INITIAL_NEEDS,
-    MODEL_NEEDS,
-    TARGET_NEEDS,
-    Balance,
-    Need,
-    Strategy,
-)
+from lipt.core.selection.strategy import Balance, Strategy
+from lipt.core.signals.views import INITIAL_NEEDS, MODEL_NEEDS, TARGET_NEEDS, Need
 from lipt.data.inputs.specs import ImageSpec, InputFormat, InputSpec
 from lipt.data.targets.kinds import TargetKind, kinds_in_words
 

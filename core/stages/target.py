@@ -23,7 +23,6 @@ from lipt.common.errors import InvalidRequestError
 from lipt.core.passes import Batches
 from lipt.core.pretraining.merged_tokens import texts_at_once
 from lipt.core.pretraining.sharding import draw_by_shares
-from lipt.core.selection.strategy import Need
 from lipt.core.signals.targeted import (
     TargetSignals,
     features_of,
@@ -32,6 +31,7 @@ from lipt.core.signals.targeted import (
     without_prompts,
     words_of,
 )
+from lipt.core.signals.views import Need
 from lipt.core.stages.diagnosis import matches_of
 from lipt.core.stages.learner import train_here
 from lipt.core.stages.resolve import ResolvedRequest, Sources

@@ -22,10 +22,10 @@ from lipt.common.requests import WarmUp
 from lipt.common.tensor_files import Weights
 from lipt.core.pretraining.initialization import WarmUpState, num_steps_of, warm_up
 from lipt.core.pretraining.results import Trajectories
-from lipt.core.selection.strategy import Need
 from lipt.core.signals.compute import compute_signals, default_chunk_size, full_gradient_norms
 from lipt.core.signals.dynamics import Dynamics, States, compute_dynamics
 from lipt.core.signals.signals import Signals, labels_only
+from lipt.core.signals.views import Need
 from lipt.core.stages.resolve import PROXY_NEEDS, Sources
 from lipt.core.workspace import Key, Workspace
 from lipt.data.inputs.specs import InputFormat

@@ -22,20 +22,20 @@ from lipt.coordinator.settings import CoordinatorSettings
 from lipt.core.selection.select import STRATEGIES
 from lipt.core.selection.selection import Selection, unweighted
 from lipt.core.selection.strategy import Cost, Growth, Strategy
-from lipt.core.signals.signals import Signals
+from lipt.core.signals.views import ExampleLabels
 from lipt.trainer.distillation import Distillation
 from lipt.worker.instruments import WORKER
 from lipt.worker.settings import WorkerSettings
 
 
 def made_up(
-    signals: Signals,
+    labels: ExampleLabels,
     budget: int,
     *,
     metric: Annotated[Literal["near", "far"], "what is close"] = "near",
 ) -> Selection:
     """Choose the first ones."""
-    return unweighted(signals.labels_N[:budget])
+    return unweighted(labels.labels_N[:budget])
 
 
 def test_every_strategy_has_a_row_and_a_section_with_its_options() -> None:

@@ -364,7 +364,7 @@ def test_unusable_batches_are_refused(known: Known, tmp_path: Path) -> None:
     table = pa.Table.from_batches(known.scorer.scores(batches(known)))
     with pytest.raises(DataError, match=r"the table's 239 rows are not 0\.\.238"):
         select_from(table.slice(1), "el2n", 0.1)
-    with pytest.raises(SignalsError, match="needs the learners' view"):
+    with pytest.raises(SignalsError, match="no probabilities of the learners"):
         select_from(table, "forgetting", 0.1)
 
 

@@ -21,9 +21,10 @@ from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.messages import MAX_LIGHT_BYTES
 from lipt.coordinator.compute.scan import scanned_signals
 from lipt.core.selection.select import find_strategy
-from lipt.core.selection.strategy import INITIAL_NEEDS, Growth, Need
+from lipt.core.selection.strategy import Growth
 from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.signals import Signals
+from lipt.core.signals.views import INITIAL_NEEDS, Need
 from lipt.core.stages.choice import ChosenSubset, choose
 from lipt.core.stages.diagnosis import diagnose
 from lipt.core.stages.recheck import Recheck, recheck

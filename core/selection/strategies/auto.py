@@ -34,21 +34,21 @@ from lipt.core.selection.selection import (
 )
 from lipt.core.selection.strategies.facility_location import facility_location
 from lipt.core.selection.strategies.random_draws import uniform
-from lipt.core.selection.strategy import SIGNALS, Cost, Growth, Need, built_in
-from lipt.core.signals.signals import Signals, required, unlabelled
+from lipt.core.selection.strategy import Cost, Growth, built_in
+from lipt.core.signals.views import ExampleLabels, Features, LastLayer, NearDuplicates
 from lipt.data.targets.kinds import TargetKind
 
 
 @built_in(
     summary="what suits the data; random where no gain is known",
     cost=Cost(Growth.PAIRS, "N (C + d) + N^2 d / C"),
-    needs=SIGNALS | {Need.DUPLICATES},
     revision=1,
     is_random=True,
     proxy="auto",
 )
 def auto(
-    signals: Signals,
+    layer: LastLayer,
+    duplicates: NearDuplicates,
     budget: int,
     *,
     training: Annotated[
@@ -61,19 +61,15 @@ def auto(
 
     The signals come from a head whose output for an example is leave-one-out.
     """
-    if signals.kind is not TargetKind.CLASS:
-        return auto_strata(signals, budget, balanced=balanced, seed=seed)
-    labels_N, duplicate_group_N = (
-        signals.labels_N,
-        required(signals.duplicate_group_N, "near-duplicates"),
-    )
-    found = find_label_errors(signals)
+    if layer.kind is not TargetKind.CLASS:
+        return auto_strata(layer, duplicates, budget, balanced=balanced, seed=seed)
+    labels_N, found = layer.labels_N, find_label_errors(layer)
     # Near-duplicates of an example with a better label.
     order_N = found.quality_N.argsort(descending=True, stable=True)
     copies_N = torch.empty_like(found.suspects_N)
-    copies_N[order_N] = surplus_duplicates(duplicate_group_N[order_N])
+    copies_N[order_N] = surplus_duplicates(duplicates.duplicate_group_N[order_N])
     copies = float(copies_N.double().mean())
-    evidence = gather(signals, found, budget, training, copies)
+    evidence = gather(layer, found, budget, training, copies)
     plan = make_plan(evidence)
     if not plan.excludes_duplicates:
         copies_N = torch.zeros_like(copies_N)
@@ -90,17 +86,19 @@ def auto(
         num_candidates = max(quota, round((1 - plan.excluded_C[label]) * own_C[label]))
         candidates.append((rows[:num_candidates].sort().values, quota))
         excluded.append(rows[num_candidates:])
-    chosen = _choose(signals, candidates, plan.method, seed)
+    chosen = _choose(layer, candidates, plan.method, seed)
     left_out = torch.cat(excluded)
     left_out = left_out[found.quality_N[left_out].argsort(stable=True)]
     findings = PlanFindings(evidence, plan, found.noise.overall, left_out)
     return replace(chosen, findings=findings, is_random=plan.method is Method.RANDOM)
 
 
-def auto_strata(signals: Signals, budget: int, *, balanced: bool, seed: int) -> Selection:
+def auto_strata(
+    layer: LastLayer, duplicates: NearDuplicates, budget: int, *, balanced: bool, seed: int
+) -> Selection:
     """Draw from every stratum of examples with labels or numbers."""
-    labels_N = signals.labels_N
-    surplus_N = surplus_duplicates(required(signals.duplicate_group_N, "near-duplicates"))
+    labels_N = layer.labels_N
+    surplus_N = surplus_duplicates(duplicates.duplicate_group_N)
     copies = float(surplus_N.double().mean())
     # Near-duplicates are used only if nothing else is left.
     if copies < REDUNDANT or int((~surplus_N).sum()) < budget:
@@ -111,13 +109,13 @@ def auto_strata(signals: Signals, budget: int, *, balanced: bool, seed: int) -> 
         (torch.nonzero((labels_N == label) & ~surplus_N).flatten(), quota)
         for label, quota in enumerate(quotas)
     )
-    findings = StrataFindings(signals.kind, balanced, copies, int(surplus_N.sum()))
-    drawn = _choose(signals, strata, Method.RANDOM, seed)
+    findings = StrataFindings(layer.kind, balanced, copies, int(surplus_N.sum()))
+    drawn = _choose(layer, strata, Method.RANDOM, seed)
     return replace(drawn, findings=findings, is_random=True)
 
 
 def _choose(
-    signals: Signals, candidates: Iterable[tuple[Tensor, int]], method: Method, seed: int
+    layer: LastLayer, candidates: Iterable[tuple[Tensor, int]], method: Method, seed: int
 ) -> Selection:
     chosen = []
     for label, (rows, quota) in enumerate(candidates):
@@ -126,8 +124,9 @@ def _choose(
         # The seed of strategies that see one class at a time: random equals `uniform_per_class`.
         own_seed = derive_seed(seed, "selection-class", label)
         if method is Method.RANDOM:
-            found = uniform(unlabelled(len(rows)), quota, seed=own_seed)
+            found = uniform(ExampleLabels(rows), quota, seed=own_seed)
         else:
-            found = facility_location(signals.take(rows), quota, seed=own_seed, space="features")
+            features = Features(layer.features_ND, layer.labels_N).take(rows)
+            found = facility_location(features, quota, seed=own_seed, space="features")
         chosen.append(rows[found.indices_K.to(rows.device)])
     return unweighted(torch.cat(chosen))

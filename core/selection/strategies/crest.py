@@ -28,7 +28,7 @@ from lipt.core.selection.selection import Selection, class_shares
 from lipt.core.selection.solvers.representatives import fit_scale, lazy_greedy, store_levels
 from lipt.core.selection.strategy import CLASSES, Cost, Growth, built_in
 from lipt.core.selection.vectors import Vectors
-from lipt.core.signals.signals import Signals
+from lipt.core.signals.views import LastLayer
 
 _MAX_BATCH_SIZE = 4096
 _MAX_SET_SIZE = 2 * _MAX_BATCH_SIZE
@@ -45,7 +45,7 @@ _MIN_SETS_PER_BATCH = 4
     is_random=True,
 )
 def crest(
-    signals: Signals,
+    layer: LastLayer,
     budget: int,
     *,
     random_fraction: Annotated[
@@ -63,7 +63,7 @@ def crest(
     Weights are cluster sizes, scaled to sum to the pool. A pool no larger than the budget is kept
     whole. Balanced, that holds for each class with its own pool and quota.
     """
-    labels_N, losses_N = signals.labels_N, own_losses(signals)
+    labels_N, losses_N = layer.labels_N, own_losses(layer)
     indices, weights, groups = [], [], []
     shares = class_shares(labels_N if balanced else torch.zeros_like(labels_N), budget)
     for label, rows_n, quota in shares:
@@ -82,18 +82,18 @@ def crest(
             if not number:
                 continue
             set_R = sets.draw()
-            chosen_B, sizes_B = batch_coreset(signals.errors_NC[set_R].float(), number)
+            chosen_B, sizes_B = batch_coreset(layer.errors_NC[set_R].float(), number)
             sets.put_back(set_R, without=chosen_B)
             indices.append(set_R[chosen_B])
             weights.append(sizes_B.double() * (number / len(set_R) * represented))
     return Selection(torch.cat(indices), torch.cat(weights).float())
 
 
-def own_losses(signals: Signals) -> Tensor:
+def own_losses(layer: LastLayer) -> Tensor:
     """The cross-entropy of each example; N float64."""
-    rows_N = torch.arange(len(signals), device=signals.labels_N.device)
+    rows_N = torch.arange(len(layer), device=layer.labels_N.device)
     # The own class's error is p - 1, which keeps its digits where p is almost 1.
-    own_errors_N = signals.errors_NC[rows_N, signals.labels_N].double()
+    own_errors_N = layer.errors_NC[rows_N, layer.labels_N].double()
     return -torch.log1p(own_errors_N.clamp(-1.0, 0.0))
 
 

@@ -22,17 +22,17 @@ from lipt.core.selection.solvers.representatives import (
     StoredLevels,
     choose_representatives,
 )
-from lipt.core.selection.strategy import FEATURES, Cost, Growth, built_in, needs_of_space
+from lipt.core.selection.strategy import Cost, Growth, built_in, view_of_space
 from lipt.core.selection.vectors import (
     CACHED_BYTES,
     Space,
     Vectors,
     gradients_of,
-    in_space,
     other_distances,
+    vectors_of,
     with_bias,
 )
-from lipt.core.signals.signals import Signals
+from lipt.core.signals.views import Features, LastLayer
 from lipt.data.targets.kinds import TargetKind
 
 # Below the precision of radii from float32 features.
@@ -43,12 +43,12 @@ _NO_SPREAD = 1e-7
     summary="one example like each of all others, by gradient or feature",
     paper='Wei et al. 2015, "Submodularity in Data Subset Selection and Active Learning" (ICML)',
     cost=Cost(Growth.PAIRS, "N^2 (C + d)"),
-    needs=needs_of_space,
+    needs=view_of_space,
     revision=1,
     is_random=True,
 )
 def facility_location(
-    signals: Signals,
+    view: LastLayer | Features,
     budget: int,
     *,
     seed: int,
@@ -61,7 +61,7 @@ def facility_location(
     already has 0.99 of the greedy value: compare values above that.
     """
     chosen_K, _ = choose_representatives(
-        scaled_cosine(in_space(signals, space)), budget, partitions=partitions, seed=seed
+        scaled_cosine(vectors_of(view)), budget, partitions=partitions, seed=seed
     )
     return unweighted(chosen_K)
 
@@ -74,7 +74,7 @@ def facility_location(
     revision=1,
     is_random=True,
 )
-def craig(signals: Signals, budget: int, *, seed: int, partitions: Partitions = 0) -> Selection:
+def craig(layer: LastLayer, budget: int, *, seed: int, partitions: Partitions = 0) -> Selection:
     """Keep the examples that are nearest to all others, by greedy facility location.
 
     Replacing each gradient by its nearest chosen one changes their sum by at most the sum of the
@@ -82,7 +82,7 @@ def craig(signals: Signals, budget: int, *, seed: int, partitions: Partitions = 
     distance". A chosen example weighs as much as its cluster: the weights sum to N.
     """
     chosen_K, levels = choose_representatives(
-        proximity(gradients_of(signals)), budget, partitions=partitions, seed=seed
+        proximity(gradients_of(layer)), budget, partitions=partitions, seed=seed
     )
     sizes_K = cluster_sizes(levels, chosen_K)
     return Selection(chosen_K, sizes_K.to(torch.float32))
@@ -111,40 +111,40 @@ def _relative(curvatures_n: Tensor) -> Tensor:
     return curvatures_n / mean if mean > 0 else torch.ones_like(curvatures_n)
 
 
-def mean_curvatures(signals: Signals) -> tuple[Tensor, Tensor]:
+def mean_curvatures(layer: LastLayer) -> tuple[Tensor, Tensor]:
     """Means of the Hessian's diagonal over features, C, and over classes, F; float64."""
-    num_examples, num_classes = signals.errors_NC.shape
-    num_features = signals.features_ND.shape[1] + int(signals.has_bias)
-    device = signals.features_ND.device
+    num_examples, num_classes = layer.errors_NC.shape
+    num_features = layer.features_ND.shape[1] + int(layer.has_bias)
+    device = layer.features_ND.device
     by_class_C = torch.zeros(num_classes, dtype=torch.float64, device=device)
     by_feature_F = torch.zeros(num_features, dtype=torch.float64, device=device)
     row_bytes = 8 * (num_classes + num_features)
     for rows in row_blocks(num_examples, row_bytes, CACHED_BYTES):
         # |e| is p, or 1 - p of the label: p (1 - p) either way. Ridge heads have larger ones.
-        shares_BC = signals.errors_NC[rows].double().abs().clamp_(max=1.0)
+        shares_BC = layer.errors_NC[rows].double().abs().clamp_(max=1.0)
         spreads_BC = shares_BC * (1 - shares_BC)
-        if signals.kind is TargetKind.NUMBER:
+        if layer.kind is TargetKind.NUMBER:
             spreads_BC.fill_(1.0)
-        squares_BF = with_bias(signals.features_ND[rows].double(), float(signals.has_bias)).square()
+        squares_BF = with_bias(layer.features_ND[rows].double(), float(layer.has_bias)).square()
         by_class_C += squares_BF.mean(dim=1) @ spreads_BC
         by_feature_F += spreads_BC.mean(dim=1) @ squares_BF
     return by_class_C / num_examples, by_feature_F / num_examples
 
 
 def precondition(
-    signals: Signals,
+    layer: LastLayer,
     *,
     damping: Annotated[float, Field(gt=0), "added to curvatures, as a share of their mean"] = 0.01,
-) -> Signals:
+) -> LastLayer:
     """Divide the gradients by the Hessian's factored diagonal; the bias becomes a feature."""
-    by_class_C, by_feature_F = (_relative(means_n) for means_n in mean_curvatures(signals))
-    features_NF = signals.features_ND.new_empty(len(signals), len(by_feature_F))
-    errors_NC = torch.empty_like(signals.errors_NC)
-    for rows in row_blocks(len(signals), 16 * (len(by_class_C) + len(by_feature_F))):
-        errors_NC[rows] = signals.errors_NC[rows] / (by_class_C + damping)
-        features_BF = with_bias(signals.features_ND[rows], float(signals.has_bias))
+    by_class_C, by_feature_F = (_relative(means_n) for means_n in mean_curvatures(layer))
+    features_NF = layer.features_ND.new_empty(len(layer), len(by_feature_F))
+    errors_NC = torch.empty_like(layer.errors_NC)
+    for rows in row_blocks(len(layer), 16 * (len(by_class_C) + len(by_feature_F))):
+        errors_NC[rows] = layer.errors_NC[rows] / (by_class_C + damping)
+        features_BF = with_bias(layer.features_ND[rows], float(layer.has_bias))
         features_NF[rows] = features_BF / (by_feature_F + damping)
-    return replace(signals, errors_NC=errors_NC, features_ND=features_NF, has_bias=False)
+    return replace(layer, errors_NC=errors_NC, features_ND=features_NF, has_bias=False)
 
 
 @built_in(
@@ -156,27 +156,26 @@ def precondition(
     revision=1,
     is_random=True,
 )
-def adacore(signals: Signals, budget: int, *, seed: int, partitions: Partitions = 0) -> Selection:
+def adacore(layer: LastLayer, budget: int, *, seed: int, partitions: Partitions = 0) -> Selection:
     """CRAIG on gradients divided by the Hessian's diagonal, which compares Newton steps.
 
     The paper estimates the diagonal by Hutchinson's probes. For the last layer it has a closed
     form: mean_i p_ic (1 - p_ic) h_if^2, with a curvature of 1 for numbers. It is factored, as in
     Adafactor, into one curvature per class and one per feature.
     """
-    return craig(signals, budget, seed=seed, partitions=partitions)
+    return craig(layer, budget, seed=seed, partitions=partitions)
 
 
 @built_in(
     summary="one example like each of all others, weighed by density",
     paper='Moser et al. 2025, "SubZeroCore" (arXiv:2509.21748)',
     cost=Cost(Growth.PAIRS, "N^2 d"),
-    needs=FEATURES,
     # Before 2, neighbours among more than 100,000 examples were searched approximately.
     revision=2,
     is_random=True,
 )
 def subzerocore(
-    signals: Signals,
+    features: Features,
     budget: int,
     *,
     seed: int,
@@ -194,8 +193,8 @@ def subzerocore(
     of examples of whose n nearest neighbours a random subset chooses one. In the paper s is the
     cosine, for which the sum is monotone only if no two features are opposite.
     """
-    vectors = Vectors(signals.features_ND)
-    count = num_neighbours(len(signals), budget, coverage)
+    vectors = Vectors(features.features_ND)
+    count = num_neighbours(len(features), budget, coverage)
     radii_N = neighbour_radii(vectors, count)
     chosen_K, _ = choose_representatives(
         with_weights(scaled_cosine(vectors), density_weights(radii_N)),

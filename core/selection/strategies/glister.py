@@ -29,7 +29,7 @@ from torch.nn import functional
 
 from lipt.core.passes import row_blocks
 from lipt.core.selection.selection import Selection, keep_largest, unweighted
-from lipt.core.selection.strategy import CLASSES, SIGNALS, Cost, Growth, Need, built_in
+from lipt.core.selection.strategy import CLASSES, Cost, Growth, built_in
 from lipt.core.selection.vectors import (
     CACHED_BYTES,
     LayerGradient,
@@ -40,7 +40,8 @@ from lipt.core.selection.vectors import (
     with_bias,
 )
 from lipt.core.selection.vectors import alignments as plain_alignments
-from lipt.core.signals.signals import Signals, probabilities_of, required
+from lipt.core.signals.signals import probabilities_of
+from lipt.core.signals.views import LastLayer, ValidationSignals
 
 # Evaluated first by the exact solver: the best of them excludes most others.
 _NUM_PROBES = 16
@@ -62,11 +63,11 @@ _LEAST_ERROR = 1e-150
     summary="gradient steps that lower the validation loss the most",
     paper='Killamsetty et al. 2021, "GLISTER" (arXiv:2012.10630)',
     cost=Cost(Growth.ITERATIONS, "r N C d"),
-    needs=SIGNALS | {Need.VALIDATION},
     kinds=CLASSES,
 )
 def glister(
-    signals: Signals,
+    layer: LastLayer,
+    validation: ValidationSignals,
     budget: int,
     *,
     rounds: Annotated[int, Field(ge=0), "updates of the layer; 0: after every pick (exact)"] = 15,
@@ -80,7 +81,7 @@ def glister(
     """Keep the `budget` examples with the largest gains."""
     num_updates = min(rounds or budget, budget) - 1
     rate = learning_rate if step == "sum" else learning_rate / budget
-    objective = GlisterObjective(signals, rate, num_updates)
+    objective = GlisterObjective(layer, validation, rate, num_updates)
     if rounds == 0:
         return unweighted(_exactly(objective, budget))
     chosen: list[Tensor] = []
@@ -143,16 +144,15 @@ def comparable(gains_B: Tensor) -> Tensor:
 class GlisterObjective:
     """Gains of all examples, at the layer after the step on the chosen ones."""
 
-    def __init__(self, signals: Signals, rate: float, num_updates: int) -> None:
+    def __init__(
+        self, layer: LastLayer, validation: LastLayer, rate: float, num_updates: int
+    ) -> None:
         """Start with nothing chosen; `rate` multiplies the sum of the chosen gradients."""
-        validation = required(signals.validation or None, "validation examples")
         self.gradients, self._layer = _cheapest_form(
-            gradients_of(signals), last_layer_at(validation), num_updates
+            gradients_of(layer), layer_at(validation), num_updates
         )
         self._rate = rate
-        self._is_chosen_N = torch.zeros(
-            len(signals), dtype=torch.bool, device=self.gradients.device
-        )
+        self._is_chosen_N = torch.zeros(len(layer), dtype=torch.bool, device=self.gradients.device)
 
     def gradient(self) -> LayerGradient:
         """`rate` times the gradient of the validation loss."""
@@ -171,8 +171,8 @@ class GlisterObjective:
 
 
 def _cheapest_form(
-    gradients: Vectors, layer: LastLayer, num_updates: int
-) -> tuple[Vectors, LastLayer]:
+    gradients: Vectors, layer: ValidationLayer, num_updates: int
+) -> tuple[Vectors, ValidationLayer]:
     num_classes, num_features = gradients[:0].outer_NC.shape[1], gradients.features_ND.shape[1]
     num_validation = len(layer.labels_V)
     work_saved = num_updates * num_classes * (num_features - num_validation)
@@ -186,7 +186,7 @@ def _cheapest_form(
 
 
 @dataclass(frozen=True)
-class LastLayer:
+class ValidationLayer:
     """Logits on the validation examples, up to a shift per row, float64; `bias` is 1 or 0."""
 
     features_VD: Tensor
@@ -195,7 +195,7 @@ class LastLayer:
     bias: float
 
 
-def last_layer_at(validation: Signals) -> LastLayer:
+def layer_at(validation: LastLayer) -> ValidationLayer:
     """The layer behind validation signals; zero probabilities become the largest such value."""
     is_label_VC = functional.one_hot(validation.labels_N, validation.errors_NC.shape[1])
     least_C = torch.tensor(
@@ -204,7 +204,7 @@ def last_layer_at(validation: Signals) -> LastLayer:
         device=is_label_VC.device,
     )
     probabilities_VC = probabilities_of(validation.errors_NC, validation.labels_N, torch.float64)
-    return LastLayer(
+    return ValidationLayer(
         features_VD=validation.features_ND.double(),
         logits_VC=probabilities_VC.maximum(least_C[is_label_VC]).log(),
         labels_V=validation.labels_N,
@@ -212,7 +212,7 @@ def last_layer_at(validation: Signals) -> LastLayer:
     )
 
 
-def step(layer: LastLayer, chosen: Vectors, learning_rate: float) -> LastLayer:
+def step(layer: ValidationLayer, chosen: Vectors, learning_rate: float) -> ValidationLayer:
     """The layer after one gradient step on the sum of the chosen examples' losses."""
     errors_SC, features_SD = chosen.outer_NC.double(), chosen.features_ND.double()
     # In the cheaper order: first the kernel h_v . h_i of few examples, or the weights.
@@ -222,7 +222,7 @@ def step(layer: LastLayer, chosen: Vectors, learning_rate: float) -> LastLayer:
     return replace(layer, logits_VC=layer.logits_VC - learning_rate * moved_VC)
 
 
-def validation_gradient(layer: LastLayer) -> LayerGradient:
+def validation_gradient(layer: ValidationLayer) -> LayerGradient:
     """The mean validation loss's gradient by the layer, scaled so that gains do not tie at 0."""
     errors_VC = layer.logits_VC.softmax(dim=-1)
     # The label's p - 1 is minus the sum of all others, which keeps a confident example's digits.
@@ -260,7 +260,9 @@ def _aligns_compiled(gradients: Vectors) -> bool:
     )
 
 
-def in_validation_span(gradients: Vectors, layer: LastLayer) -> tuple[Vectors, LastLayer]:
+def in_validation_span(
+    gradients: Vectors, layer: ValidationLayer
+) -> tuple[Vectors, ValidationLayer]:
     """Both in float64 coordinates of the span of the validation rows [h_v, 1], without a bias."""
     basis_DQ = torch.linalg.qr(with_bias(layer.features_VD, layer.bias).T).Q
     features_NQ = _projected(gradients.features_ND, gradients.bias, basis_DQ)

@@ -11,7 +11,7 @@ Shapes: N examples, C classes, D features, K budget.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import torch
 from pydantic import Field
@@ -19,14 +19,15 @@ from pydantic import Field
 from lipt.common.errors import BudgetError
 from lipt.core.selection.selection import Selection
 from lipt.core.selection.solvers.pursuit import BLOCK_BYTES, GradientAtoms, Pursuer, Pursuit
-from lipt.core.selection.strategy import CLASSES, SIGNALS, Cost, Growth, Need, Preset, built_in
-from lipt.core.selection.vectors import LayerGradient, gradients_of, weighted_sum
-from lipt.core.signals.signals import Signals, required
+from lipt.core.selection.strategy import CLASSES, Cost, Growth, Preset, built_in
+from lipt.core.selection.vectors import gradients_of, weighted_sum
+from lipt.core.signals.views import LastLayer, ValidationSignals
 from lipt.data.targets.kinds import ALL_KINDS
 
 Target = Literal["train", "validation"]
 Scale = Literal["mean_square", "absolute"]
 Rows = Literal["all", "own_class"]
+LayerT = TypeVar("LayerT", bound=LastLayer)
 
 # The inverse Gram matrix of the chosen atoms has K x K numbers: 8 GiB.
 _MAX_ATOMS = 32_768
@@ -40,9 +41,7 @@ _CANCELLED = 1e-12
     paper='Killamsetty et al. 2021, "GRAD-MATCH" (arXiv:2103.00123)',
     cost=Cost(Growth.ITERATIONS, "k N (C + d + k)"),
     returns_weights=True,
-    needs=lambda options: (
-        SIGNALS | {Need.VALIDATION} if options["target"] == "validation" else SIGNALS
-    ),
+    needs=lambda options: ValidationSignals if options["target"] == "validation" else None,
     kinds=lambda options: CLASSES if options["gradient"] == "own_class" else ALL_KINDS,
     presets={
         "paper": Preset(
@@ -58,7 +57,8 @@ _CANCELLED = 1e-12
     },
 )
 def gradmatch(
-    signals: Signals,
+    layer: LastLayer,
+    validation: ValidationSignals | None,
     budget: int,
     *,
     target: Annotated[Target, "whose gradients the chosen ones add up to"] = "train",
@@ -81,14 +81,20 @@ def gradmatch(
     weight raised in proportion. BudgetError if it would take too much memory.
     """
     if gradient == "own_class":
-        signals = _own_rows(signals)
-    group_size = min(batch_size, len(signals))
-    capacity = _capacity(len(signals), budget, group_size)
+        layer, validation = _own_rows(layer), validation and _own_rows(validation)
+    group_size = min(batch_size, len(layer))
+    capacity = _capacity(len(layer), budget, group_size)
+    # The sum over all examples, or the validation's mean times their number.
+    of_target = layer if validation is None else validation
+    total = weighted_sum(gradients_of(of_target), block_bytes=BLOCK_BYTES)
     atoms = GradientAtoms(
-        gradients_of(signals), _target(signals, target), capacity=capacity, group_size=group_size
+        gradients_of(layer),
+        total.scaled(len(layer) / len(of_target)),
+        capacity=capacity,
+        group_size=group_size,
     )
     if atoms.target_square <= (_CANCELLED * float(atoms.squares_N.sqrt().sum())) ** 2:
-        nothing = signals.labels_N[:0]
+        nothing = layer.labels_N[:0]
         reason = (
             f"No example was chosen for a budget of {budget}, because the gradients of "
             f"{_NAMES[target]} add up to zero: there is nothing to match."
@@ -96,25 +102,14 @@ def gradmatch(
         return Selection(nothing, nothing.float(), stopped_early=reason)
     scale = float(atoms.squares_N.mean()) if ridge_scale == "absolute" else 1.0
     found = Pursuer(atoms, ridge=ridge / scale).run(budget)
-    return _selection(found, len(signals), budget, group_size=group_size, target=target)
+    return _selection(found, len(layer), budget, group_size=group_size, target=target)
 
 
-def _own_rows(signals: Signals) -> Signals:
-    own_N1 = signals.labels_N[:, None]
-    errors_NC = torch.zeros_like(signals.errors_NC)
-    errors_NC.scatter_(1, own_N1, signals.errors_NC.gather(1, own_N1))
-    held = signals.validation
-    return replace(
-        signals, errors_NC=errors_NC, validation=None if held is None else _own_rows(held)
-    )
-
-
-def _target(signals: Signals, target: Target) -> LayerGradient:
-    if target == "train":
-        return weighted_sum(gradients_of(signals), block_bytes=BLOCK_BYTES)
-    validation = required(signals.validation, "validation examples")
-    total = weighted_sum(gradients_of(validation), block_bytes=BLOCK_BYTES)
-    return total.scaled(len(signals) / len(validation))
+def _own_rows(layer: LayerT) -> LayerT:
+    own_N1 = layer.labels_N[:, None]
+    errors_NC = torch.zeros_like(layer.errors_NC)
+    errors_NC.scatter_(1, own_N1, layer.errors_NC.gather(1, own_N1))
+    return replace(layer, errors_NC=errors_NC)
 
 
 def _capacity(num_examples: int, budget: int, group_size: int) -> int:

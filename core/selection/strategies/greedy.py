@@ -25,9 +25,9 @@ from lipt.common.determinism import derive_generator
 from lipt.core.passes import row_blocks
 from lipt.core.selection.selection import Selection, draw_by_weight, unweighted
 from lipt.core.selection.solvers.linear_cut import best_first, exact_bits, unit_rows
-from lipt.core.selection.strategy import FEATURES, Cost, Growth, built_in, needs_of_space
-from lipt.core.selection.vectors import CosineKernel, ProductRows, Space, Vectors, in_space
-from lipt.core.signals.signals import Signals
+from lipt.core.selection.strategy import Cost, Growth, built_in, view_of_space
+from lipt.core.selection.vectors import CosineKernel, ProductRows, Space, Vectors, vectors_of
+from lipt.core.signals.views import Features, LastLayer
 
 # A batch lasts some ten picks: their columns change which examples are most promising.
 _LOG_DET_ROWS_AHEAD = 32
@@ -42,15 +42,15 @@ _GRID = 2.0**-22
     summary="repeatedly the example farthest from all chosen ones",
     paper='Sener and Savarese 2018, "A Core-Set Approach" (arXiv:1708.00489)',
     cost=Cost(Growth.ITERATIONS, "N k d"),
-    needs=needs_of_space,
+    needs=view_of_space,
 )
-def kcenter(signals: Signals, budget: int, *, space: Space = "features") -> Selection:
+def kcenter(view: LastLayer | Features, budget: int, *, space: Space = "features") -> Selection:
     """Keep `budget` examples that are near to all, each farthest from those before it.
 
     The largest distance to the nearest chosen one is at most twice the smallest possible. The first
     is the one nearest to the mean.
     """
-    rows = ProductRows(in_space(signals, space))
+    rows = ProductRows(vectors_of(view))
     return _chosen(rows.squares_N, [pick for pick, _, _ in farthest_first(rows, budget)])
 
 
@@ -71,10 +71,10 @@ def farthest_first(rows: ProductRows, budget: int) -> Iterator[tuple[int, float,
     summary="like all examples, but not like each other",
     paper='Iyer et al. 2021, "Submodular Information Measures" (arXiv:2006.15412)',
     cost=Cost(Growth.ITERATIONS, "N k (C + d)"),
-    needs=needs_of_space,
+    needs=view_of_space,
 )
 def graph_cut(
-    signals: Signals,
+    view: LastLayer | Features,
     budget: int,
     *,
     space: Space = "gradients",
@@ -86,7 +86,7 @@ def graph_cut(
     lambda sum_{i in V, j in S} s_ij - sum_{i, j in S} s_ij: representative by the first sum,
     diverse by the second. For lambda >= 2 greedy choice reaches at least 63% of the best value.
     """
-    similarity = CosineKernel(ProductRows(in_space(signals, space)))
+    similarity = CosineKernel(ProductRows(vectors_of(view)))
     gains_N = similarity.column_sums().mul_(coverage).sub_(similarity.diagonal())
     picks = []
     for position, row_N in best_first(gains_N, budget, similarity.rows):
@@ -100,10 +100,10 @@ def graph_cut(
     summary="directions that span the largest volume",
     paper='Chen et al. 2018, "Fast Greedy MAP Inference" (arXiv:1709.05135)',
     cost=Cost(Growth.ITERATIONS, "N k (C + d + k)"),
-    needs=needs_of_space,
+    needs=view_of_space,
 )
 def log_det(
-    signals: Signals,
+    view: LastLayer | Features,
     budget: int,
     *,
     space: Space = "gradients",
@@ -115,7 +115,7 @@ def log_det(
     of those before it: near-duplicates gain least. One column of a Cholesky factor per pick updates
     those distances, K x N float64.
     """
-    similarity = CosineKernel(ProductRows(in_space(signals, space)))
+    similarity = CosineKernel(ProductRows(vectors_of(view)))
     # exp(gain): the squared distance from the span, plus the ridge.
     distances_N = similarity.diagonal() + ridge
     columns_KN = distances_N.new_empty(budget, len(distances_N))
@@ -147,16 +147,15 @@ def log_det(
     summary="features whose mean is that of all",
     paper='Welling 2009, "Herding Dynamical Weights to Learn" (ICML)',
     cost=Cost(Growth.ITERATIONS, "N k d"),
-    needs=FEATURES,
 )
-def herding(signals: Signals, budget: int) -> Selection:
+def herding(features: Features, budget: int) -> Selection:
     """Keep examples whose mean approaches the mean of all, like 1 / i.
 
     Pick i is the x with the smallest |i mu - sum_S - x|. With drift the sum of mu - x over the
     chosen, its square is |x - mu|^2 - 2 (x - mu) . drift plus a common term. float32 leaves a few
     candidates; float64 decides.
     """
-    features_ND = signals.features_ND
+    features_ND = features.features_ND
     blocks = list(row_blocks(len(features_ND), 16 * features_ND.shape[1]))
     sums_BD = [features_ND[rows].double().sum(dim=0) for rows in blocks]
     mean_D = torch.stack(sums_BD).sum(dim=0) / len(features_ND)
@@ -197,11 +196,10 @@ _EPSILON = 0.1
     summary="random subsets: typical examples first, then diverse ones",
     paper='Killamsetty et al. 2023, "MILO" (arXiv:2301.13287)',
     cost=Cost(Growth.PAIRS, "N d; diverse: N^2 d"),
-    needs=FEATURES,
     is_random=True,
 )
 def milo(
-    signals: Signals,
+    features: Features,
     budget: int,
     *,
     stage: Annotated[
@@ -212,7 +210,7 @@ def milo(
 ) -> Selection:
     """Draw one subset of a stage."""
     generator = derive_generator(seed, f"milo-{stage}", draw)
-    rows_ND = unit_rows(signals.features_ND, exact_bits(len(signals)))
+    rows_ND = unit_rows(features.features_ND, exact_bits(len(features)))
     if stage == "easy":
         return unweighted(_typical(rows_ND, budget, generator))
     gains_N = disparity_gains(rows_ND)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated
 
@@ -39,8 +39,8 @@ from lipt.core.selection.solvers.linear_cut import (
     spherical_kmeans,
     unit_rows,
 )
-from lipt.core.selection.strategy import FEATURES, Balance, Cost, Growth, Need, built_in
-from lipt.core.signals.signals import Signals, required
+from lipt.core.selection.strategy import Balance, Cost, Growth, built_in
+from lipt.core.signals.views import Features, PairedFeatures
 
 EASINESS_WEIGHT = 2.0
 LABEL_WEIGHT = 0.5
@@ -52,14 +52,12 @@ CENTRE_WEIGHT = 1.0
     paper='Hessel et al. 2021, "CLIPScore" (arXiv:2104.08718)',
     cost=Cost(Growth.LINEAR, "N d"),
     balance=Balance.ON_REQUEST,
-    needs=frozenset({Need.PAIRED_FEATURES}),
 )
-def clip_score(signals: Signals, budget: int) -> Selection:
+def clip_score(pairs: PairedFeatures, budget: int) -> Selection:
     """Keep the `budget` pairs with the largest cosine of image and caption (0 for zeros)."""
-    images_ND = signals.features_ND
-    captions_ND = captions_of(signals, "clip_score")
-    cosines_N = torch.empty(len(signals), dtype=torch.float64, device=images_ND.device)
-    for rows in row_blocks(len(signals), images_ND.shape[1] * 32):
+    images_ND, captions_ND = in_one_space(pairs)
+    cosines_N = torch.empty(len(pairs), dtype=torch.float64, device=images_ND.device)
+    for rows in row_blocks(len(pairs), images_ND.shape[1] * 32):
         images_BD, captions_BD = images_ND[rows].double(), captions_ND[rows].double()
         lengths_B = images_BD.norm(dim=-1) * captions_BD.norm(dim=-1)
         products_B = (images_BD * captions_BD).sum(dim=-1)
@@ -67,24 +65,30 @@ def clip_score(signals: Signals, budget: int) -> Selection:
     return keep_largest(cosines_N, budget)
 
 
-def captions_of(signals: Signals, strategy: str) -> Tensor:
-    """The captions' features, N x P; SignalsError if their width differs from the images'."""
-    captions_NP = required(signals.paired_features_NP, "paired features")
-    width = signals.features_ND.shape[1]
-    if captions_NP.shape[1] != width:
+def in_one_space(pairs: PairedFeatures) -> tuple[Tensor, Tensor]:
+    """The images' and the captions' features; SignalsError if their widths differ."""
+    images_ND, captions_NP = pairs.features_ND, pairs.paired_features_NP
+    if captions_NP.shape[1] != images_ND.shape[1]:
         raise SignalsError(
-            f"{strategy} compares images with captions, but features have {width} columns and "
-            f"paired features {captions_NP.shape[1]}. Give two encoders' outputs in one space."
+            "the strategy compares images with captions, but features have "
+            f"{images_ND.shape[1]} columns and paired features {captions_NP.shape[1]}. Give two "
+            "encoders' outputs in one space."
         )
-    return captions_NP
+    return images_ND, captions_NP
 
 
-def pair_terms(signals: Signals) -> Signals:
+@dataclass(frozen=True)
+class PairTerms(PairedFeatures):
+    """Pairs, and the weighted terms of F besides the cross term, float64."""
+
+    terms_N: Tensor
+
+
+def pair_terms(pairs: PairedFeatures) -> PairTerms:
     """The weighted terms of F besides the cross term, of each pair, float64."""
-    images_ND, labels_N = signals.features_ND, signals.labels_N
-    captions_ND = captions_of(signals, "clipcov")
-    bits = exact_bits(len(signals))
-    blocks = list(row_blocks(len(signals), images_ND.shape[1] * 64))
+    (images_ND, captions_ND), labels_N = in_one_space(pairs), pairs.labels_N
+    bits = exact_bits(len(pairs))
+    blocks = list(row_blocks(len(pairs), images_ND.shape[1] * 64))
     image_sums_CD = torch.zeros(
         int(labels_N.max()) + 1, images_ND.shape[1], dtype=torch.float64, device=images_ND.device
     )
@@ -99,7 +103,7 @@ def pair_terms(signals: Signals) -> Signals:
     # With a single latent class the sums are zero.
     num_others = max(1, len(torch.unique(labels_N)) - 1)
 
-    own_N = torch.empty(len(signals), dtype=torch.float64, device=images_ND.device)
+    own_N = torch.empty(len(pairs), dtype=torch.float64, device=images_ND.device)
     for rows in blocks:
         labels_B = labels_N[rows]
         images_BD = unit_rows(images_ND[rows], bits).double()
@@ -110,37 +114,36 @@ def pair_terms(signals: Signals) -> Signals:
         centres_B += (captions_BD * other_images_CD[labels_B]).sum(dim=-1)
         own_N[rows] = EASINESS_WEIGHT * easiness_B + LABEL_WEIGHT * label_B
         own_N[rows] -= CENTRE_WEIGHT * (centres_B / num_others)
-    return replace(signals, prepared_N=own_N)
+    return PairTerms(images_ND, captions_ND, labels_N, own_N)
 
 
 @built_in(
     summary="pairs that preserve the cross-covariance of a latent class",
     paper='Joshi et al. 2024, "Data-Efficient Contrastive Language-Image" (arXiv:2403.12267)',
     cost=Cost(Growth.ITERATIONS, "k N d"),
-    needs=frozenset({Need.PAIRED_FEATURES}),
     prepare=pair_terms,
 )
-def clipcov(signals: Signals, budget: int) -> Selection:
+def clipcov(pairs: PairTerms, budget: int) -> Selection:
     """Keep pairs that preserve the cross-covariance of their latent classes, greedily.
 
     Easiness prefers captions that fit their image, the label term captions close to the class's
     own, and the centre terms pairs away from other latent classes.
     """
     # Gains within a class do not depend on other classes: the best pick is one of their next.
-    labels = torch.unique(signals.labels_N)
-    picks = heapq.merge(*(_class_picks(signals, label, budget) for label in labels))
+    labels = torch.unique(pairs.labels_N)
+    picks = heapq.merge(*(_class_picks(pairs, label, budget) for label in labels))
     chosen = [position for _, position in islice(picks, budget)]
-    return unweighted(torch.tensor(chosen, device=signals.labels_N.device))
+    return unweighted(torch.tensor(chosen, device=pairs.labels_N.device))
 
 
-def _class_picks(pairs: Signals, label: Tensor, budget: int) -> Iterator[tuple[float, int]]:
+def _class_picks(pairs: PairTerms, label: Tensor, budget: int) -> Iterator[tuple[float, int]]:
     positions_M = torch.nonzero(pairs.labels_N == label).flatten()
     bits = exact_bits(len(positions_M))
     images_MD = unit_rows(pairs.features_ND[positions_M], bits)
-    captions_MD = unit_rows(captions_of(pairs, "clipcov")[positions_M], bits)
+    captions_MD = unit_rows(pairs.paired_features_NP[positions_M], bits)
     for gain, place in cut_picks(
         torch.cat([images_MD, captions_MD], dim=1),
-        required(pairs.prepared_N, "terms")[positions_M],
+        pairs.terms_N[positions_M],
         min(budget, len(positions_M)),
         scale=1 / len(positions_M),
         # [v, t] as [t, v], whose product with another pair's [v, t] is a_ij.
@@ -153,11 +156,10 @@ def _class_picks(pairs: Signals, label: Tensor, budget: int) -> Iterator[tuple[f
     summary="most like what is not selected of the same latent class",
     paper='Joshi & Mirzasoleiman 2023, "Data-Efficient Contrastive" (arXiv:2302.09195)',
     cost=Cost(Growth.ITERATIONS, "k N d"),
-    needs=FEATURES,
     is_random=True,
 )
 def sas(
-    signals: Signals,
+    features: Features,
     budget: int,
     *,
     num_clusters: Annotated[int, Field(ge=0), "clusters of k-means; 0: the classes"] = 0,
@@ -169,14 +171,14 @@ def sas(
     sum_{i in V_c not in S_c} sum_{j in S_c} s_ij (the authors' code ranks static row sums). With
     1 + cos, which changes all gains alike, F is submodular.
     """
-    latent_N = signals.labels_N
+    latent_N = features.labels_N
     if num_clusters:
         latent_N = spherical_kmeans(
-            signals.features_ND, num_clusters, generator=derive_generator(seed, "sas")
+            features.features_ND, num_clusters, generator=derive_generator(seed, "sas")
         )
     chosen = []
     for _, positions, quota in class_shares(latent_N, budget):
-        rows_MD = unit_rows(signals.features_ND[positions], exact_bits(len(positions)))
+        rows_MD = unit_rows(features.features_ND[positions], exact_bits(len(positions)))
         nothing_M = torch.zeros(len(positions), dtype=torch.float64, device=rows_MD.device)
         picks = cut_picks(rows_MD, nothing_M, quota, scale=1.0)
         chosen.append(positions[[place for _, place in picks]])

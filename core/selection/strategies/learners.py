@@ -18,9 +18,8 @@ from torch import Tensor
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import SignalsError
 from lipt.core.selection.selection import Selection, draw_by_weight, keep_largest, unweighted
-from lipt.core.selection.strategy import DYNAMICS, Cost, Growth, Preset, built_in
-from lipt.core.signals.dynamics import deviation_over_moments, mean_over_moments
-from lipt.core.signals.signals import Signals
+from lipt.core.selection.strategy import Cost, Growth, Preset, built_in
+from lipt.core.signals.dynamics import Dynamics, deviation_over_moments, mean_over_moments
 
 Window = Annotated[int, Field(ge=2)] | Literal["all"]
 
@@ -35,20 +34,18 @@ _MIN_LEARNERS = 2
     summary="smallest mean margin of the own label while learners train",
     paper='Pleiss et al. 2020, "Area Under the Margin Ranking" (arXiv:2001.10528)',
     cost=Cost(Growth.LINEAR, "N"),
-    needs=DYNAMICS,
     revision=1,
 )
-def aum(signals: Signals, budget: int) -> Selection:
+def aum(dynamics: Dynamics, budget: int) -> Selection:
     """Keep the `budget` examples with the smallest mean margin, smallest first.
 
     The margin is the label's logit minus the largest other one. The smallest are often mislabelled.
     """
-    return keep_largest(-mean_margins(signals), budget)
+    return keep_largest(-mean_margins(dynamics), budget)
 
 
-def mean_margins(signals: Signals) -> Tensor:
+def mean_margins(dynamics: Dynamics) -> Tensor:
     """The area under the margin of each example; N float64."""
-    dynamics = signals.learners()
     return mean_over_moments(dynamics.margins_NLT, dynamics.counted_NL)
 
 
@@ -56,17 +53,15 @@ def mean_margins(signals: Signals) -> Tensor:
     summary="most often right, then wrong again while learners train",
     paper='Toneva et al. 2019, "Example Forgetting" (arXiv:1812.05159)',
     cost=Cost(Growth.LINEAR, "N"),
-    needs=DYNAMICS,
     revision=1,
 )
-def forgetting(signals: Signals, budget: int) -> Selection:
+def forgetting(dynamics: Dynamics, budget: int) -> Selection:
     """Keep the `budget` examples that are forgotten most often, never learned ones first.
 
     Steps from right to wrong count. An example that no learner ever gets right counts as forgotten
     infinitely often. Of ties, which are common, the smaller mean margin goes first.
     """
-    dynamics = signals.learners()
-    by_margin_N = mean_margins(signals).argsort(stable=True)
+    by_margin_N = mean_margins(dynamics).argsort(stable=True)
     events_N = forgetting_events(dynamics.margins_NLT, dynamics.counted_NL)[by_margin_N]
     return unweighted(by_margin_N[events_N.argsort(descending=True, stable=True)[:budget]])
 
@@ -92,7 +87,6 @@ def _of_data(name: str, exponent: str) -> Preset:
     summary="hard and uncertain while learners train",
     paper='Cho et al. 2025, "Dataset Pruning without Full Training" (arXiv:2502.06905)',
     cost=Cost(Growth.LINEAR, "N"),
-    needs=DYNAMICS,
     revision=1,
     presets={
         "paper": _of_data("on CIFAR-10", "5.5"),
@@ -102,7 +96,7 @@ def _of_data(name: str, exponent: str) -> Preset:
     is_random=True,
 )
 def dual(
-    signals: Signals,
+    dynamics: Dynamics,
     budget: int,
     *,
     exponent: Annotated[float, Field(gt=0.0), "larger values favor easy examples less"] = 5.5,
@@ -121,13 +115,12 @@ def dual(
     15 (1 - mu) (1 - r^c), a = 16 - b, mu the mean p of the ten highest scores. c is 5.5 for
     CIFAR-10, 4 for CIFAR-100, 11 for ImageNet. Examples of score 0 come last.
     """
-    dynamics = signals.learners()
     probabilities_NLT, counted_NL = dynamics.probabilities_NLT, dynamics.counted_NL
     scores_N = uncertain_and_hard(probabilities_NLT, counted_NL, window)
     means_N = mean_over_moments(probabilities_NLT, counted_NL)
     anchors = keep_largest(scores_N, _NUM_ANCHORS).indices_K
     a, b = beta_parameters(
-        float(means_N[anchors].mean()), dropped=1 - budget / len(signals), exponent=exponent
+        float(means_N[anchors].mean()), dropped=1 - budget / len(dynamics), exponent=exponent
     )
     log_weights_N = scores_N.log() + log_beta_density(means_N, a, b)
     return draw_by_weight(log_weights_N, budget, generator=derive_generator(seed, "dual"))
@@ -172,12 +165,10 @@ def log_beta_density(means_N: Tensor, a: float, b: float) -> Tensor:
     summary="largest variance of the probabilities among the learners",
     paper='Lakshminarayanan et al. 2017, "Deep Ensembles" (arXiv:1612.01474)',
     cost=Cost(Growth.LINEAR, "N"),
-    needs=DYNAMICS,
     revision=1,
 )
-def disagreement(signals: Signals, budget: int) -> Selection:
+def disagreement(dynamics: Dynamics, budget: int) -> Selection:
     """Keep the `budget` examples with the largest summed variance of the probabilities."""
-    dynamics = signals.learners()
     num_learners = dynamics.error_norms_NL.shape[1]
     if num_learners < _MIN_LEARNERS:
         raise SignalsError(

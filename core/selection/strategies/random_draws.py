@@ -28,17 +28,14 @@ from lipt.core.selection.solvers.linear_cut import spherical_kmeans
 from lipt.core.selection.strategies.learners import mean_margins
 from lipt.core.selection.strategies.scores import error_norms
 from lipt.core.selection.strategy import (
-    DYNAMICS,
-    FEATURES,
-    NOTHING,
-    SIGNALS,
     Balance,
     Cost,
     Growth,
     Preset,
     built_in,
 )
-from lipt.core.signals.signals import Signals
+from lipt.core.signals.dynamics import Dynamics
+from lipt.core.signals.views import ExampleLabels, Features, LastLayer
 from lipt.data.targets.kinds import TargetKind
 
 # With one pick per cell, every accidental cell would count.
@@ -50,16 +47,15 @@ _MOST_CELLS = 256
     summary="random examples",
     cost=Cost(Growth.LINEAR, "N"),
     balance=Balance.NEVER,
-    needs=NOTHING,
     is_random=True,
     kinds=frozenset(TargetKind),
 )
-def uniform(signals: Signals, budget: int, *, seed: int) -> Selection:
+def uniform(labels: ExampleLabels, budget: int, *, seed: int) -> Selection:
     """Draw `budget` examples without replacement, all equally likely.
 
     ResNet-18 on 10% of CIFAR-10 reaches 79-84% so (Zheng et al. 2023, arXiv:2210.15809).
     """
-    order_N = torch.randperm(len(signals), generator=derive_generator(seed, "uniform"))
+    order_N = torch.randperm(len(labels), generator=derive_generator(seed, "uniform"))
     return unweighted(order_N[:budget])
 
 
@@ -67,23 +63,21 @@ def uniform(signals: Signals, budget: int, *, seed: int) -> Selection:
     summary="random examples, equal shares of every class",
     cost=Cost(Growth.LINEAR, "N"),
     balance=Balance.ALWAYS,
-    needs=NOTHING,
     is_random=True,
 )
-def uniform_per_class(signals: Signals, budget: int, *, seed: int) -> Selection:
+def uniform_per_class(labels: ExampleLabels, budget: int, *, seed: int) -> Selection:
     """Draw examples of every class in equal shares: the baseline of balanced strategies."""
-    return uniform(signals, budget, seed=seed)
+    return uniform(labels, budget, seed=seed)
 
 
 @built_in(
     summary="random, a share of every cell of the feature space",
     paper='Cochran 1977, "Sampling Techniques", chapter 5',
     cost=Cost(Growth.ITERATIONS, "N k d"),
-    needs=FEATURES,
     is_random=True,
 )
 def stratified(
-    signals: Signals,
+    features: Features,
     budget: int,
     *,
     num_cells: Annotated[
@@ -101,7 +95,7 @@ def stratified(
     """
     generator = derive_generator(seed, "stratified")
     num_cells = num_cells or min(_MOST_CELLS, -(-budget // _CHOSEN_PER_CELL))
-    cells_N = spherical_kmeans(signals.features_ND, num_cells, generator=generator).cpu()
+    cells_N = spherical_kmeans(features.features_ND, num_cells, generator=generator).cpu()
     share_out = class_quotas if shares == "equal" else proportional_quotas
     quotas_G = share_out(cells_N.bincount().tolist(), budget)
     return unweighted(draw_from_groups(cells_N, quotas_G, generator=generator))
@@ -115,7 +109,7 @@ _FRACTIONS, _BETAS = (0.1, 0.2, 0.5), (0.3, 0.2, 0.0)
     summary="random, equal shares of a score's strata but the hardest",
     paper='Zheng et al. 2023, "Coverage-centric Coreset Selection" (arXiv:2210.15809)',
     cost=Cost(Growth.LINEAR, "N (C + log N)"),
-    needs=lambda options: DYNAMICS if options["score"] == "aum" else SIGNALS,
+    needs=lambda options: Dynamics if options["score"] == "aum" else LastLayer,
     presets={
         "paper": Preset(
             "by AUM, without the hardest 30% for a tenth of the data, 20% for a fifth, none from "
@@ -133,7 +127,7 @@ _FRACTIONS, _BETAS = (0.1, 0.2, 0.5), (0.3, 0.2, 0.0)
     is_random=True,
 )
 def ccs(
-    signals: Signals,
+    view: LastLayer | Dynamics,
     budget: int,
     *,
     score: Annotated[Literal["el2n", "aum"], "what difficulty is measured by"] = "el2n",
@@ -146,10 +140,10 @@ def ccs(
     Fewer than beta N are dropped if the budget is above (1 - beta) N: it then takes the easiest.
     """
     # A large margin is easy.
-    hardness_N = error_norms(signals) if score == "el2n" else -mean_margins(signals).float()
-    num_dropped = min(round(beta * len(signals)), len(signals) - budget)
+    hardness_N = -mean_margins(view).float() if isinstance(view, Dynamics) else error_norms(view)
+    num_dropped = min(round(beta * len(view)), len(view) - budget)
     # Stable: ties go to the first examples.
-    kept_R = hardness_N.argsort(stable=True)[: len(signals) - num_dropped]
+    kept_R = hardness_N.argsort(stable=True)[: len(view) - num_dropped]
     strata_R = strata_of(hardness_N[kept_R], num_strata)
     quotas_S = class_quotas(strata_R.bincount(minlength=num_strata).tolist(), budget)
     drawn_K = draw_from_groups(strata_R, quotas_S, generator=derive_generator(seed, "ccs"))

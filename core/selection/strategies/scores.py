@@ -20,18 +20,15 @@ from lipt.core.passes import row_blocks
 from lipt.core.selection.selection import Selection, keep_largest, unweighted
 from lipt.core.selection.strategy import (
     CLASSES,
-    DYNAMICS,
-    FEATURES,
-    SIGNALS,
     Balance,
     Cost,
     Growth,
-    Need,
     built_in,
 )
 from lipt.core.selection.vectors import Vectors, other_distances
-from lipt.core.signals.dynamics import mean_over_learners
-from lipt.core.signals.signals import Signals, probabilities_of, required
+from lipt.core.signals.dynamics import Dynamics, mean_over_learners
+from lipt.core.signals.signals import probabilities_of
+from lipt.core.signals.views import Features, GradientNorms, LastLayer, mean_over_models
 
 Models = Annotated[
     Literal["merged", "learners"],
@@ -52,26 +49,24 @@ _COLEMAN = 'Coleman et al. 2020, "Selection via Proxy" (arXiv:1906.11829)'
     paper=_PAUL,
     cost=Cost(Growth.LINEAR, "N C"),
     averages=True,
-    needs=lambda options: DYNAMICS if options["models"] == "learners" else SIGNALS,
+    needs=lambda options: Dynamics if options["models"] == "learners" else LastLayer,
     revision=1,
 )
-def el2n(signals: Signals, budget: int, *, models: Models = "merged") -> Selection:
+def el2n(view: LastLayer | Dynamics, budget: int, *, models: Models = "merged") -> Selection:
     """Keep the `budget` examples with the largest error norm |softmax - onehot|, worst first.
 
     `models=learners` takes the mean over learners that were not trained on the example,
     `pretraining=epochs:NxR` over R models of an ordinary warm-up, as the paper.
     """
-    if models == "learners":
-        dynamics = signals.learners()
-        norms_N = mean_over_learners(dynamics.error_norms_NL, dynamics.counted_NL)
-        return keep_largest(norms_N, budget)
-    return keep_largest(signals.mean_over_models(error_norms), budget)
+    if isinstance(view, Dynamics):
+        return keep_largest(mean_over_learners(view.error_norms_NL, view.counted_NL), budget)
+    return keep_largest(mean_over_models(view, error_norms), budget)
 
 
-def error_norms(signals: Signals) -> Tensor:
+def error_norms(layer: LastLayer) -> Tensor:
     """|e_i|; N float32."""
     # The dtype is the sum's: half-precision errors are not copied.
-    norms_N: Tensor = torch.linalg.vector_norm(signals.errors_NC, dim=-1, dtype=torch.float32)
+    norms_N: Tensor = torch.linalg.vector_norm(layer.errors_NC, dim=-1, dtype=torch.float32)
     return norms_N
 
 
@@ -80,31 +75,28 @@ def error_norms(signals: Signals) -> Tensor:
     paper=_PAUL,
     cost=Cost(Growth.LINEAR, "N (C + d)"),
     averages=True,
-    needs=lambda options: (
-        frozenset({Need.GRADIENT_NORMS}) if options["parameters"] == "all" else SIGNALS
-    ),
+    needs=lambda options: GradientNorms if options["parameters"] == "all" else LastLayer,
 )
-def grand(signals: Signals, budget: int, *, parameters: Parameters = "last_layer") -> Selection:
+def grand(
+    view: LastLayer | GradientNorms, budget: int, *, parameters: Parameters = "last_layer"
+) -> Selection:
     """Keep the `budget` examples with the largest gradient norm, largest first.
 
     The paper averages over ten models at initialization, like `pretraining=epochs:1x10`; the
     default uses theta_p. By the last layer's parameters it is |e| sqrt(1 + |h|^2), exact and free.
     By all parameters it takes a backward pass per example, some hundred times the work.
     """
-    if parameters == "last_layer":
-        return keep_largest(signals.mean_over_models(last_layer_norms), budget)
-    norms_N = signals.mean_over_models(
-        lambda model: required(model.gradient_norms_N, "gradient norms")
-    )
-    return keep_largest(norms_N, budget)
+    if isinstance(view, LastLayer):
+        return keep_largest(mean_over_models(view, last_layer_norms), budget)
+    return keep_largest(mean_over_models(view, lambda norms: norms.gradient_norms_N), budget)
 
 
-def last_layer_norms(signals: Signals) -> Tensor:
+def last_layer_norms(layer: LastLayer) -> Tensor:
     """|e_i| sqrt(1 + |h_i|^2): the norm of e_i (x) [h_i, 1]; N. Without a bias there is no 1."""
     feature_norms_N: Tensor = torch.linalg.vector_norm(
-        signals.features_ND, dim=-1, dtype=torch.float32
+        layer.features_ND, dim=-1, dtype=torch.float32
     )
-    return error_norms(signals) * (feature_norms_N.square() + float(signals.has_bias)).sqrt()
+    return error_norms(layer) * (feature_norms_N.square() + float(layer.has_bias)).sqrt()
 
 
 @built_in(
@@ -113,12 +105,12 @@ def last_layer_norms(signals: Signals) -> Tensor:
     cost=Cost(Growth.LINEAR, "N C"),
     kinds=CLASSES,
 )
-def entropy(signals: Signals, budget: int) -> Selection:
+def entropy(layer: LastLayer, budget: int) -> Selection:
     """Keep the `budget` examples with the largest entropy, most uncertain first.
 
     DeepCore's unbalanced entropy keeps the most certain examples.
     """
-    return keep_uncertain(signals, budget, entropies)
+    return keep_uncertain(layer, budget, entropies)
 
 
 def entropies(probabilities_BC: Tensor) -> Tensor:
@@ -133,9 +125,9 @@ def entropies(probabilities_BC: Tensor) -> Tensor:
     cost=Cost(Growth.LINEAR, "N C"),
     kinds=CLASSES,
 )
-def margin(signals: Signals, budget: int) -> Selection:
+def margin(layer: LastLayer, budget: int) -> Selection:
     """Keep the `budget` examples with the smallest margin, most uncertain first."""
-    return keep_uncertain(signals, budget, negative_margins)
+    return keep_uncertain(layer, budget, negative_margins)
 
 
 def negative_margins(probabilities_BC: Tensor) -> Tensor:
@@ -152,21 +144,21 @@ def negative_margins(probabilities_BC: Tensor) -> Tensor:
     cost=Cost(Growth.LINEAR, "N C"),
     kinds=CLASSES,
 )
-def least_confidence(signals: Signals, budget: int) -> Selection:
+def least_confidence(layer: LastLayer, budget: int) -> Selection:
     """Keep the `budget` examples with the smallest confidence, most uncertain first.
 
     DeepCore's ranks by logits, which shifting them changes.
     """
-    return keep_uncertain(signals, budget, lambda probabilities_BC: -probabilities_BC.amax(dim=-1))
+    return keep_uncertain(layer, budget, lambda probabilities_BC: -probabilities_BC.amax(dim=-1))
 
 
 def keep_uncertain(
-    signals: Signals, budget: int, uncertainty: Callable[[Tensor], Tensor]
+    layer: LastLayer, budget: int, uncertainty: Callable[[Tensor], Tensor]
 ) -> Selection:
     """Keep the examples with the largest uncertainty, computed from B x C probabilities."""
-    errors_NC, labels_N = signals.errors_NC, signals.labels_N
-    scores_N = torch.empty(len(signals), device=errors_NC.device)
-    for rows in row_blocks(len(signals), errors_NC.shape[1] * _BYTES_PER_CLASS):
+    errors_NC, labels_N = layer.errors_NC, layer.labels_N
+    scores_N = torch.empty(len(layer), device=errors_NC.device)
+    for rows in row_blocks(len(layer), errors_NC.shape[1] * _BYTES_PER_CLASS):
         # Half precision may have rounded errors outside the range of a softmax.
         probabilities_BC = probabilities_of(errors_NC[rows], labels_N[rows]).clamp_(0, 1)
         scores_N[rows] = uncertainty(probabilities_BC).float()
@@ -189,34 +181,34 @@ _BLOCK_BYTES = 8 * 1024**2
     kinds=CLASSES,
 )
 def cal(
-    signals: Signals,
+    layer: LastLayer,
     budget: int,
     *,
     num_neighbors: Annotated[int, Field(ge=1), "nearest examples that each is compared with"] = 10,
 ) -> Selection:
     """Keep the `budget` examples that differ most from their neighbors, largest first."""
-    return keep_largest(contrast(signals, num_neighbors), budget)
+    return keep_largest(contrast(layer, num_neighbors), budget)
 
 
-def contrast(signals: Signals, num_neighbors: int) -> Tensor:
+def contrast(layer: LastLayer, num_neighbors: int) -> Tensor:
     """The mean divergence from the nearest neighbors, 0 without any; N float32."""
-    num_examples, num_classes = signals.errors_NC.shape
+    num_examples, num_classes = layer.errors_NC.shape
     num_neighbors = min(num_neighbors, num_examples - 1)
-    scores_N = torch.zeros(num_examples, device=signals.errors_NC.device)
+    scores_N = torch.zeros(num_examples, device=layer.errors_NC.device)
     if num_neighbors == 0:
         return scores_N
-    neighbors_NM = nearest_neighbors(signals.features_ND, num_neighbors)
+    neighbors_NM = nearest_neighbors(layer.features_ND, num_neighbors)
     for rows in row_blocks(num_examples, 32 * num_neighbors * num_classes, _BLOCK_BYTES):
         ids_R = torch.arange(rows.start, rows.stop, device=scores_N.device)
-        own_R1C = _probabilities(signals, ids_R[:, None])
-        others_RMC = _probabilities(signals, neighbors_NM[rows])
+        own_R1C = _probabilities(layer, ids_R[:, None])
+        others_RMC = _probabilities(layer, neighbors_NM[rows])
         divergences_RMC = others_RMC * (others_RMC.log() - own_R1C.log())
         scores_N[rows] = divergences_RMC.sum(dim=-1).mean(dim=-1).float()
     return scores_N
 
 
-def _probabilities(signals: Signals, ids: Tensor) -> Tensor:
-    errors, labels = signals.errors_NC[ids], signals.labels_N[ids]
+def _probabilities(layer: LastLayer, ids: Tensor) -> Tensor:
+    errors, labels = layer.errors_NC[ids], layer.labels_N[ids]
     return probabilities_of(errors, labels, torch.float64).clamp_(min=SMALLEST_PROBABILITY)
 
 
@@ -246,14 +238,13 @@ _SORTED_BYTES = 64 * 1024**2
     paper='Xia et al. 2023, "Moderate Coreset" (ICLR)',
     cost=Cost(Growth.LINEAR, "N (d + log N)"),
     balance=Balance.ON_REQUEST,
-    needs=FEATURES,
     # Before, centers were means, and the examples nearest to the median distance were kept.
     revision=1,
 )
-def moderate(signals: Signals, budget: int) -> Selection:
+def moderate(features: Features, budget: int) -> Selection:
     """Keep the `budget` examples in the middle of the order by distance, nearest first."""
     # In float32 equal examples tie, in data set order.
-    distances_N = center_distances(signals).float()
+    distances_N = center_distances(features).float()
     return unweighted(in_the_middle(distances_N, budget))
 
 
@@ -267,10 +258,10 @@ def in_the_middle(values_N: Tensor, budget: int) -> Tensor:
     return torch.cat([order_N[first : first + end - start], order_N[end:stop]])
 
 
-def center_distances(signals: Signals) -> Tensor:
+def center_distances(features: Features) -> Tensor:
     """|h_i - center of its class|; N float64."""
-    features_ND, labels_N = signals.features_ND, signals.labels_N
-    centers_CD = _medians(signals)
+    features_ND, labels_N = features.features_ND, features.labels_N
+    centers_CD = _medians(features)
     return torch.cat(
         [
             torch.linalg.vector_norm(
@@ -281,9 +272,9 @@ def center_distances(signals: Signals) -> Tensor:
     )
 
 
-def _medians(signals: Signals) -> Tensor:
+def _medians(features: Features) -> Tensor:
     """C x D float64; zeros for a class without examples."""
-    features_ND, labels_N = signals.features_ND, signals.labels_N
+    features_ND, labels_N = features.features_ND, features.labels_N
     counts = labels_N.bincount().tolist()
     num_features = features_ND.shape[1]
     medians_CD = torch.zeros(

@@ -23,9 +23,14 @@ from torch.nn import functional
 
 from lipt.common.imports import import_extra
 from lipt.core.selection.selection import Selection, keep_largest, unweighted
-from lipt.core.selection.strategy import Balance, Cost, Growth, Need, built_in
-from lipt.core.signals.signals import Signals, required
-from lipt.core.signals.targeted import TargetSignals
+from lipt.core.selection.strategy import Balance, Cost, Growth, built_in
+from lipt.core.signals.views import (
+    InitialLosses,
+    TargetFeatures,
+    TargetLosses,
+    TargetWords,
+    UnpromptedLosses,
+)
 from lipt.data.targets.kinds import TargetKind
 
 Duplicates = Annotated[
@@ -36,9 +41,9 @@ Steps = Annotated[int, Field(ge=1, le=10_000), "steps of the short learner on th
 STEPS = "steps"
 # One of N examples for every of P lists: the first ranks.
 BestRanks = Callable[[int], Tensor]
+Targeted = TargetLosses | TargetFeatures | TargetWords
 
 _KINDS = frozenset(TargetKind)
-_AFTER = "losses after a target"
 _TOKENS = frozenset({TargetKind.TOKENS})
 # Of lists that share most of their examples, more ranks than this are looked at.
 _RANKS_EACH = 4
@@ -49,28 +54,26 @@ _RANKS_EACH = 4
     paper="Train on Validation (2025, arXiv:2510.00386)",
     cost=Cost(Growth.LINEAR, "two forward passes"),
     balance=Balance.NEVER,
-    needs=frozenset({Need.LOSSES, Need.TARGET_LOSSES}),
     kinds=_KINDS,
 )
 def loss_drop(
-    signals: Signals,
+    initial: InitialLosses,
+    target: TargetLosses,
     budget: int,
     *,
-    steps: Steps = 10,  # noqa: ARG001 - of the learner that was trained before
+    steps: Steps = 10,
     duplicates: Duplicates = "drop",
 ) -> Selection:
     """Keep the examples whose loss falls most, as a share of their loss under theta*.
 
     A longer learner remembers a small target, and lowers the loss of its like alone.
     """
-    given = _of_target(signals)
-    before_N, after_NP = required(given.losses_N, "losses"), required(given.after_NP, _AFTER)
-    drops_NP = loss_drops(before_N[:, None], after_NP)
+    drops_NP = loss_drops(initial.losses_N[:, None], target.after_NP)
 
     def best(num_ranks: int) -> Tensor:
         return drops_NP.argsort(dim=0, descending=True, stable=True)[:num_ranks].T
 
-    return _in_turn(signals, best, budget, duplicates)
+    return _in_turn(target, best, budget, duplicates)
 
 
 def loss_drops(before: Tensor, after: Tensor) -> Tensor:
@@ -84,24 +87,21 @@ def loss_drops(before: Tensor, after: Tensor) -> Tensor:
     paper='RDS+: Ivison et al. 2025, "Large-Scale Data Selection" (arXiv:2503.01807)',
     cost=Cost(Growth.LINEAR, "one forward pass, N M d"),
     balance=Balance.NEVER,
-    needs=frozenset({Need.TARGET_FEATURES}),
     kinds=_KINDS,
 )
-def rds_plus(signals: Signals, budget: int, *, duplicates: Duplicates = "drop") -> Selection:
+def rds_plus(target: TargetFeatures, budget: int, *, duplicates: Duplicates = "drop") -> Selection:
     """Keep what has the largest cosine to each example of the target, one after another.
 
     Features of a text are the mean of its last hidden states, later positions weighted more.
     """
-    given = _of_target(signals)
-    pool_ND = required(given.features_ND, "features")
-    target_MD = required(given.target_features_MD, "features of a target")
+    pool_ND, target_MD = target.features_ND, target.target_features_MD
     mean_D = pool_ND.mean(dim=0)
     pool_ND, target_MD = (functional.normalize(one - mean_D) for one in (pool_ND, target_MD))
 
     def best(num_ranks: int) -> Tensor:
         return torch.stack([_best_of(pool_ND @ one_D, num_ranks) for one_D in target_MD])
 
-    return _in_turn(signals, best, budget, duplicates)
+    return _in_turn(target, best, budget, duplicates)
 
 
 @built_in(
@@ -109,15 +109,12 @@ def rds_plus(signals: Signals, budget: int, *, duplicates: Duplicates = "drop") 
     paper='BM25: Robertson & Zaragoza 2009, "The Probabilistic Relevance Framework"',
     cost=Cost(Growth.LINEAR, "M words"),
     balance=Balance.NEVER,
-    needs=frozenset({Need.TARGET_WORDS}),
     kinds=_KINDS,
 )
-def bm25(signals: Signals, budget: int, *, duplicates: Duplicates = "drop") -> Selection:
+def bm25(target: TargetWords, budget: int, *, duplicates: Duplicates = "drop") -> Selection:
     """Keep what shares the most and the rarest words with each example of the target in turn."""
     library = import_extra("bm25s", package="bm25s", extra="lm", needed_for="the strategy bm25")
-    given = _of_target(signals)
-    pool_NW = required(given.words_NW, "words")
-    target_MW = required(given.target_words_MW, "words of a target")
+    pool_NW, target_MW = target.words_NW, target.target_words_MW
     size = 1 + max(int(pool_NW.max()), int(target_MW.max()))
     tokenized = library.tokenization.Tokenized(
         ids=[row[row >= 0].tolist() for row in pool_NW],
@@ -130,7 +127,7 @@ def bm25(signals: Signals, budget: int, *, duplicates: Duplicates = "drop") -> S
         scores = (ranked.get_scores_from_ids(row[row >= 0].tolist()) for row in target_MW)
         return torch.stack([_best_of(torch.from_numpy(one_N), num_ranks) for one_N in scores])
 
-    return _in_turn(signals, best, budget, duplicates)
+    return _in_turn(target, best, budget, duplicates)
 
 
 Loss = Annotated[Literal["middle", "least", "most"], "which losses under theta* are kept"]
@@ -141,12 +138,11 @@ Loss = Annotated[Literal["middle", "least", "most"], "which losses under theta* 
     paper='Marion et al. 2023, "When Less is More" (arXiv:2309.04564)',
     cost=Cost(Growth.LINEAR, "one forward pass"),
     balance=Balance.NEVER,
-    needs=frozenset({Need.LOSSES}),
     kinds=_TOKENS,
 )
-def perplexity(signals: Signals, budget: int, *, keep: Loss = "middle") -> Selection:
+def perplexity(initial: InitialLosses, budget: int, *, keep: Loss = "middle") -> Selection:
     """Keep the middle of the losses: the least is of what is known, the most of noise."""
-    losses_N = required(_of_target(signals).losses_N, "losses").double()
+    losses_N = initial.losses_N.double()
     if keep == "middle":
         return keep_largest(-(losses_N - losses_N.median()).abs(), budget)
     return keep_largest(losses_N if keep == "most" else -losses_N, budget)
@@ -157,37 +153,29 @@ def perplexity(signals: Signals, budget: int, *, keep: Loss = "middle") -> Selec
     paper='IFD: Li et al. 2024, "From Quantity to Quality" (arXiv:2308.12032)',
     cost=Cost(Growth.LINEAR, "two forward passes"),
     balance=Balance.NEVER,
-    needs=frozenset({Need.LOSSES, Need.PROMPTS}),
     kinds=_TOKENS,
 )
-def ifd(signals: Signals, budget: int) -> Selection:
+def ifd(initial: InitialLosses, alone: UnpromptedLosses, budget: int) -> Selection:
     """Keep the largest ratios below 1 of the loss with the prompt to that without it.
 
     From 1 on a prompt does not lead to its completion; these come last, the smallest first.
     """
-    given = _of_target(signals)
-    with_N = required(given.losses_N, "losses").double()
-    without_N = required(given.unprompted_N, "losses without prompts").double()
-    ratio_N = with_N / without_N.clamp(min=1e-12)
+    ratio_N = initial.losses_N.double() / alone.unprompted_N.double().clamp(min=1e-12)
     return keep_largest(torch.where(ratio_N < 1, ratio_N, -ratio_N), budget)
 
 
-def _of_target(signals: Signals) -> TargetSignals:
-    return required(signals.targeted, "losses, and no target")
-
-
-def _in_turn(signals: Signals, best: BestRanks, budget: int, duplicates: Duplicates) -> Selection:
+def _in_turn(target: Targeted, best: BestRanks, budget: int, duplicates: Duplicates) -> Selection:
     """The best of each list in turn; fewer than the budget if the others are the target's own."""
-    leaked_N = _of_target(signals).in_target_N
+    leaked_N, num_examples = target.in_target_N, len(target)
     if leaked_N is None or duplicates == "keep" or not bool(leaked_N.any()):
-        return unweighted(in_turn(best, budget, len(signals)))
+        return unweighted(in_turn(best, budget, num_examples))
     num_leaked = int(leaked_N.sum())
-    ranked = in_turn(best, min(budget + num_leaked, len(signals)), len(signals))
+    ranked = in_turn(best, min(budget + num_leaked, num_examples), num_examples)
     chosen = unweighted(ranked[~leaked_N[ranked]][:budget])
     if len(chosen.indices_K) == budget:
         return chosen
     why = (
-        f"{num_leaked} of {len(signals)} examples duplicate one of the target's. Give a larger "
+        f"{num_leaked} of {num_examples} examples duplicate one of the target's. Give a larger "
         "pool, or the option duplicates=keep."
     )
     return Selection(chosen.indices_K, chosen.weights_K, stopped_early=why)

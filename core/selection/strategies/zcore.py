@@ -12,7 +12,7 @@ Shapes: N examples, D features, M draws, B of a block, K budget.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Annotated
 
 import torch
@@ -22,16 +22,23 @@ from torch import Tensor
 from lipt.common.determinism import derive_generator
 from lipt.core.passes import row_blocks
 from lipt.core.selection.selection import Selection, keep_largest
-from lipt.core.selection.strategy import FEATURES, Cost, Growth, built_in
+from lipt.core.selection.strategy import Cost, Growth, built_in
 from lipt.core.selection.vectors import can_compile
-from lipt.core.signals.signals import Signals, required
+from lipt.core.signals.views import Features, View
 
 _DRAWS_PER_EXAMPLE = 20
 _MOST_DRAWS = 1_000_000
 
 
+@dataclass(frozen=True)
+class CoverageScores(View):
+    """Each example's gains minus its penalties, float32."""
+
+    scores_N: Tensor
+
+
 def score_coverage(
-    signals: Signals,
+    features: Features,
     *,
     num_draws: Annotated[
         int, Field(ge=0, le=_MOST_DRAWS), "points drawn; 0: 20 for every example, at most a million"
@@ -40,30 +47,30 @@ def score_coverage(
         int, Field(ge=1), "examples that share the penalty of being near to one that covers"
     ] = 1000,
     seed: int,
-) -> Signals:
+) -> CoverageScores:
     """Score all examples; a single feature is both axes of the plane."""
     generator = derive_generator(seed, "zcore")
-    columns_DN = torch.empty(*signals.features_ND.T.shape, device=signals.features_ND.device)
-    for rows in row_blocks(len(signals), 4 * len(columns_DN)):
-        columns_DN[:, rows] = signals.features_ND[rows].T
-    num_draws = num_draws or min(_MOST_DRAWS, _DRAWS_PER_EXAMPLE * len(signals))
-    scores_N = torch.rand(len(signals), generator=generator, dtype=torch.float64)
+    features_ND = features.features_ND
+    columns_DN = torch.empty(*features_ND.T.shape, device=features_ND.device)
+    for rows in row_blocks(len(features), 4 * len(columns_DN)):
+        columns_DN[:, rows] = features_ND[rows].T
+    num_draws = num_draws or min(_MOST_DRAWS, _DRAWS_PER_EXAMPLE * len(features))
+    scores_N = torch.rand(len(features), generator=generator, dtype=torch.float64)
     scores_N = scores_N.to(columns_DN.device)
     features_M2, points_M2 = draw_points(feature_corners(columns_DN), num_draws, generator)
     scores_N += plane_scores(columns_DN, features_M2, points_M2, num_neighbours)
-    return replace(signals, prepared_N=scores_N.float())
+    return CoverageScores(scores_N.float())
 
 
 @built_in(
     summary="covers random points of the feature space",
     paper='Griffin et al. 2026, "Zero-Shot Coreset Selection" (arXiv:2411.15349)',
     cost=Cost(Growth.ITERATIONS, "N (d + m), m draws"),
-    needs=FEATURES,
     prepare=score_coverage,
 )
-def zcore(signals: Signals, budget: int) -> Selection:
+def zcore(coverage: CoverageScores, budget: int) -> Selection:
     """Keep the `budget` examples with the largest scores, largest first."""
-    return keep_largest(required(signals.prepared_N, "scores"), budget)
+    return keep_largest(coverage.scores_N, budget)
 
 
 def feature_corners(columns_DN: Tensor) -> Tensor:

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.core.selection.strategies.glister import LastLayer
-from lipt.core.selection.vectors import Space
+from lipt.core.selection.strategies.glister import ValidationLayer
+from lipt.core.selection.vectors import Space, Vectors, vectors_of
 from lipt.core.signals.compute import errors_of
 from lipt.core.signals.dynamics import Dynamics
 from lipt.core.signals.signals import Signals
 from lipt.core.signals.targeted import TargetSignals
+from lipt.core.signals.views import Features
 
 NUM_FEATURES = 6
 NUM_LEARNERS = 3
@@ -166,6 +167,10 @@ def half(signals: Signals) -> Signals:
     )
 
 
+def in_space(signals: Signals, space: Space) -> Vectors:
+    return vectors_of(signals if space == "gradients" else Features.of(signals))
+
+
 def written_out(signals: Signals, space: Space = "gradients") -> Tensor:
     """One row per example, float64: h, or the outer product of e and [h, 1]."""
     features_ND = signals.features_ND.double()
@@ -176,7 +181,7 @@ def written_out(signals: Signals, space: Space = "gradients") -> Tensor:
     return torch.einsum("nc,nd->ncd", signals.errors_NC.double(), features_ND).flatten(1)
 
 
-def validation_loss(layer: LastLayer) -> float:
+def validation_loss(layer: ValidationLayer) -> float:
     return float(functional.cross_entropy(layer.logits_VC, layer.labels_V))
 
 

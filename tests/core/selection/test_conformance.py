@@ -18,8 +18,9 @@ from torch import Tensor
 from lipt.common.errors import BudgetError, SignalsError
 from lipt.core.selection.select import STRATEGIES, select
 from lipt.core.selection.selection import Selection, class_quotas
-from lipt.core.selection.strategy import Balance, Need, Strategy
+from lipt.core.selection.strategy import Balance, Strategy
 from lipt.core.signals.signals import Signals
+from lipt.core.signals.views import Need
 from lipt.data.targets.kinds import TargetKind
 from tests.core.selection.builders import full_signals, half
 from tests.properties import at_most
@@ -348,12 +349,12 @@ def test_signals_that_are_not_finite_name_their_examples(strategy: Strategy) -> 
 
 
 MISSING = {
-    Need.VALIDATION: ("validation", r"needs a validation split. The run has none: set"),
-    Need.DYNAMICS: ("dynamics", r"needs the learners' view .* a run with learners"),
-    Need.DUPLICATES: ("duplicate_group_N", r"needs near-duplicates. They were not computed"),
-    Need.PAIRED_FEATURES: ("paired_features_NP", r"needs paired features. Give .* tensors"),
-    Need.LOSSES: ("targeted", "needs losses. They were not computed"),
-    Need.TARGET_WORDS: ("targeted", "needs words. They were not computed"),
+    Need.VALIDATION: ("validation", r"errors of validation examples. The run has none: set"),
+    Need.DYNAMICS: ("dynamics", r"probabilities of the learners. Only a run with learners"),
+    Need.DUPLICATES: ("duplicate_group_N", r"duplicate group. They were not computed"),
+    Need.PAIRED_FEATURES: ("paired_features_NP", r"paired features. Give .* tensors"),
+    Need.LOSSES: ("targeted", "losses. They were not computed"),
+    Need.TARGET_WORDS: ("targeted", "words. They were not computed"),
 }
 
 
@@ -362,7 +363,7 @@ def test_missing_signals_are_named_with_the_remedy(strategy: Strategy) -> None:
     for need in strategy.needs_of({}) & MISSING.keys():
         field, sentence = MISSING[need]
         signals = replace(full_signals(LABELS), **{field: None})
-        with pytest.raises(SignalsError, match=f"'{strategy.name}' {sentence}"):
+        with pytest.raises(SignalsError, match=f"the signals have no {sentence}"):
             choose(strategy, signals, 5, balanced=strategy.resolve_balance(None))
 
 

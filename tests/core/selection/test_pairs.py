@@ -3,9 +3,9 @@ import torch
 from torch import Tensor
 
 from lipt.core.selection.pairs import centred, proximity, represented, scaled_cosine, with_weights
-from lipt.core.selection.vectors import Space, Vectors, gradients_of, in_space
+from lipt.core.selection.vectors import Space, Vectors, gradients_of
 from lipt.core.signals.compute import errors_of
-from tests.core.selection.builders import random_signals, written_out
+from tests.core.selection.builders import in_space, random_signals, written_out
 
 EVERY = slice(None)
 

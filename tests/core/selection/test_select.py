@@ -26,7 +26,7 @@ from lipt.core.selection.selection import (
     keep_largest,
 )
 from lipt.core.selection.strategy import Cost, Growth, Preset, Strategy, options_of
-from lipt.core.signals.signals import Signals
+from lipt.core.signals.views import ExampleLabels, Features
 from tests.core.selection.builders import full_signals, signals_of
 
 choose = partial(select, seed=0)
@@ -40,15 +40,15 @@ def test_balanced_keeps_the_highest_scores_of_each_class(name: str) -> None:
     expected: list[int] = []
     for label in (0, 1):
         rows = torch.nonzero(signals.labels_N == label).flatten()
-        part = strategy.function(signals.take(rows), 6)
+        part = strategy(signals.take(rows), 6)
         expected += rows[part.indices_K].tolist()
     assert chosen.indices_K.tolist() == sorted(expected)
 
 
 def test_weights_stay_with_their_indices() -> None:
-    def backwards(signals: Signals, budget: int) -> Selection:
-        rows = torch.arange(len(signals)).flip(0)[:budget]
-        return Selection(rows, signals.features_ND[rows, 0])
+    def backwards(features: Features, budget: int) -> Selection:
+        rows = torch.arange(len(features)).flip(0)[:budget]
+        return Selection(rows, features.features_ND[rows, 0])
 
     signals = signals_of(torch.arange(6.0)[:, None], labels=[0, 1] * 3)
     strategy = Strategy(backwards, "the last ones", returns_weights=True)
@@ -72,8 +72,10 @@ def test_entries_describe_their_functions(strategy: Strategy) -> None:
     assert find_strategy(strategy.name) is strategy
     assert strategy.summary
     parameters = list(inspect.signature(strategy.function).parameters.values())
-    assert [parameter.name for parameter in parameters[:2]] == ["signals", "budget"]
-    for parameter in parameters[2:]:
+    views = len(strategy.view_types(strategy.function, strategy.parse_options({})))
+    assert views > 0
+    assert parameters[views].name == "budget"
+    for parameter in parameters[views + 1 :]:
         assert parameter.kind is inspect.Parameter.KEYWORD_ONLY
         assert (
             parameter.name in {"seed", "balanced"}
@@ -120,8 +122,8 @@ def own(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("own")
 def test_a_decorated_function_is_a_strategy_by_its_name() -> None:
     @lipt.strategy(summary="the last ones", revision=2)
-    def newest(signals: lipt.Signals, budget: int, *, skipped: int = 0) -> lipt.Selection:
-        rows = torch.arange(len(signals)).flip(0)[skipped : skipped + budget]
+    def newest(layer: lipt.LastLayer, budget: int, *, skipped: int = 0) -> lipt.Selection:
+        rows = torch.arange(len(layer)).flip(0)[skipped : skipped + budget]
         return lipt.Selection(rows, torch.ones(len(rows)))
 
     assert isinstance(newest, lipt.Strategy)
@@ -130,8 +132,8 @@ def test_a_decorated_function_is_a_strategy_by_its_name() -> None:
     chosen = choose(newest, signals, 2, balanced=False, options={"skipped": 1})
     assert chosen.indices_K.tolist() == [3, 4]
     assert newest.cost == Cost()
-    with pytest.raises(ConfigError, match="there is a strategy 'el2n' already"):
-        lipt.strategy(summary="another")(registry.find_strategy("el2n").function)
+    with pytest.raises(ConfigError, match="there is a strategy 'margin' already"):
+        lipt.strategy(summary="another")(registry.find_strategy("margin").function)
     assert lipt.strategy(newest.function, summary="the last ones") == registry.STRATEGIES["newest"]
 
 
@@ -145,7 +147,7 @@ def test_modules_that_entry_points_name_are_imported(monkeypatch: pytest.MonkeyP
 
 
 def example(
-    signals: object,
+    labels: ExampleLabels,
     budget: int,
     *,
     balanced: bool,

@@ -3,8 +3,8 @@ import torch
 
 from lipt.core.passes import row_blocks
 from lipt.core.selection import vectors as module
-from lipt.core.selection.vectors import CosineKernel, ProductRows, Space, in_space
-from tests.core.selection.builders import random_signals, written_out
+from lipt.core.selection.vectors import CosineKernel, ProductRows, Space
+from tests.core.selection.builders import in_space, random_signals, written_out
 
 SPACES: list[Space] = ["features", "gradients"]
 

@@ -23,6 +23,7 @@ from lipt.core.signals.compute import (
     full_gradient_norms,
     per_example_norms,
 )
+from lipt.core.signals.dynamics import Dynamics
 from lipt.core.signals.signals import (
     Signals,
     StorageLimits,
@@ -63,7 +64,8 @@ def test_take_reorders_every_value() -> None:
     assert torch.equal(taken.errors_NC, signals.errors_NC[rows].float())
     for name in ("labels_N", "gradient_norms_N", "duplicate_group_N"):
         assert torch.equal(getattr(taken, name), getattr(signals, name)[rows]), name
-    assert torch.equal(taken.learners().margins_NLT, signals.learners().margins_NLT[rows])
+    margins_NLT = Dynamics.of(signals).margins_NLT
+    assert torch.equal(Dynamics.of(taken).margins_NLT, margins_NLT[rows])
     assert taken.validation is signals.validation
     assert not taken.has_bias
 
@@ -82,26 +84,9 @@ def test_probabilities_are_errors_plus_one_at_the_label() -> None:
 
 def test_missing_values_are_an_error() -> None:
     signals = labels_only(torch.tensor([0]))
-    with pytest.raises(SignalsError, match="the signals have no dynamics of the learners: compute"):
-        signals.learners()
     with pytest.raises(SignalsError, match="the signals have no norms: compute them first"):
         required(signals.gradient_norms_N, "norms")
     assert required(signals.labels_N, "labels") is signals.labels_N
-
-
-def test_signals_of_other_models_are_taken_and_averaged() -> None:
-    first, other = labels_only(torch.tensor([0, 1, 1])), labels_only(torch.tensor([0, 1, 1]))
-    first = replace(first, gradient_norms_N=torch.tensor([1.0, 2.0, 3.0]))
-    other = replace(other, gradient_norms_N=torch.tensor([3.0, 0.0, 4.0]))
-    both = replace(first, others=(other,))
-
-    def norms(signals: Signals) -> torch.Tensor:
-        return required(signals.gradient_norms_N, "gradient norms")
-
-    assert both.mean_over_models(norms).tolist() == [2.0, 1.0, 3.5]
-    assert both.of_class(1).mean_over_models(norms).tolist() == [1.0, 3.5]
-    assert both.take(torch.tensor([2, 0])).mean_over_models(norms).tolist() == [3.5, 2.0]
-    assert first.mean_over_models(norms).tolist() == [1.0, 2.0, 3.0]
 
 
 def test_every_tensor_counts_in_bytes_and_moves() -> None:
@@ -114,7 +99,7 @@ def test_every_tensor_counts_in_bytes_and_moves() -> None:
     assert num_bytes(signals) == (3 + 30) * row_bytes
     meta = torch.device("meta")
     there = moved(signals, meta)
-    assert there.errors_NC.device == there.learners().margins_NLT.device == meta
+    assert there.errors_NC.device == required(there.dynamics, "learners").margins_NLT.device == meta
     assert required(there.validation, "validation").features_ND.device == meta
     assert there.second_errors_NC is None
     assert there.has_bias

@@ -1,5 +1,6 @@
 import base64
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,8 +29,9 @@ from lipt.coordinator.compute.jobs.selection import (
 from lipt.core.diagnosis.diagnosis import DiagnosisFile
 from lipt.core.selection.select import STRATEGIES
 from lipt.core.selection.selection import Selection, unweighted
-from lipt.core.selection.strategy import FEATURES, SIGNALS, Cost, Growth, Need, Strategy
+from lipt.core.selection.strategy import VIEWS, Cost, Growth, Strategy
 from lipt.core.signals.signals import Signals
+from lipt.core.signals.views import ExampleLabels, Need, View
 from lipt.core.stages.resolve import Sources, without_labels, works_without_labels
 from lipt.data.dataset import Dataset
 from lipt.data.inputs.specs import Column, ColumnsSpec, ColumnType, ImageFormat
@@ -41,6 +43,7 @@ from tests.resolved import selection_job
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)
 IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
 NUM_EXAMPLES = 1797
+FEATURES, SIGNALS = frozenset({Need.FEATURES}), frozenset({Need.SIGNALS})
 NOWHERE = BlobName.of(b"never uploaded")
 
 
@@ -53,16 +56,26 @@ class Probe:
     seen: Any = None
     num_threads: int = 0
 
-    def __call__(self, signals: Signals, budget: int) -> Selection:
-        self.seen, self.num_threads = signals, torch.get_num_threads()
-        chosen = unweighted(torch.arange(budget - bool(self.stopped_early)))
-        return replace(chosen, stopped_early=self.stopped_early)
-
     def strategy(self) -> Strategy:
-        def probe(signals: Signals, budget: int) -> Selection:
-            return self(signals, budget)
+        def probe(labels: ExampleLabels, budget: int) -> Selection:
+            self.num_threads = torch.get_num_threads()
+            chosen = unweighted(torch.arange(budget - bool(self.stopped_early)))
+            return replace(chosen, stopped_early=self.stopped_early)
 
-        return Strategy(probe, "keeps", cost=Cost(Growth.LINEAR), needs=self.needs)
+        owner = self
+
+        class Watched(Strategy):
+            def needs_for(self, options: Mapping[str, Any]) -> frozenset[Need]:
+                return owner.needs
+
+            def views(self, signals: Signals, given: Mapping[str, Any]) -> list[View | None]:
+                owner.seen = signals
+                for view in VIEWS:
+                    if view.need in owner.needs:
+                        view.of(signals)
+                return [ExampleLabels.of(signals)]
+
+        return Watched(probe, "keeps", cost=Cost(Growth.LINEAR))
 
 
 @pytest.fixture(scope="module")
@@ -178,9 +191,9 @@ def test_uploaded_statistics_that_no_training_gives_are_refused(
 def test_missing_paired_features_are_an_error(context: Context, select: Any) -> None:
     probe = Probe(frozenset({Need.PAIRED_FEATURES}))
     how = r"lipt subset get --features FILE\.safetensors.*client\.subset"
-    with pytest.raises(SignalsError, match=rf"needs features of pairs\..*{how}"):
+    with pytest.raises(SignalsError, match=rf"have no features\..*{how}"):
         select(probe)
-    with pytest.raises(SignalsError, match=rf"needs paired features\..*{how}"):
+    with pytest.raises(SignalsError, match=rf"have no paired features\..*{how}"):
         select(probe, features=put(context, features=torch.rand(NUM_EXAMPLES, 3)))
 
 
@@ -200,7 +213,7 @@ def test_without_labels_all_examples_have_one_class(context: Context, select: An
 
 @pytest.mark.parametrize("need", [Need.SIGNALS, Need.GRADIENT_NORMS, Need.VALIDATION])
 def test_without_labels_label_signals_are_refused(select: Any, need: Need) -> None:
-    with pytest.raises(SignalsError, match="'probe' needs"):
+    with pytest.raises(SignalsError, match="the signals have no"):
         select(Probe(frozenset({need})), unlabelled=True, proxy=Proxy.parse("ridge:patches"))
 
 

@@ -11,6 +11,7 @@ from lipt.core.selection.select import find_strategy, select
 from lipt.core.selection.selection import Selection
 from lipt.core.selection.strategies.auto import auto_strata
 from lipt.core.signals.signals import Signals, labels_only
+from lipt.core.signals.views import NearDuplicates
 from lipt.data.targets.kinds import TargetKind
 
 NUM_CLASSES, PER_CLASS = 4, 500
@@ -144,15 +145,19 @@ def signals_of(pictures: torch.Tensor | None = None) -> Signals:
     return replace(signals, duplicate_group_N=torch.arange(100) if pictures is None else pictures)
 
 
+def of_strata(signals: Signals, budget: int, *, balanced: bool, seed: int) -> Selection:
+    return auto_strata(signals, NearDuplicates.of(signals), budget, balanced=balanced, seed=seed)
+
+
 def counts_of_strata(chosen: Selection) -> list[int]:
     return LABELS[chosen.indices_K].bincount(minlength=3).tolist()
 
 
 def test_strata_get_equal_shares_or_their_own() -> None:
-    assert counts_of_strata(auto_strata(signals_of(), 30, balanced=True, seed=0)) == [10, 10, 10]
-    assert counts_of_strata(auto_strata(signals_of(), 30, balanced=False, seed=0)) == [18, 9, 3]
+    assert counts_of_strata(of_strata(signals_of(), 30, balanced=True, seed=0)) == [10, 10, 10]
+    assert counts_of_strata(of_strata(signals_of(), 30, balanced=False, seed=0)) == [18, 9, 3]
     random = find_strategy("uniform_per_class")
-    chosen = auto_strata(signals_of(), 30, balanced=True, seed=5)
+    chosen = of_strata(signals_of(), 30, balanced=True, seed=5)
     expected = select(random, signals_of(), 30, balanced=True, seed=5)
     assert sorted(chosen.indices_K.tolist()) == expected.indices_K.tolist()
     assert chosen.findings == StrataFindings(TargetKind.NUMBER, True, copies=0.0, num_excluded=0)
@@ -162,13 +167,13 @@ def test_duplicates_are_chosen_only_if_nothing_else_is_left() -> None:
     # The first stratum's 60 examples are 6 pictures.
     pictures = torch.arange(100)
     pictures[:60] %= 6
-    chosen = auto_strata(signals_of(pictures), 30, balanced=True, seed=0)
+    chosen = of_strata(signals_of(pictures), 30, balanced=True, seed=0)
     assert counts_of_strata(chosen) == [6, 14, 10]
     assert set(chosen.indices_K[chosen.indices_K < 60].tolist()) == set(range(6))
     assert isinstance(chosen.findings, StrataFindings)
     assert chosen.findings.num_excluded == 54
     # 46 are no copies.
-    assert counts_of_strata(auto_strata(signals_of(pictures), 47, balanced=True, seed=0)) == [
+    assert counts_of_strata(of_strata(signals_of(pictures), 47, balanced=True, seed=0)) == [
         19,
         18,
         10,

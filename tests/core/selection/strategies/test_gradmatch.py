@@ -16,12 +16,12 @@ from lipt.core.selection.selection import Selection
 from lipt.core.selection.solvers.pursuit import GradientAtoms
 from lipt.core.selection.strategies import glister as module
 from lipt.core.selection.strategies.glister import (
-    LastLayer,
+    ValidationLayer,
     _aligns_compiled,
     alignments,
     comparable,
     glister,
-    last_layer_at,
+    layer_at,
     round_sizes,
     validation_gradient,
 )
@@ -295,16 +295,16 @@ def test_compiled_alignments_equal_torch_s_in_float32(monkeypatch: pytest.Monkey
 def test_extreme_predictions_stay_finite() -> None:
     # Wrong beyond what float32 can tell: e = (-1, 1), so p = (0, 1).
     validation = signals_of(errors_NC=torch.tensor([[-1.0, 1.0]]))
-    assert validation_loss(last_layer_at(validation)) == pytest.approx(25 * math.log(2))
+    assert validation_loss(layer_at(validation)) == pytest.approx(25 * math.log(2))
     # p of the label is 1 - 1e-30: p - 1 in any precision would be 0.
     validation = signals_of(errors_NC=torch.tensor([[-1e-30, 1e-30]]))
-    gradient = validation_gradient(last_layer_at(validation))
+    gradient = validation_gradient(layer_at(validation))
     assert gradient.bias_C.tolist() == pytest.approx([-1e-30, 1e-30], rel=1e-5, abs=0.0)
 
 
 def test_a_vanishing_gradient_is_an_error() -> None:
     # Losses of exp(-2000) and exp(-1500): beside the second the first is nothing.
-    layer = LastLayer(
+    layer = ValidationLayer(
         features_VD=torch.tensor([[1.0], [3.0]], dtype=torch.float64),
         logits_VC=torch.tensor([[2000.0, 0.0], [1500.0, 0.0]], dtype=torch.float64),
         labels_V=torch.zeros(2, dtype=torch.int64),

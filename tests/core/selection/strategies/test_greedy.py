@@ -20,10 +20,12 @@ from lipt.core.selection.strategies.greedy import (
     milo,
 )
 from lipt.core.selection.strategies.latent_classes import clip_score, clipcov, pair_terms, sas
-from lipt.core.selection.vectors import CosineKernel, ProductRows, Space, in_space
-from lipt.core.signals.signals import Signals, required
+from lipt.core.selection.vectors import CosineKernel, ProductRows, Space
+from lipt.core.signals.signals import Signals
+from lipt.core.signals.views import PairedFeatures
 from tests.core.selection.builders import (
     at_angles,
+    in_space,
     random_signals,
     random_subsets,
     signals_of,
@@ -281,19 +283,20 @@ def slow_greedy(signals: Signals, budget: int) -> list[int]:
 @pytest.mark.parametrize(("num_examples", "num_classes"), [(1, 1), (12, 1), (15, 3), (9, 9)])
 def test_clipcov_is_greedy_on_its_objective(num_examples: int, num_classes: int) -> None:
     signals = random_pairs(num_examples, num_classes, seed=num_examples)
-    assert required(pair_terms(signals).prepared_N, "terms").tolist() == pytest.approx(
-        slow_own_terms(signals), abs=1e-5
-    )
-    chosen = clipcov(pair_terms(signals), num_examples).indices_K.tolist()
+    terms = pair_terms(PairedFeatures.of(signals))
+    assert terms.terms_N.tolist() == pytest.approx(slow_own_terms(signals), abs=1e-5)
+    chosen = clipcov(terms, num_examples).indices_K.tolist()
+    assert chosen == clipcov(signals, num_examples).indices_K.tolist()
     assert chosen == slow_greedy(signals, num_examples)
 
 
 def test_pairs_without_captions_or_of_another_width_are_refused() -> None:
     signals = random_pairs(4, 2)
-    with pytest.raises(SignalsError, match="no paired features: compute them first, or give them"):
-        pair_terms(replace(signals, paired_features_NP=None))
-    with pytest.raises(SignalsError, match=r"features have 6 columns .* 3\. Give"):
-        pair_terms(replace(signals, paired_features_NP=torch.ones(4, 3)))
+    with pytest.raises(SignalsError, match=r"no paired features\. Give a safetensors file"):
+        clipcov(replace(signals, paired_features_NP=None), 2)
+    for strategy in (clipcov, clip_score):
+        with pytest.raises(SignalsError, match=r"features have 6 columns .* 3\. Give"):
+            strategy(replace(signals, paired_features_NP=torch.ones(4, 3)), 2)
 
 
 # Cosines 1, -1, 0, sqrt(1/2) and 0.

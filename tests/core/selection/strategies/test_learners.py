@@ -99,8 +99,8 @@ def test_a_wrong_label_is_found_by_learners_that_were_not_trained_on_it() -> Non
     # Its mean margin is 8 / 7 of all, above the 6 / 7 of example 1, and -1 of the others.
     assert aum(trusting, 1).indices_K.tolist() == [1]
     assert aum(out_of_shard, 1).indices_K.tolist() == [0]
-    assert mean_margins(trusting).tolist() == pytest.approx([8 / 7, 6 / 7, 3])
-    assert mean_margins(out_of_shard).tolist() == pytest.approx([-1, 6 / 7, 2])
+    assert mean_margins(Dynamics.of(trusting)).tolist() == pytest.approx([8 / 7, 6 / 7, 3])
+    assert mean_margins(Dynamics.of(out_of_shard)).tolist() == pytest.approx([-1, 6 / 7, 2])
     # To the others it was never learned at all.
     assert forgetting(trusting, 1).indices_K.tolist() == [1]
     assert forgetting(out_of_shard, 1).indices_K.tolist() == [0]
@@ -114,7 +114,7 @@ def test_a_wrong_label_is_found_by_learners_that_were_not_trained_on_it() -> Non
 
 @pytest.mark.parametrize("window", [2, 3, 10, "all"])
 def test_uncertainty_equals_a_loop_without_the_own_learner(window: Any) -> None:
-    dynamics = random_signals(60).learners()
+    dynamics = Dynamics.of(random_signals(60))
     expected = []
     for chances_LT, own in zip(
         dynamics.probabilities_NLT.double(), dynamics.own_learner_N.tolist(), strict=True

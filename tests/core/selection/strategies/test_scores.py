@@ -23,9 +23,9 @@ from lipt.core.selection.strategies.scores import (
     nearest,
     negative_margins,
 )
-from lipt.core.selection.strategy import Need
 from lipt.core.signals.compute import errors_of
 from lipt.core.signals.signals import Signals
+from lipt.core.signals.views import Need
 from tests.core.selection.builders import of_probabilities, of_right, random_predictions, signals_of
 
 

@@ -1,0 +1,93 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lipt.common.errors import SignalsError
+from lipt.core.selection.strategy import VIEWS
+from lipt.core.signals.dynamics import Dynamics
+from lipt.core.signals.signals import labels_only
+from lipt.core.signals.views import (
+    Features,
+    GradientNorms,
+    LastLayer,
+    NearDuplicates,
+    PairedFeatures,
+    ValidationSignals,
+    View,
+    mean_over_models,
+)
+from tests.core.selection.builders import full_signals, half
+
+SIGNALS = full_signals([0, 1, 2, 0, 1])
+
+
+@pytest.mark.parametrize("kind", VIEWS)
+def test_a_view_shares_the_values_of_the_signals(kind: type[View]) -> None:
+    view = kind.of(SIGNALS)
+    whole = getattr(SIGNALS, kind.part) if kind.part else SIGNALS
+    for name, value in vars(view).items():
+        assert value is getattr(whole, name) or value == ()
+    assert len(view) == len(whole)
+
+
+@pytest.mark.parametrize("kind", VIEWS)
+def test_rows_of_a_view_are_a_view_of_the_rows(kind: type[View]) -> None:
+    rows = torch.tensor([3, 0])
+    taken = kind.of(half(SIGNALS)).take(rows)
+    for name, value in vars(taken).items():
+        if isinstance(value, torch.Tensor):
+            of_all = getattr(kind.of(half(SIGNALS)), name)
+            assert torch.equal(value, of_all[rows].to(value.dtype))
+            assert value.dtype != torch.float16
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (Features, "no features. They were not computed: compute them first, or give your own."),
+        (LastLayer, "no errors. They were not computed"),
+        (GradientNorms, "no gradient norms. They were not computed"),
+        (ValidationSignals, "no errors of validation examples. The run has none: set valid"),
+        (Dynamics, "no probabilities of the learners. Only a run with learners has them, on"),
+        (PairedFeatures, "no features. Give a safetensors file with the tensors `features` and"),
+        (NearDuplicates, "no duplicate group. They were not computed"),
+    ],
+)
+def test_missing_values_are_named_with_the_remedy(kind: type[View], words: str) -> None:
+    with pytest.raises(SignalsError, match=f"the signals have {words}"):
+        kind.of(labels_only(torch.tensor([0, 1])))
+
+
+def test_values_that_are_not_finite_name_their_examples() -> None:
+    errors_NC = SIGNALS.errors_NC.clone()
+    errors_NC[3, 1] = torch.inf
+    spoiled = replace(SIGNALS, errors_NC=errors_NC)
+    with pytest.raises(SignalsError, match=r"model's errors are not finite for 1 of 5 .* ids 3"):
+        LastLayer.of(spoiled)
+    with pytest.raises(SignalsError, match=r"errors of validation examples are not finite for 1"):
+        ValidationSignals.of(replace(SIGNALS, validation=spoiled))
+    with pytest.raises(SignalsError, match="errors are not finite"):
+        LastLayer.of(replace(SIGNALS, others=(spoiled,)))
+    assert len(Features.of(spoiled)) == 5
+
+
+def test_a_class_is_validated_on_its_own_examples_or_on_all() -> None:
+    held = full_signals([0, 0, 1], num_classes=3)
+    view = ValidationSignals.of(replace(SIGNALS, validation=held))
+    assert view.of_class(1).labels_N.tolist() == [1]
+    assert view.of_class(2) is view
+
+
+def test_scores_are_means_over_the_models() -> None:
+    first, other = labels_only(torch.tensor([0, 1, 1])), labels_only(torch.tensor([0, 1, 1]))
+    first = replace(first, gradient_norms_N=torch.tensor([1.0, 2.0, 3.0]))
+    other = replace(other, gradient_norms_N=torch.tensor([3.0, 0.0, 4.0]))
+    both = GradientNorms.of(replace(first, others=(other,)))
+
+    def norms(view: GradientNorms) -> torch.Tensor:
+        return view.gradient_norms_N
+
+    assert mean_over_models(both, norms).tolist() == [2.0, 1.0, 3.5]
+    assert mean_over_models(both.take(torch.tensor([2, 0])), norms).tolist() == [3.5, 2.0]
+    assert mean_over_models(GradientNorms.of(first), norms).tolist() == [1.0, 2.0, 3.0]
