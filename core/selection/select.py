@@ -132,27 +132,24 @@ def select(
 
 def _choose_per_class(
     choose: Callable[..., Selection],
-    views: Sequence[View | None],
+    views: Sequence[View],
     labels_N: Tensor,
     budget: int,
     seed: int,
 ) -> Iterator[Selection]:
     for label, rows, quota in class_shares(labels_N, budget):
-        of_class = [_of_class(view, label, rows) for view in views]
+        of_class = [
+            view.of_class(label) if isinstance(view, ValidationSignals) else view.take(rows)
+            for view in views
+        ]
         own_seed = derive_seed(seed, "selection-class", label)
         part = choose(of_class, quota, len(rows), seed=own_seed)
         reason = f"class {label}: {part.stopped_early}" if part.stopped_early else ""
         yield Selection(rows.cpu()[part.indices_K], part.weights_K, stopped_early=reason)
 
 
-def _of_class(view: View | None, label: int, rows_n: Tensor) -> View | None:
-    if isinstance(view, ValidationSignals):
-        return view.of_class(label)
-    return None if view is None else view.take(rows_n)
-
-
 def _choose(
-    strategy: Strategy, views: Sequence[View | None], budget: int, num_examples: int, **given: Any
+    strategy: Strategy, views: Sequence[View], budget: int, num_examples: int, **given: Any
 ) -> Selection:
     found = call(strategy.function, *views, budget, **given)
     return require_selection(strategy.name, found, budget, num_examples)

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
@@ -182,7 +181,7 @@ class Strategy:
     Balanced, it sees one class at a time; one that takes `balanced` shares the budget itself.
     cost: decides in which process a request waits, and how much memory it may take.
     needs: where a parameter's type is a union, a function of all options' values that returns one
-    of its types, or None for no view.
+    of its types.
     kinds: of its targets, or a function of all options' values.
     prepare: `f(views..., *, options..., seed) -> view`, applied once to all examples before they
     are split by class. The function takes that view by its type.
@@ -199,7 +198,7 @@ class Strategy:
     cost: Cost = Cost()
     balance: Balance = Balance.BY_DEFAULT
     returns_weights: bool = False
-    needs: Callable[[Mapping[str, Any]], type[View] | None] | None = None
+    needs: Callable[[Mapping[str, Any]], type[View]] | None = None
     prepare: Callable[..., View] | None = None
     rechecks: bool = False
     presets: Mapping[str, Preset] = field(default_factory=dict)
@@ -214,8 +213,7 @@ class Strategy:
         if not isinstance(view, Signals):
             return self.function(view, *arguments, **options)
         views = self.views(view, {**self.parse_options({}), **options})
-        prepared = options_of(self.prepare) if self.prepare else ()
-        for option in prepared:
+        for option in () if self.prepare is None else options_of(self.prepare):
             options.pop(option.name, None)
         return self.function(*views, *arguments, **options)
 
@@ -277,14 +275,14 @@ class Strategy:
             )
         return self.presets[name]
 
-    def views(self, signals: Signals, given: Mapping[str, Any]) -> list[View | None]:
+    def views(self, signals: Signals, given: Mapping[str, Any]) -> list[View]:
         """The function's views of the signals, prepared; `given` are all options, and the seed."""
-        taken = self.view_types(self.function, given)
-        made = None
-        if self.prepare is not None:
-            kinds = self.view_types(self.prepare, given)
-            made = call(self.prepare, *(_cut(kind, signals) for kind in kinds), **given)
-        return [made if kind is self.prepared_type else _cut(kind, signals) for kind in taken]
+        kinds = self.view_types(self.function, given)
+        if self.prepare is None:
+            return [kind.of(signals) for kind in kinds]
+        taken = self.view_types(self.prepare, given)
+        made = call(self.prepare, *(kind.of(signals) for kind in taken), **given)
+        return [made if kind is self.prepared_type else kind.of(signals) for kind in kinds]
 
     @cached_property
     def prepared_type(self) -> type[View] | None:
@@ -293,20 +291,20 @@ class Strategy:
 
     def view_types(
         self, function: Callable[..., Any], options: Mapping[str, Any]
-    ) -> list[type[View] | None]:
+    ) -> list[type[View]]:
         """The type of each parameter of a function before `budget`; ConfigError for no view."""
-        kinds, hints = list[type[View] | None](), get_type_hints(function)
+        kinds, hints = list[type[View]](), get_type_hints(function)
         for name, parameter in inspect.signature(function).parameters.items():
             if parameter.kind is inspect.Parameter.KEYWORD_ONLY or name == "budget":
                 continue
             members = get_args(hints.get(name)) or (hints.get(name, object),)
-            if not {*members} <= {*VIEWS, NoneType, self.prepared_type}:
+            if not {*members} <= {*VIEWS, self.prepared_type}:
                 raise ConfigError(
                     f"{name} of strategy {self.name!r} has no type of a view. Write one of "
                     f"{', '.join(view.__name__ for view in VIEWS)}."
                 )
-            kind = members[0] if len(members) == 1 else self.needs and self.needs(options)
-            if (kind or NoneType) not in members:
+            kind: Any = members[0] if len(members) == 1 else self.needs and self.needs(options)
+            if kind not in members:
                 raise ConfigError(
                     f"{name} of strategy {self.name!r} has {len(members)} types, and `needs` gives "
                     f"{kind!r:.60}. Give a function of the options that returns one of them."
@@ -316,11 +314,10 @@ class Strategy:
 
     def needs_for(self, options: Mapping[str, Any]) -> frozenset[Need]:
         """All that is computed for its views."""
-        kinds = self.view_types(self.function, options)
+        kinds = {*self.view_types(self.function, options)}
         if self.prepare is not None:
-            kinds = [kind for kind in kinds if kind is not self.prepared_type]
-            kinds += self.view_types(self.prepare, options)
-        return frozenset(kind.need for kind in kinds if kind is not None and kind.need is not None)
+            kinds = kinds - {self.prepared_type} | {*self.view_types(self.prepare, options)}
+        return frozenset(kind.need for kind in kinds if kind.need is not None)
 
     def needs_of(self, given: Mapping[str, str]) -> frozenset[Need]:
         return self.needs_for(self.parse_options(given))
@@ -348,10 +345,6 @@ class Strategy:
         return (
             self.balance in {Balance.BY_DEFAULT, Balance.ALWAYS} if balanced is None else balanced
         )
-
-
-def _cut(kind: type[View] | None, signals: Signals) -> View | None:
-    return None if kind is None else kind.of(signals)
 
 
 def built_in(**about: Any) -> Callable[[Callable[..., Selection]], Strategy]:

@@ -9,7 +9,7 @@ of a pair's second half, or parts of a target.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
 from typing import Any, ClassVar, Self, TypeVar
@@ -89,17 +89,19 @@ class View:
 
     def take(self, positions_n: Tensor) -> Self:
         """The values of some of the examples, in the order given; halves become float32."""
-        return type(self)(**dict(self._taken(positions_n)))
+        taken = {
+            # A target stays whole.
+            name: value if name.startswith("target_") else _taken(value, positions_n)
+            for name, value in vars(self).items()
+        }
+        return type(self)(**taken)
 
-    def _taken(self, positions_n: Tensor) -> Iterator[tuple[str, Any]]:
-        for name, value in vars(self).items():
-            if isinstance(value, Tensor) and not name.startswith("target_"):
-                rows = value[positions_n]
-                yield name, rows.float() if rows.dtype == torch.float16 else rows
-            elif isinstance(value, tuple):
-                yield name, tuple(other.take(positions_n) for other in value)
-            else:
-                yield name, value
+
+def _taken(value: Any, positions_n: Tensor) -> Any:
+    if isinstance(value, Tensor):
+        rows = value[positions_n]
+        return rows.float() if rows.dtype == torch.float16 else rows
+    return tuple(other.take(positions_n) for other in value) if isinstance(value, tuple) else value
 
 
 def _require_finite(values: Tensor, words: str) -> None:

@@ -11,7 +11,7 @@ Shapes: N examples, C classes, D features, K budget.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -27,7 +27,6 @@ from lipt.data.targets.kinds import ALL_KINDS
 Target = Literal["train", "validation"]
 Scale = Literal["mean_square", "absolute"]
 Rows = Literal["all", "own_class"]
-LayerT = TypeVar("LayerT", bound=LastLayer)
 
 # The inverse Gram matrix of the chosen atoms has K x K numbers: 8 GiB.
 _MAX_ATOMS = 32_768
@@ -41,7 +40,7 @@ _CANCELLED = 1e-12
     paper='Killamsetty et al. 2021, "GRAD-MATCH" (arXiv:2103.00123)',
     cost=Cost(Growth.ITERATIONS, "k N (C + d + k)"),
     returns_weights=True,
-    needs=lambda options: ValidationSignals if options["target"] == "validation" else None,
+    needs=lambda options: ValidationSignals if options["target"] == "validation" else LastLayer,
     kinds=lambda options: CLASSES if options["gradient"] == "own_class" else ALL_KINDS,
     presets={
         "paper": Preset(
@@ -58,7 +57,7 @@ _CANCELLED = 1e-12
 )
 def gradmatch(
     layer: LastLayer,
-    validation: ValidationSignals | None,
+    target_layer: LastLayer | ValidationSignals,
     budget: int,
     *,
     target: Annotated[Target, "whose gradients the chosen ones add up to"] = "train",
@@ -81,15 +80,14 @@ def gradmatch(
     weight raised in proportion. BudgetError if it would take too much memory.
     """
     if gradient == "own_class":
-        layer, validation = _own_rows(layer), validation and _own_rows(validation)
+        layer, target_layer = _own_rows(layer), _own_rows(target_layer)
     group_size = min(batch_size, len(layer))
     capacity = _capacity(len(layer), budget, group_size)
     # The sum over all examples, or the validation's mean times their number.
-    of_target = layer if validation is None else validation
-    total = weighted_sum(gradients_of(of_target), block_bytes=BLOCK_BYTES)
+    total = weighted_sum(gradients_of(target_layer), block_bytes=BLOCK_BYTES)
     atoms = GradientAtoms(
         gradients_of(layer),
-        total.scaled(len(layer) / len(of_target)),
+        total.scaled(len(layer) / len(target_layer)),
         capacity=capacity,
         group_size=group_size,
     )
@@ -105,7 +103,7 @@ def gradmatch(
     return _selection(found, len(layer), budget, group_size=group_size, target=target)
 
 
-def _own_rows(layer: LayerT) -> LayerT:
+def _own_rows(layer: LastLayer) -> LastLayer:
     own_N1 = layer.labels_N[:, None]
     errors_NC = torch.zeros_like(layer.errors_NC)
     errors_NC.scatter_(1, own_N1, layer.errors_NC.gather(1, own_N1))

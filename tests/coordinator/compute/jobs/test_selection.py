@@ -68,7 +68,7 @@ class Probe:
             def needs_for(self, options: Mapping[str, Any]) -> frozenset[Need]:
                 return owner.needs
 
-            def views(self, signals: Signals, given: Mapping[str, Any]) -> list[View | None]:
+            def views(self, signals: Signals, given: Mapping[str, Any]) -> list[View]:
                 owner.seen = signals
                 for view in VIEWS:
                     if view.need in owner.needs:
