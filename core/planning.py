@@ -10,8 +10,9 @@ the plan (MobileNet 1.8 times). Evaluation takes 1.0 to 1.4 times the plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, Self
 
 from lipt.common.config.run_config import AugmentationMethod, LearnersConfig, RunConfig, SoupMethod
 from lipt.common.errors import ConfigError
@@ -71,10 +72,7 @@ Parts = tuple[Part, ...]
 
 @dataclass(frozen=True)
 class PlannedCost:
-    """A total cost in "bytes", "threads" or "images"; `where` is a noun: "memory of a worker".
-
-    `limited` is the setting in [limits] that it is held against.
-    """
+    """A cost in "bytes", "threads" or "images" of `where`, a noun; `limited` is of [limits]."""
 
     limited: str
     unit: str
@@ -109,9 +107,9 @@ def excesses(costs: Iterable[PlannedCost], limits: Mapping[str, Limit]) -> tuple
         if limit is not None and cost.total > limit.at_most:
             blamable = [part for part in cost.parts if part.knob and part.cost] or cost.parts
             part = max(blamable, key=lambda part: part.cost)
-            excess = cost.total / max(limit.at_most, 1), _sentence(cost, part, limit)
-            # Of equal ones the first stays.
-            worst[part.knob] = max(worst.get(part.knob, excess), excess, key=lambda one: one[0])
+            times = cost.total / max(limit.at_most, 1)
+            if times > worst.get(part.knob, (0.0, ""))[0]:
+                worst[part.knob] = times, _sentence(cost, part, limit)
     return tuple(sentence for _, sentence in worst.values())
 
 
@@ -135,17 +133,27 @@ def _sentence(cost: PlannedCost, part: Part, limit: Limit) -> str:
     )
 
 
-@dataclass(frozen=True)
-class StageCosts:
+class StageCosts(NamedTuple):
     """The memory, threads and images of one task of a stage."""
 
     memory: PlannedCost
     threads: PlannedCost
     images: PlannedCost
 
+    @classmethod
+    def of(
+        cls, stage: str, work: str, memory: Parts, threads: Parts = (), images: Parts = ()
+    ) -> Self:
+        """The costs of a stage in the compute process."""
+        where = f"memory of the compute process for {stage}"
+        return cls(
+            PlannedCost("compute_memory", "bytes", where, memory),
+            PlannedCost("compute_threads", "threads", work, threads),
+            PlannedCost("compute_images", "images", work, images),
+        )
 
-@dataclass(frozen=True)
-class RunPlan:
+
+class RunPlan(NamedTuple):
     """The costs of a run by stage and file; a learner's result takes `result_bytes` at most."""
 
     initialization: StageCosts
@@ -156,10 +164,8 @@ class RunPlan:
     result_bytes: int
 
     @property
-    def costs(self) -> Iterator[PlannedCost]:
-        for stage in (self.initialization, self.shards, self.learner, self.soup):
-            yield from (stage.memory, stage.threads, stage.images)
-        yield from self.files
+    def costs(self) -> tuple[PlannedCost, ...]:
+        return (*self.initialization, *self.shards, *self.learner, *self.soup, *self.files)
 
 
 def resident_bytes(inputs: InputSpec, num_examples: int) -> int:
@@ -205,11 +211,10 @@ def plan_run(
 
     # A batch never exceeds the training split.
     batch = min(initial.batch_size, num_train)
-    trained, written = batch * bool(num_steps), str(initial.batch_size)
-    each, step = _trained_bytes(figures, size), max(batch, STEP_IMAGES)
-    activations = Part(
-        "initialization.batch_size", trained, each, "a step's activations", 1, written
-    )
+    in_training, written = batch * bool(num_steps), str(initial.batch_size)
+    each, step = figures.training_bytes + INPUT_BYTES * size, max(batch, STEP_IMAGES)
+    knob = "initialization.batch_size"
+    activations = Part(knob, in_training, each, "a step's activations", 1, written)
     steps = Part("initialization.steps", num_steps, step, "its steps", 0)
     if initial.steps is None:
         epochs = f"{initial.epochs:g}"
@@ -225,7 +230,7 @@ def plan_run(
     together = num_evaluated_together(config)
     # Learners and their differences from theta*.
     whole = 2 * weights * (soup.method is SoupMethod.SIMPLEX)
-    scored = (
+    scored: Parts = (
         Part("learners.num_learners", num_learners, whole, "learners that are merged at once"),
         Part("validation.fraction", held_out, size, "the validation split", None, split),
         Part("soup.batch_norm_examples", num_batch_norm, size, "examples for batch norms", 1, norm),
@@ -234,16 +239,15 @@ def plan_run(
     )
     each = held_out + num_batch_norm
     alone = Part("learners.num_learners", num_learners, each, "learners on their own")
-    knob, ratios = "", int(soup.method is SoupMethod.GREEDY)
-    if soup.method is SoupMethod.INTERPOLATION:
-        knob, ratios = "soup.num_alphas", soup.num_alphas
-    passes = each * (num_learners - 1)
-    if soup.method is SoupMethod.SIMPLEX:
-        ratios, passes = NUM_ROUNDS, each * (num_learners + 1)
-    mixed = Part(knob, ratios, passes, "mixtures of learners")
+    knob, ratios, mixed = {
+        SoupMethod.GREEDY: ("", 1, num_learners - 1),
+        SoupMethod.INTERPOLATION: ("soup.num_alphas", soup.num_alphas, num_learners - 1),
+        SoupMethod.SIMPLEX: ("", NUM_ROUNDS, num_learners + 1),
+    }.get(soup.method, ("", 0, 0))
+    mixtures = Part(knob, ratios, each * mixed, "mixtures of learners")
     scorers = Part("evaluation_threads", config.evaluation_threads, 1, "evaluation")
 
-    files = learners.num_minibatches * minibatch + sent
+    files = number * minibatch + sent
     snapshots, all_sent = learners.num_snapshots, num_learners * sent
     disk = (
         Part("model", 2, weights, "theta* and theta_p", None, name),
@@ -252,13 +256,12 @@ def plan_run(
     )
     theta_file = Part("model", 1, weights, "its weights", None, name)
     shard_file = Part("learners.num_minibatches", number, minibatch, "its examples")
+    trained, scored = (*always, activations), (*always, *scored)
     return RunPlan(
-        _stage("theta*", "training of theta*", (*always, activations), (threads,), (steps,)),
-        _stage("the shards", "cutting of shards", (*always, shard)),
+        StageCosts.of("theta*", "training of theta*", trained, (threads,), (steps,)),
+        StageCosts.of("the shards", "cutting of shards", (*always, shard)),
         plan_learner(learners, name, figures, example_bytes=size),
-        _stage(
-            "the soup", "evaluation for the soup", (*always, *scored), (scorers,), (alone, mixed)
-        ),
+        StageCosts.of("the soup", "evaluation for the soup", scored, (scorers,), (alone, mixtures)),
         (
             PlannedCost("run_disk", "bytes", "the run's files", disk),
             PlannedCost("max_blob_bytes", "bytes", "a file of weights", (theta_file,)),
@@ -268,28 +271,13 @@ def plan_run(
     )
 
 
-def _stage(
-    name: str, activity: str, memory: Parts, threads: Parts = (), images: Parts = ()
-) -> StageCosts:
-    where = f"memory of the compute process for {name}"
-    return StageCosts(
-        PlannedCost("compute_memory", "bytes", where, memory),
-        PlannedCost("compute_threads", "threads", activity, threads),
-        PlannedCost("compute_images", "images", activity, images),
-    )
-
-
-def _trained_bytes(figures: ModelFigures, example_bytes: int) -> int:
-    return figures.training_bytes + INPUT_BYTES * example_bytes
-
-
 def plan_learner(
     learners: LearnersConfig, model: str, figures: ModelFigures, *, example_bytes: int
 ) -> StageCosts:
     """The costs of a learner on a worker; its images are those of every attempt."""
     copy = figures.weights_bytes - figures.frozen_bytes * _TRAINED_COPIES // MODEL_COPIES
     number, batch, threads = learners.num_minibatches, learners.batch_size, learners.cpu_threads
-    each = _trained_bytes(figures, example_bytes) + _AHEAD_BYTES * example_bytes
+    each = figures.training_bytes + (INPUT_BYTES + _AHEAD_BYTES) * example_bytes
     shard, sent = batch * example_bytes * _WORKER_SHARDS, figures.sent_bytes
     memory = (
         Part("", 1, PROCESS_BYTES, "its process"),
@@ -301,12 +289,9 @@ def plan_learner(
     )
     each = number * max(batch, STEP_IMAGES) * learners.max_attempts
     steps = Part("learners.num_steps", learners.num_steps, each, "its steps, in every attempt")
-    training, activity = (
-        Part("learners.cpu_threads", threads, 1, "training"),
-        "training of a learner",
-    )
+    training, work = Part("learners.cpu_threads", threads, 1, "training"), "training of a learner"
     return StageCosts(
         PlannedCost("worker_memory", "bytes", "memory of a worker", memory),
-        PlannedCost("worker_threads", "threads", activity, (training,)),
-        PlannedCost("worker_images", "images", activity, (steps,)),
+        PlannedCost("worker_threads", "threads", work, (training,)),
+        PlannedCost("worker_images", "images", work, (steps,)),
     )

@@ -40,7 +40,6 @@ from lipt.core.signals.signals import STORAGE_LIMITS
 from lipt.core.signals.views import Need
 from lipt.core.stages.resolve import ResolvedRequest
 from lipt.data.dataset import Dataset
-from lipt.data.inputs.specs import InputFormat
 from lipt.data.shard import pack_shard
 from lipt.models.footprint import ModelFigures
 from lipt.models.head import find_head
@@ -101,24 +100,21 @@ def estimate(
     plan = examined.plan(config, data, evaluation_batch_size=size)
     free = shutil.disk_usage(Path.cwd()).free
     refused = excesses(plan.costs, ceilings(LimitSettings(), machine, free_disk_bytes=free))
-    inputs = model_inputs(workspace, config)
     width, figures = find_head(network)[1].in_features, examined.figures
     subset, signals_bytes = count_subset(request, config, data, figures, width, size)
-    number, theta = learners.num_learners * learners.redundancy, plan.initialization
+    number, (theta, shards, learner, soup) = learners.num_learners * learners.redundancy, plan[:4]
     # The plan counts all attempts.
-    learned = number * plan.learner.images.total // learners.max_attempts
-    at_once, worker = number / -(-number // num_workers), plan.learner.memory.total
+    learned = number * learner.images.total // learners.max_attempts
+    at_once = number / -(-number // num_workers)
     together = min(num_evaluated_together(config), machine.num_cores)
     stages = (
         Stage("theta*", "compute", theta.images.total, "trained", theta.memory.total),
-        Stage("shards", "compute", 0, "", plan.shards.memory.total),
-        Stage("learners", "worker", learned, "trained", worker, at_once),
-        Stage(
-            "soup", "compute", plan.soup.images.total, "evaluated", plan.soup.memory.total, together
-        ),
+        Stage("shards", "compute", 0, "", shards.memory.total),
+        Stage("learners", "worker", learned, "trained", learner.memory.total, at_once),
+        Stage("soup", "compute", soup.images.total, "evaluated", soup.memory.total, together),
         subset,
     )
-    rates = time_images(opened, inputs, report) if timed and not refused else {}
+    rates = time_images(opened, report) if timed and not refused else {}
     seconds = {
         stage.name: stage.images * rates[stage.work] / stage.at_once
         for stage in stages
@@ -156,7 +152,7 @@ def count_subset(
     strategy, learners = find_strategy(request.strategy), config.learners
     needs = request.needs
     looks, number = bool(needs & {Need.SIGNALS, Need.FEATURES, Need.VALIDATION}), data.num_examples
-    passes, solved, proxy = float(looks), 0, request.proxy
+    passes, solved, proxy, states = float(looks), 0, request.proxy, 0
     if not proxy.is_own_head:
         plain = FeatureKind.PATCHES if are_pictures(data.inputs) else FeatureKind.COLUMNS
         kinds = proxy.features or (plain, FeatureKind.SOUP)
@@ -164,7 +160,6 @@ def count_subset(
         width = sum(8 * NUM_FILTERS if kind is FeatureKind.PATCHES else MAX_WIDTH for kind in kinds)
         # A ridge head's sums and two copies, in float64.
         solved = 3 * 8 * min(number, width) ** 2
-    states = 0
     if Need.DYNAMICS in needs:
         states = 1 + learners.num_learners * max(1, learners.num_snapshots)
     errors, features = number * data.target.num_outputs * looks, number * width * looks
@@ -185,46 +180,42 @@ def count_subset(
     return Stage("subset", "compute", images, "scored", memory), sum(values) + others
 
 
-def time_images(
-    opened: Pretrained, inputs: InputFormat, report: Callable[[str], None]
-) -> dict[str, float]:
+def time_images(opened: Pretrained, report: Callable[[str], None]) -> dict[str, float]:
     """Return seconds per image of each kind of work."""
     config, workspace, dataset = opened.config, opened.workspace, opened.data
     model, clock = workspace.new_model(config), list[float]()
     some, state = _spread(dataset, workspace.batch_size), copy_to_cpu(model.state_dict())
-    ids = _spread(dataset, STEP_IMAGES)
+    inputs, ids = model_inputs(workspace, config), _spread(dataset, STEP_IMAGES)
     report("timing a batch of training")
     steps = {"num_minibatches": 1, "num_steps": 2, "batch_size": len(ids), "num_snapshots": 0}
-    learners = config.learners.model_copy(update=steps)
-    short = config.model_copy(update={"learners": learners})
+    short = config.model_copy(update={"learners": config.learners.model_copy(update=steps)})
     # Called at every step.
     opened.on_progress = lambda _: clock.append(perf_counter())
     one_learner(workspace, short, inputs, state, 0, ids, config.pruning.density_max)
-    training = (clock[1] - clock[0]) / len(ids)
+    rates = {"trained": (clock[1] - clock[0]) / len(ids)}
     report("timing a batch of evaluation")
     evaluator = evaluator_of(workspace, config, inputs, some)
     with computation(1):
-        evaluation = _second_time(lambda: evaluator.score(state))
+        rates["evaluated"] = _second_time(lambda: evaluator.score(state)) / len(some)
     report("timing a batch of scoring")
     batches = workspace.batches(inputs, "timing", some=some)
     with computation(config.evaluation_threads):
-        scoring = _second_time(lambda: compute_signals(model, batches))
-    each = {"evaluated": evaluation / len(some), "scored": scoring / len(some)}
-    return {"trained": training, **each}
+        rates["scored"] = _second_time(lambda: compute_signals(model, batches)) / len(some)
+    return rates
 
 
 def lines_of(found: Estimate) -> list[str]:
     """Format an estimate: a table of stages, and totals."""
     rows = []
     for stage in found.stages:
+        taken, memory = found.seconds.get(stage.name), format_bytes(stage.memory_bytes)
+        seconds = "-" if taken is None else f"{taken:,.1f}"
         images = f"{stage.images:,} {stage.work}" if stage.images else "-"
-        named = (stage.name, stage.process, _written(found.seconds.get(stage.name)))
-        rows.append((*named, format_bytes(stage.memory_bytes), images))
+        rows.append((stage.name, stage.process, seconds, memory, images))
     to, back = format_bytes(found.bytes_to_workers), format_bytes(found.bytes_from_workers)
     run, signals = format_bytes(found.run_disk_bytes), format_bytes(found.signals_bytes)
     besides = "files, the network, near-duplicates, single gradients and the strategy itself"
-    total = _written(sum(found.seconds.values()))
-    seconds = f"All images take {total} s, without {besides}: {found.strategy_cost}."
+    total = f"{sum(found.seconds.values()):,.1f} s, without {besides}: {found.strategy_cost}"
     return [
         *(found.subject, ""),
         *table_lines(("stage", "process", "seconds", "memory", "images"), rows),
@@ -232,13 +223,9 @@ def lines_of(found: Estimate) -> list[str]:
         *([f"Fitted to the data: {found.lowered_defaults}"] if found.lowered_defaults else []),
         f"To workers {to}, from workers at most {back}.",
         f"On disk at most {run} of the run, and {signals} of signals.",
-        seconds if found.seconds else "Nothing was timed.",
+        f"All images take {total}." if found.seconds else "Nothing was timed.",
         *(f"A coordinator here with default limits refuses it: {why}" for why in found.refused),
     ]
-
-
-def _written(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds:,.1f}"
 
 
 def _spread(dataset: Dataset, number: int) -> Tensor:

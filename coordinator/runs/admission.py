@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import lru_cache
 from typing import Self
 
 from torch import nn
@@ -109,7 +110,7 @@ class RunAdmission:
     evaluation_batch_size: int
 
     def __post_init__(self) -> None:
-        self._known: dict[str, Examined] = {}
+        self._built_in = lru_cache(_MAX_KNOWN)(self._examined_built_in)
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="model-check")
 
     def stop(self) -> None:
@@ -133,20 +134,15 @@ class RunAdmission:
         return ceilings(self.limits, self.machine, free_disk_bytes=free)
 
     def _examined(self, spec: str) -> Examined:
-        if spec in self._known:
-            return self._known[spec]
-        users_own = is_users_own(spec)
-        num_classes, inputs = self.data.target.num_outputs, self.data.inputs
-        model = (
-            self._users_model(spec)
-            if users_own
-            else build_without_values(spec, num_classes=num_classes, inputs=inputs)
-        )
-        examined = Examined.of(model, spec, inputs)
         # A user's factory may return another model next time.
-        if not users_own and len(self._known) < _MAX_KNOWN:
-            self._known[spec] = examined
-        return examined
+        if is_users_own(spec):
+            return Examined.of(self._users_model(spec), spec, self.data.inputs)
+        return self._built_in(spec)
+
+    def _examined_built_in(self, spec: str) -> Examined:
+        num_classes, inputs = self.data.target.num_outputs, self.data.inputs
+        model = build_without_values(spec, num_classes=num_classes, inputs=inputs)
+        return Examined.of(model, spec, inputs)
 
     def _users_model(self, spec: str) -> nn.Module:
         most = self._ceilings()["compute_memory"]
