@@ -27,9 +27,14 @@ if TYPE_CHECKING:
     from lipt.core.signals.views import ExampleLabels as ExampleLabels
     from lipt.core.signals.views import Features as Features
     from lipt.core.signals.views import GradientNorms as GradientNorms
+    from lipt.core.signals.views import InitialLosses as InitialLosses
     from lipt.core.signals.views import LastLayer as LastLayer
     from lipt.core.signals.views import NearDuplicates as NearDuplicates
     from lipt.core.signals.views import PairedFeatures as PairedFeatures
+    from lipt.core.signals.views import TargetFeatures as TargetFeatures
+    from lipt.core.signals.views import TargetLosses as TargetLosses
+    from lipt.core.signals.views import TargetWords as TargetWords
+    from lipt.core.signals.views import UnpromptedLosses as UnpromptedLosses
     from lipt.core.signals.views import ValidationSignals as ValidationSignals
     from lipt.data.sources.pairs import open_pairs as open_pairs
     from lipt.mixture import mix as mix
@@ -73,7 +78,8 @@ _MODULES = {
     "lipt.core.selection.strategy": "Strategy",
     "lipt.core.signals.dynamics": "Dynamics",
     "lipt.core.signals.views": (
-        "NearDuplicates ExampleLabels Features GradientNorms LastLayer PairedFeatures "
+        "NearDuplicates ExampleLabels Features GradientNorms InitialLosses LastLayer "
+        "PairedFeatures TargetFeatures TargetLosses TargetWords UnpromptedLosses "
         "ValidationSignals"
     ),
     "lipt.mixture": "Mixture mix",

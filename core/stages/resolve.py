@@ -33,7 +33,7 @@ from lipt.common.requests import (
 )
 from lipt.core.pretraining.results import PretrainingState, Trajectories
 from lipt.core.selection.select import STRATEGIES, find_strategy
-from lipt.core.selection.strategies.targeted import STEPS, loss_drop
+from lipt.core.selection.strategies.targeted import DEFAULT_STEPS, STEPS, loss_drop
 from lipt.core.selection.strategy import Balance, Strategy
 from lipt.core.signals.views import INITIAL_NEEDS, MODEL_NEEDS, TARGET_NEEDS, Need
 from lipt.data.inputs.specs import ImageSpec, InputFormat, InputSpec
@@ -195,7 +195,7 @@ def resolve(
         probabilities=request.probabilities,
         mixture=request.mixture,
         targets=request.targets,
-        target_steps=options.get(STEPS, 0) if Need.TARGET_LOSSES in needs else 0,
+        target_steps=options.get(STEPS, DEFAULT_STEPS) if Need.TARGET_LOSSES in needs else 0,
     )
 
 

@@ -38,7 +38,7 @@ Duplicates = Annotated[
 ]
 Steps = Annotated[int, Field(ge=1, le=10_000), "steps of the short learner on the target"]
 # The option that says how long a learner on the target is.
-STEPS = "steps"
+STEPS, DEFAULT_STEPS = "steps", 10
 # One of N examples for every of P lists: the first ranks.
 BestRanks = Callable[[int], Tensor]
 Targeted = TargetLosses | TargetFeatures | TargetWords
@@ -61,7 +61,7 @@ def loss_drop(
     target: TargetLosses,
     budget: int,
     *,
-    steps: Steps = 10,
+    steps: Steps = DEFAULT_STEPS,
     duplicates: Duplicates = "drop",
 ) -> Selection:
     """Keep the examples whose loss falls most, as a share of their loss under theta*.

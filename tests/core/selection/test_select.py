@@ -64,7 +64,10 @@ ALL = [pytest.param(strategy, id=name) for name, strategy in STRATEGIES.items()]
 def test_an_unknown_strategy_is_refused_with_all_names() -> None:
     with pytest.raises(UnknownNameError, match="no strategy 'Grand'") as refusal:
         find_strategy("Grand")
-    assert all(name in refusal.value.message for name in STRATEGIES)
+    assert "Did you mean grand? `lipt strategies` lists all." in refusal.value.message
+    with pytest.raises(UnknownNameError) as unlike:
+        find_strategy("xyz")
+    assert all(name in unlike.value.message for name in STRATEGIES)
 
 
 @pytest.mark.parametrize("strategy", ALL)

@@ -94,9 +94,12 @@ def test_every_tensor_counts_in_bytes_and_moves() -> None:
     # A row of 3 errors, 6 features and as many of a pair, a norm, a label and a picture; of
     # 3 learners 12 probabilities and margins, 3 norms, a disagreement, and whose shard it is in.
     row_bytes = 4 * (3 + 6 + 6 + 1) + 8 + 8 + 4 * (12 + 12 + 3 + 1) + 2
-    alone = replace(signals, validation=None)
+    assert signals.validation is not None
+    alone = replace(signals, validation=None, targeted=None)
+    held = replace(signals.validation, targeted=None)
     assert num_bytes(alone) == 3 * row_bytes
-    assert num_bytes(signals) == (3 + 30) * row_bytes
+    assert num_bytes(replace(alone, validation=held)) == (3 + 30) * row_bytes
+    assert num_bytes(signals) > num_bytes(replace(signals, targeted=None))
     meta = torch.device("meta")
     there = moved(signals, meta)
     assert there.errors_NC.device == required(there.dynamics, "learners").margins_NLT.device == meta
