@@ -28,7 +28,7 @@ from lipt.core.mixture.mixture import (
 from lipt.core.workspace import InMemory
 from lipt.data.dataset import Dataset
 from lipt.data.targets.kinds import TargetKind
-from lipt.mixture_data import open_mixture
+from lipt.mixture_data import MixtureData, open_mixture
 from lipt.pretraining import Pretrained
 from lipt.trainer.arguments import checked
 from lipt.trainer.mixture import Mixture
@@ -118,13 +118,25 @@ def mix(
             targeted = _beside(begun, pool.dataset)
         config = begun.config
         findings += findings_on(pool, config)
+        theta = None
         if len(pool.names) == 1:
             result = alone(pool, config, findings)
-            return Mixture(**vars(result), data=opened.data)
-        learned = learn(begun.workspace, targeted, pool, config, begun.begins_with)
-        result, shares_K = fit_mixture(targeted, pool, config, learned, findings, check=check)
-    result = replace(result, fingerprint=opened.fingerprint)
-    return Mixture(**vars(result), theta=learned.merged.weights(shares_K), data=opened.data)
+        else:
+            learned = learn(begun.workspace, targeted, pool, config, begun.begins_with)
+            result, shares_K = fit_mixture(targeted, pool, config, learned, findings, check=check)
+            theta = learned.merged.weights(shares_K)
+    manifest = {**result.manifest, "data": _facts(opened, target)}
+    result = replace(result, fingerprint=opened.fingerprint, manifest=manifest)
+    return Mixture(**vars(result), theta=theta, data=opened.data)
+
+
+def _facts(opened: MixtureData, target: str | None) -> dict[str, Any]:
+    """The column to predict, and the sizes of sources that were given one by one."""
+    facts: dict[str, Any] = {} if target is None else {"target": target}
+    if opened.data is not None:
+        sizes = {name: len(ids) for name, ids in opened.data.source_ids.items()}
+        facts["sources"] = sizes
+    return facts
 
 
 def _beside(begun: Pretrained, dataset: Dataset) -> InMemory:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import field
 from html import escape
 from pathlib import Path
@@ -23,6 +24,10 @@ from lipt.trainer.arguments import checked
 from lipt.trainer.files import write_atomically
 from lipt.trainer.formatting import share_bar, table_lines, to_jsonable
 from lipt.trainer.subsets.subset import Subset
+
+_EXPORTS = (".yaml", ".yml")
+# Shares are written with four digits.
+_PARTS = 10_000
 
 
 @dataclass(frozen=True)
@@ -75,13 +80,21 @@ class Mixture(MixtureResult):
             weights.append(torch.full((len(rows[-1]),), count / max(1, len(rows[-1]))))
         chosen, order = torch.cat(rows).sort()
         columns = chosen.numpy(), torch.cat(weights)[order].numpy()
-        manifest = {"mixture": to_jsonable(self.manifest), "shares": dict(self.weights)}
+        manifest = {
+            "mixture": to_jsonable(self.manifest),
+            "shares": dict(self.weights),
+            "data": to_jsonable(self.manifest.get("data", {})),
+        }
         return Subset(*columns, self.fingerprint, subset_digest(*columns), "mixture", manifest)
 
     @checked
     def save(self, path: str | Path) -> Path:
-        """Write as JSON, without theta and the data."""
-        write_atomically(Path(path), self.to_json())
+        """Write as JSON, without theta and the data; as .yaml, for LLaMA-Factory.
+
+        A .yaml is an export: shares have four digits, and sources of none are left out.
+        """
+        is_export = Path(path).suffix.lower() in _EXPORTS
+        write_atomically(Path(path), _llama_factory(self) if is_export else self.to_json())
         return Path(path)
 
     @classmethod
@@ -130,3 +143,23 @@ class Mixture(MixtureResult):
         )
         words = "".join(f"<p>{escape(text)}</p>" for text in (self.verdict, *self.findings))
         return f"<table><caption>Mixture</caption>{bars}</table>{words}"
+
+
+def _llama_factory(mixture: Mixture) -> bytes:
+    """The settings of LLaMA-Factory that train on the shares; a JSON text is YAML as well."""
+    if unfit := [name for name in mixture.weights if "," in name]:
+        raise SubsetError(
+            f"the source {unfit[0]!r} has a comma, which LLaMA-Factory takes for two data sets. "
+            "Rename it, or save as .json."
+        )
+    # A source that is never drawn would never be exhausted.
+    parts = dict(
+        zip(mixture.weights, proportional_quotas(mixture.probabilities, _PARTS), strict=True)
+    )
+    drawn = {name: f"{number / _PARTS:.4f}" for name, number in parts.items() if number}
+    lines = {
+        "dataset": json.dumps(",".join(drawn), ensure_ascii=False),
+        "mix_strategy": "interleave_under",
+        "interleave_probs": json.dumps(",".join(drawn.values())),
+    }
+    return "".join(f"{name}: {value}\n" for name, value in lines.items()).encode()

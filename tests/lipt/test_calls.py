@@ -394,6 +394,19 @@ def test_the_command_equals_the_library_call(wine: str, tmp_path: Path) -> None:
     assert json.loads(as_json.stdout)["digest"] == expected.digest
 
 
+def test_chosen_rows_are_a_file_of_json_lines(wine: str, tmp_path: Path) -> None:
+    file, out = tmp_path / "wine.csv", tmp_path / "chosen.jsonl"
+    asked = (str(file), "--target", "target", "--budget", "5", "--strategy", "uniform")
+    told = CliRunner().invoke(select_app, [*asked, "--out", str(out)])
+    assert told.exit_code == 0, told.stderr
+    assert "a .jsonl has no manifest" in told.stdout
+    header, *lines = file.read_text().splitlines()
+    expected = lipt.select(wine, budget=5, strategy="uniform", progress=False)
+    assert [json.loads(line) for line in out.read_text().splitlines()] == [
+        dict(zip(header.split(","), lines[row].split(","), strict=True)) for row in expected.indices
+    ]
+
+
 def test_a_tables_file_is_opened_by_its_target(wine: str, tmp_path: Path) -> None:
     asked = ("--fraction", "0.1", "--strategy", "uniform", "--out", str(tmp_path / "s.npy"))
     for data in (tmp_path / "wine.csv", f"csv:{tmp_path / 'wine.csv'}"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,20 @@ def test_what_is_saved_is_read_back(mixture: lipt.Mixture, tmp_path: Path) -> No
     assert read == mixture
     assert read.theta is None
     assert read.sample(100) == mixture.sample(100)
+
+
+def test_llama_factory_reads_the_shares_from_yaml(mixture: lipt.Mixture, tmp_path: Path) -> None:
+    shares = {"wéb": 0.33331, "never": 0.00002, "tasks": 0.66667}
+    found = replace(mixture, weights=shares, intervals=dict.fromkeys(shares, (0.0, 1.0)))
+    path = found.save(tmp_path / "mixture.yaml")
+    # Four digits whose sum is 1, and no source that is never drawn.
+    assert path.read_text(encoding="utf-8") == (
+        'dataset: "wéb,tasks"\nmix_strategy: interleave_under\ninterleave_probs: "0.3333,0.6667"\n'
+    )
+    odd = replace(mixture, weights={"a,b": 1.0}, intervals={"a,b": (0.0, 1.0)})
+    with pytest.raises(SubsetError, match="has a comma, which"):
+        odd.save(tmp_path / "odd.yaml")
+    assert not (tmp_path / "odd.yaml").exists()
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ from lipt.common.errors import ConfigError, DataError, LiptError, SubsetError
 from lipt.data.dataset import Dataset
 from lipt.data.images.formats import format_of, to_image
 from lipt.data.loading import MEMORY_BUDGET_BYTES, open_data
+from lipt.data.objects import chosen_objects
 from lipt.data.parallel import Progress, map_rows
 from lipt.data.sources import frames
 from lipt.data.sources.map_style import Pairs, has_rows, without_transforms
@@ -337,6 +338,48 @@ class WeightedCollate:
         batch = self._collate([tuple(example[:-last]) for example in examples])
         columns = zip(*(example[-last:] for example in examples), strict=True)
         return (*batch, *map(torch.stack, columns))
+
+
+@computed
+def json_lines(subset: Any, data: Any, *, check: bool) -> Iterator[str]:
+    """A `Subset`'s rows as JSON objects; see `Subset.to_jsonl`."""
+    parts: dict[str, tuple[Any, int]] = {}
+    if isinstance(data, Mapping) and not frames.is_frame(data):
+        parts = _parts_of(subset, data)
+    else:
+        by_name = isinstance(data, str | Path)
+        opened = open_data(data, target=_target_of(subset)) if by_name else data
+        opened = rows_for(subset, opened, check=check)
+        parts["the data"] = data, len(opened)
+    return _lines_of(subset, parts)
+
+
+def _parts_of(subset: Any, sources: Mapping[str, Any]) -> dict[str, tuple[Any, int]]:
+    """Each source's data and size, in the order of a mixture's sources."""
+    sizes = subset.recorded("data", "sources")
+    if not isinstance(sizes, Mapping) or sizes.keys() != {*map(str, sources)}:
+        known = ", ".join(sizes) if isinstance(sizes, Mapping) else "one data set"
+        raise SubsetError(
+            f"the subset was chosen from {known}, not from {', '.join(map(str, sources))}. Give "
+            "the data that it was chosen from."
+        )
+    named = {str(name): data for name, data in sources.items()}
+    return {name: (named[name], int(size)) for name, size in sizes.items()}
+
+
+def _lines_of(subset: Any, parts: Mapping[str, tuple[Any, int]]) -> Iterator[str]:
+    added: dict[str, Any] = {}
+    if subset.is_weighted:
+        added[WEIGHT] = subset.weights
+    if subset.soft_labels is not None:
+        added[SOFT_LABEL] = subset.soft_labels
+    start = 0
+    for data, size in parts.values():
+        first, last = np.searchsorted(subset.indices, [start, start + size]).tolist()
+        rows = (subset.indices[first:last] - start).tolist()
+        for place, found in enumerate(chosen_objects(data, rows, num_rows=size), start=first):
+            yield found.adding({name: column[place].tolist() for name, column in added.items()})
+        start += size
 
 
 class ChosenImage(NamedTuple):

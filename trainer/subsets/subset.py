@@ -279,6 +279,33 @@ class Subset:
         with source.open("rb") as file:
             return cls(**_decoded(file, source), no_copy=True)
 
+    @checked
+    def to_jsonl(self, data: Any, path: str | Path, *, check: bool = True) -> Path:
+        """Write the chosen rows, with all their columns, as JSON lines for other trainers.
+
+            subset.to_jsonl("jsonl:pool.jsonl?prompt=question&completion=answer", "chosen.jsonl")
+
+        Rows come in the order of `indices`. Lines of JSON stay as they are, and cells of CSV stay
+        texts. Where weights differ, a row has its own as `weight`; soft labels are `soft_label`.
+
+        Args:
+            data: the table that the subset was chosen from: its file by name, a data frame, a list
+                of dictionaries, or a Hugging Face data set; of a mixture, the same for each source
+                by name.
+            path: a file to write, atomically.
+            check: as in `apply`; of several sources, only names and lengths are compared.
+
+        Raises:
+            SubsetError: other data.
+            DataError: no named columns, a column of one of these names, or an image.
+        """
+        from lipt.trainer.subsets.data import json_lines  # noqa: PLC0415 - torch
+
+        lines = json_lines(self, data, check=check)
+        with replacing(Path(path)) as temporary, temporary.open("w", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in lines)
+        return Path(path)
+
     def to_json(self) -> str:
         """Return the content of a .json file."""
         file = io.BytesIO()

@@ -142,7 +142,7 @@ class JsonlTable(Table):
         self.name, self.stamp, self._path = str(path), Stamp.of([path]), path
         # A dictionary keeps the order; a set does not.
         columns: dict[str, None] = {}
-        for line in self._objects():
+        for line in self.objects():
             if not line.keys() <= columns.keys():
                 columns.update(dict.fromkeys(line))
                 require_names(columns, self.name)
@@ -150,12 +150,16 @@ class JsonlTable(Table):
 
     def batches(self, names: Sequence[str]) -> Iterator[list[Any]]:
         first = 1
-        for lines in batches_of(self._objects()):
+        for lines in batches_of(self.objects()):
             columns = {name: [line.get(name) for line in lines] for name in names}
             yield [column_of(columns[name], self.name, name, first) for name in names]
             first += len(lines)
 
-    def _objects(self) -> Iterator[dict[str, Any]]:
+    def objects(self) -> Iterator[dict[str, Any]]:
+        return (line for line, _ in self.lines())
+
+    def lines(self) -> Iterator[tuple[dict[str, Any], str]]:
+        """Each object, and its text."""
         with _text_file(self._path) as file:
             for number, text in enumerate(file, start=1):
                 if not text.strip():
@@ -169,7 +173,7 @@ class JsonlTable(Table):
                         f"{self.name}, line {number} is no JSON object: {text:.80}. Write one on "
                         'each line, such as {"text": "...", "label": "..."}.'
                     )
-                yield line
+                yield line, text.strip()
 
 
 @contextmanager

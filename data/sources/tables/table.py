@@ -65,6 +65,12 @@ class Table(ABC):
     def batches(self, names: Sequence[str]) -> Iterator[list[Any]]:
         """Batches of rows, with an array, which may have chunks, for each of `names`."""
 
+    def objects(self) -> Iterator[dict[str, Any]]:
+        """All rows with all their columns, cells as the file has them."""
+        for columns in self.batches(self.columns):
+            for cells in zip(*(column.to_pylist() for column in columns), strict=True):
+                yield dict(zip(self.columns, cells, strict=True))
+
     def read(self, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
         parts: list[list[Any]] = [[] for _ in names]
         batches = self.batches(names) if names else iter(())
@@ -157,8 +163,7 @@ def _cell_of(value: Any, where: str, name: str) -> Cell:
         value = value.item()
     if isinstance(value, bool):
         return str(value).lower()
-    is_nan = isinstance(value, float) and math.isnan(value)
-    if value is None or type(value).__name__ in _NO_VALUES or is_nan:
+    if is_absent(value):
         return None
     if isinstance(value, str):
         _require_text(value, f"{where}: the column {name}")
@@ -169,6 +174,11 @@ def _cell_of(value: Any, where: str, name: str) -> Cell:
     if isinstance(value, date | time | Decimal) or type(value).__name__ in _INTERVALS:
         return str(value).removesuffix(" 00:00:00")
     raise _refused(f"a {type(value).__name__}", where, name)
+
+
+def is_absent(value: object) -> bool:
+    is_nan = isinstance(value, float) and math.isnan(value)
+    return value is None or type(value).__name__ in _NO_VALUES or is_nan
 
 
 def _refused(what: str, where: str, name: str) -> DataError:

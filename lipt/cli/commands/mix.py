@@ -51,8 +51,13 @@ def mix(
     ],
     asked: MixtureFlags,
     model: shared.OwnModel = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="A .json file of the mixture.")],
-    subset: Annotated[Path | None, typer.Option(help="A file for --budget examples.")] = None,
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", help="A .json file of the mixture; .yaml for LLaMA-Factory."),
+    ],
+    subset: Annotated[
+        Path | None, typer.Option(help="A file for --budget examples; .jsonl for the rows.")
+    ] = None,
     budget: Annotated[
         int | None, typer.Option("--budget", "-k", help="How many examples to draw.")
     ] = None,
@@ -64,7 +69,7 @@ def mix(
     With --subset and --budget, examples are drawn by the shares: row numbers of the one table, or
     of all sources one after another.
     """
-    from lipt.trainer.subsets.subset import writer_of
+    from lipt.cli.commands.subset import require_format, save
 
     named = asked.sources(sources)
     if (subset is None) != (budget is None):
@@ -72,8 +77,7 @@ def mix(
     shared.require_replaceable(out, subset)
     shared.require_apart({"--out": out, "--subset": subset})
     if subset is not None:
-        with shared.usage_errors():
-            writer_of(subset)
+        require_format(subset, with_data=True)
     data = [named] if isinstance(named, str) else [*named.values()]
     keywords = local.keywords(*data, asked.target_data, model)
     from lipt.common.process import wait_passively
@@ -95,7 +99,7 @@ def mix(
     drawn = None
     if subset is not None and budget is not None:
         chosen = found.sample(budget, seed=local.seed)
-        chosen.save(subset)
+        save(subset, chosen, named)
         drawn = subset, chosen
     print_mixture(out, found, drawn, as_json=json)
 

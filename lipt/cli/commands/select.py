@@ -27,7 +27,9 @@ def select(
     csv: shared.CsvFile,
     model: shared.OwnModel = None,
     choice: SubsetFlags,
-    out: Annotated[Path, typer.Option("--out", "-o", help="A .npy, .csv or .json file.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="A .npy, .csv or .json file; .jsonl for the rows.")
+    ],
     local: shared.LocalRun,
     json: shared.Json = False,
 ) -> None:
@@ -35,7 +37,7 @@ def select(
 
     The whole pipeline runs in this process.
     """
-    asked = prepared(choice, out)
+    asked = prepared(choice, out, with_data=True)
     data = csv.name(data)
     keywords = local.keywords(data, model, *asked["target_data"] or ())
     from lipt.common.process import wait_passively
@@ -43,4 +45,5 @@ def select(
     wait_passively()
     from lipt.calls import select as select_here
 
-    save_and_print(out, select_here(data, model, target=target, **asked, **keywords), as_json=json)
+    found = select_here(data, model, target=target, **asked, **keywords)
+    save_and_print(out, found, data, as_json=json)

@@ -75,20 +75,39 @@ def get(
     save_and_print(out, subset, as_json=json)
 
 
-def prepared(choice: SubsetFlags, out: Path) -> dict[str, Any]:
+def prepared(choice: SubsetFlags, out: Path, *, with_data: bool = False) -> dict[str, Any]:
     """The arguments of a call, after a check of the size and of the file to write."""
     shared.require_size(choice.fraction, choice.budget)
-    from lipt.trainer.subsets.subset import writer_of
-
-    with shared.usage_errors():
-        writer_of(out)
+    require_format(out, with_data=with_data)
     shared.require_replaceable(out)
     parts = {name: name for name in choice.target_data or ()} or None
     return {**vars(choice), "options": shared.parse_options(choice.options), "target_data": parts}
 
 
-def save_and_print(out: Path, subset: Subset, *, as_json: bool) -> None:
-    subset.save(out)
+def require_format(out: Path, *, with_data: bool) -> None:
+    """Check that a subset, or with its data the chosen rows, can be written in a file's format."""
+    from lipt.trainer.subsets.subset import writer_of
+
+    if not (with_data and is_of_rows(out)):
+        with shared.usage_errors():
+            writer_of(out)
+
+
+def is_of_rows(out: Path) -> bool:
+    """Whether a file is to hold the chosen rows, not their numbers."""
+    return out.suffix.lower() == ".jsonl"
+
+
+def save(out: Path, subset: Subset, data: Any) -> None:
+    """Write a subset, or as .jsonl its rows of the data."""
+    if is_of_rows(out):
+        subset.to_jsonl(data, out)
+    else:
+        subset.save(out)
+
+
+def save_and_print(out: Path, subset: Subset, data: Any = None, *, as_json: bool) -> None:
+    save(out, subset, data)
     found = {
         "path": out,
         "num_examples": len(subset),
@@ -102,8 +121,8 @@ def save_and_print(out: Path, subset: Subset, *, as_json: bool) -> None:
     lines = [f"{out}: {len(subset)} examples by {subset.strategy}{of_run}, digest {subset.digest}"]
     if subset.findings:
         lines.append("; ".join(subset.findings[:3]))
-    if out.suffix.lower() == ".csv":
-        lines.append("a .csv has no manifest: lipt reads .npy and .json")
+    if (suffix := out.suffix.lower()) in {".csv", ".jsonl"}:
+        lines.append(f"a {suffix} has no manifest: lipt reads .npy and .json")
     if subset.soft_labels is not None:
         lines.append(f"with soft labels; recommended: --soft-labels {subset.recommended_alpha:.2g}")
     if subset.stopped_early:
@@ -116,14 +135,26 @@ def export(
     subset: Path = Argument(..., help="A file of 'lipt subset get'."),
     *,
     data: str = Option(..., help="The data that the subset was chosen from."),
-    out: Path = Option(..., "--out", "-o", help="A folder to make."),
+    out: Path = Option(
+        ..., "--out", "-o", help="A folder to make of images, or a .jsonl file of a table's rows."
+    ),
     allow_module: shared.AllowModule = None,
     json: shared.Json = False,
 ) -> None:
-    """Write a subset's images into tar shards, for training elsewhere."""
+    """Write a subset's images into tar shards, or a table's rows into JSON lines.
+
+    Training elsewhere then needs no other data.
+    """
     from lipt.trainer.subsets.subset import Subset
 
     chosen = Subset.load(subset)
+    if is_of_rows(out):
+        shared.require_replaceable(out)
+        chosen.to_jsonl(data, out)
+        line = f"{out}: {len(chosen)} rows, digest {chosen.digest}"
+        found = {"path": out, "num_examples": len(chosen), "digest": chosen.digest}
+        print_result(found, [line], as_json=json)
+        return
     modules, quarantined = shared.modules_of(allow_module, data), chosen.quarantined
     opened = open_with_progress(data, image_size=None, modules=modules, quarantined=quarantined)
     shards = run_with_progress(

@@ -1,3 +1,4 @@
+import json
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -294,3 +295,44 @@ def test_exports_keep_few_images_in_memory(tmp_path: Path, monkeypatch: pytest.M
     all_of(data).to_webdataset(data, tmp_path / "out")
     assert len(ahead) == 1000
     assert max(ahead) <= 257
+
+
+FRAME = {"x": [0.5 * row for row in range(NUM_ROWS)], "label": ["ab"[row % 2] for row in range(70)]}
+
+
+def test_chosen_rows_are_written_with_weights_and_soft_labels(tmp_path: Path) -> None:
+    subset = made_up_subset(
+        [2, 5],
+        [0.5, 2.0],
+        fingerprint=open_data(FRAME).fingerprint,
+        soft_labels=[[0.25, 0.75], [1, 0]],
+    )
+    path = subset.to_jsonl(FRAME, tmp_path / "chosen.jsonl")
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [
+        {"x": 1.0, "label": "a", "weight": 0.5, "soft_label": [0.25, 0.75]},
+        {"x": 2.5, "label": "b", "weight": 2.0, "soft_label": [1.0, 0.0]},
+    ]
+
+
+def test_rows_of_other_data_are_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "chosen.jsonl"
+    subset = subset_for(open_data(FRAME).fingerprint)
+    other = {**FRAME, "x": [0.0] * NUM_ROWS}
+    with pytest.raises(SubsetError, match="belongs to data with fingerprint"):
+        subset.to_jsonl(other, path)
+    with pytest.raises(SubsetError, match="was chosen from one data set, not from north, south"):
+        subset.to_jsonl({"north": FRAME, "south": FRAME}, path)
+    assert not path.exists()
+    subset.to_jsonl(other, path, check=False)
+    assert len(path.read_text().splitlines()) == 3
+
+
+def test_rows_of_several_sources_are_numbered_one_after_another(tmp_path: Path) -> None:
+    subset = made_up_subset([1, 2, 4], data={"sources": {"north": 2, "south": 3}})
+    sources = {"south": [{"s": row} for row in range(3)], "north": [{"n": 0}, {"n": 1}]}
+    path = subset.to_jsonl(sources, tmp_path / "chosen.jsonl")
+    assert path.read_text() == '{"n": 1}\n{"s": 0}\n{"s": 2}\n'
+    with pytest.raises(SubsetError, match="was chosen from north, south, not from south"):
+        subset.to_jsonl({"south": sources["south"]}, path)
+    with pytest.raises(DataError, match="has 3 rows, and the examples were chosen from 2"):
+        subset.to_jsonl({**sources, "north": sources["south"]}, path)

@@ -57,6 +57,10 @@ def test_a_table_is_mixed_by_a_column_and_examples_are_drawn(
     # Even rows are those of the north.
     assert (subset.indices % 2 == 0).sum() == round(50 * found.weights["north"])
     assert subset.fingerprint == lipt.open_dataset(f"csv:{pool}?label=grade").fingerprint
+    chosen = subset.to_jsonl(pool, tmp_path / "chosen.jsonl").read_text().splitlines()
+    assert [json.loads(line)["site"] for line in chosen].count("north") == round(
+        50 * found.weights["north"]
+    )
 
 
 def test_sources_are_named_files(tables: tuple[Path, Path], tmp_path: Path) -> None:
@@ -64,11 +68,16 @@ def test_sources_are_named_files(tables: tuple[Path, Path], tmp_path: Path) -> N
     for name, sign in (("right", 1.0), ("turned", -1.0)):
         write(tmp_path / f"{name}.csv", {name: sign}, 200, seed=3)
     given = [f"{name}={tmp_path / name}.csv" for name in ("right", "turned")]
-    out = tmp_path / "m.json"
-    code, shown = mix(*given, "--target", "grade", "--target-data", target, "--out", out)
+    out, rows = tmp_path / "m.json", tmp_path / "rows.jsonl"
+    asked = (*given, "--target", "grade", "--target-data", target)
+    code, shown = mix(*asked, "--out", out, "--subset", rows, "--budget", 50)
     assert code == 0, shown
     assert f"{out}: shares of 2 sources" in shown
-    assert lipt.Mixture.load(out).weights["right"] > 0.9
+    mixture = lipt.Mixture.load(out)
+    assert mixture.weights["right"] > 0.9
+    sites = [json.loads(line)["site"] for line in rows.read_text().splitlines()]
+    assert sites.count("right") == round(50 * mixture.weights["right"])
+    assert len(sites) == 50
 
 
 @pytest.mark.parametrize(

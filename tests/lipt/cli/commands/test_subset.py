@@ -85,6 +85,23 @@ def test_examples_are_written_out(
     assert again.labels_N.tolist() == digits.labels_N[0:1200:3].tolist()
 
 
+def test_rows_of_a_table_are_written_out(lipt: Any, tmp_path: Path) -> None:
+    data, out = tmp_path / "pool.jsonl", tmp_path / "chosen.jsonl"
+    lines = [json.dumps({"text": f"text {row}", "more": [row]}) for row in range(70)]
+    data.write_text("\n".join(lines))
+    name = f"jsonl:{data}?text=text"
+    subset = made_up_subset([3, 60], fingerprint=open_dataset(name).fingerprint)
+    file = subset.save(tmp_path / "subset.npy")
+    result = lipt("subset", "export", str(file), "--data", name, "--out", str(out))
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == f"{out}: 2 rows, digest {subset.digest}\n"
+    assert out.read_text() == f"{lines[3]}\n{lines[60]}\n"
+    data.write_text("\n".join(reversed(lines)))
+    result = lipt("subset", "export", str(file), "--data", name, "--out", str(out))
+    assert result.exit_code == 1
+    assert "belongs to data with fingerprint" in result.stderr
+
+
 def test_the_weights_are_written_to_a_file(service: Service, lipt: Any, tmp_path: Path) -> None:
     expected: Any = service.ready.initial_weights
     out = tmp_path / "w.safetensors"
