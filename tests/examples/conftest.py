@@ -15,6 +15,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 _NEEDED = {
     "frame.py": ("pandas",),
+    "causal_trl.py": ("trl",),
     "with_lightning.py": ("lightning",),
     "with_huggingface.py": ("transformers", "accelerate"),
     "dask_scores.py": ("dask",),

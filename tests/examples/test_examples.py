@@ -155,6 +155,19 @@ def test_right_answers_are_chosen_for_a_causal_model(run_alone: Run) -> None:
     assert int(right) > 80
 
 
+def test_trl_trains_on_the_chosen_rows(run_alone: Run) -> None:
+    said = run_alone("causal_trl.py", HF_HUB_OFFLINE="1").stdout
+    (number, right) = re.findall(
+        r"^(\d+) chosen examples, (\d+) of them right", said, re.MULTILINE
+    )[0]
+    assert number == "64"
+    assert int(right) > 60
+    (before, after) = re.findall(r"^loss (\d\.\d+), after \d+ steps (\d\.\d+)", said, re.MULTILINE)[
+        0
+    ]
+    assert float(after) < float(before) - 1
+
+
 # A notebook, cell by cell, and what the last line of each would show.
 NOTEBOOK = """
 import ast, json, sys
