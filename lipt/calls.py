@@ -127,6 +127,7 @@ def select(
 def diagnose(
     data: Any,
     *,
+    model: str | nn.Module | Callable[..., nn.Module] | None = None,
     target: str | None = None,
     proxy: str | None = None,
     features: Features | None = None,
@@ -138,9 +139,11 @@ def diagnose(
 ) -> Diagnosis:
     """Find wrong labels, duplicates and outliers without training a model.
 
-    Errors are those of `Client.diagnose`.
+    Of texts with prompts it ranks the completions that look wrong, by the losses of learners that
+    have not seen them. Errors are those of `Client.diagnose`.
 
     Arguments of `pretrain`, and:
+        model: of these learners, such as your own; other data needs none.
         proxy: proxy model as HEAD:FEATURES ("ridge:patches"); None for the default.
         features: your own features: {"features": N x d}.
         pred_probs: out-of-sample class probabilities of your own model, N x C, columns in the order
@@ -148,11 +151,18 @@ def diagnose(
         page: file to write as HTML, such as "diagnosis.html": the findings with pictures, where a
             person marks labels for `lipt.clean`. MissingExtraError without jinja2.
     """
+    from lipt.common.errors import InvalidRequestError
+    from lipt.data.targets.kinds import TargetKind
     from lipt.pretraining import Pretrained
 
     looked_at = Pretrained(
-        data, target=target, image_size=image_size, device=device, progress=progress
+        data, model, target=target, image_size=image_size, device=device, progress=progress
     )
+    if model is not None and looked_at.data.target.kind is not TargetKind.TOKENS:
+        raise InvalidRequestError(
+            f"the model {looked_at.model} was given, and only completions of texts are compared by "
+            "one. Leave it out."
+        )
     if page is None:
         return looked_at.diagnose(proxy, features=features, pred_probs=pred_probs)
     from lipt.trainer.files import write_atomically

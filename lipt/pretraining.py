@@ -230,7 +230,11 @@ class Pretrained:
         self, proxy: str | None = None, *, features: Features | None = None, pred_probs: Any = None
     ) -> Diagnosis:
         """Find wrong labels, duplicates and outliers; arguments as in `lipt.diagnose`."""
-        with self._progress_shown(CallParts.of_diagnosis(len(self.data))):
+        of_texts = self.data.target.kind is TargetKind.TOKENS
+        parts = {CallPart.LEARNERS: 1.0}
+        with self._progress_shown(
+            CallParts(parts) if of_texts else CallParts.of_diagnosis(len(self.data))
+        ):
             sources = Sources(
                 self.config,
                 None,

@@ -1,6 +1,6 @@
 """Mixtures and examples for a small causal language model, against real trainings.
 
-    python -m benchmarks.language_models mixtures|examples [--seeds 0 1] [--cache FOLDER]
+    python -m benchmarks.language_models mixtures|examples|completions [--seeds 0 1] [--cache DIR]
 
 Results are JSON lines in docs/results/language_models, one file for each seed, which is not
 measured again. Trained weights stay in the cache, so that a run that was ended continues. One
@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.language_models import examples, mixtures
+from benchmarks.language_models import completions, examples, mixtures
 
 FOLDER = Path(__file__).parents[2] / "docs" / "results" / "language_models"
-EXPERIMENTS = {"mixtures": mixtures, "examples": examples}
+EXPERIMENTS = {"mixtures": mixtures, "examples": examples, "completions": completions}
 
 
 def main() -> None:

@@ -110,12 +110,17 @@ def _find(errors_NC: Tensor, labels_N: Tensor, noise: NoiseRates | None) -> Labe
 
 def fit_of_targets(layer: LastLayer, num_strata: int) -> LabelQuality:
     """The quality 1 / (1 + |residual|) of labels or numbers; none is suspect."""
-    labels_N, nothing = layer.labels_N, NoiseRate(0.0, 0.0, 0.0)
     norms_N = torch.linalg.vector_norm(layer.errors_NC, dim=-1, dtype=torch.float64)
+    return without_suspects((1 / (1 + norms_N)).float(), layer.labels_N, num_strata)
+
+
+def without_suspects(quality_N: Tensor, strata_N: Tensor, num_strata: int) -> LabelQuality:
+    """Only the order of targets that are no classes: how many are wrong is not estimated."""
+    nothing = NoiseRate(0.0, 0.0, 0.0)
     return LabelQuality(
-        quality_N=(1 / (1 + norms_N)).float(),
-        suggested_N=labels_N,
-        suspects_N=torch.zeros_like(labels_N, dtype=torch.bool),
+        quality_N=quality_N,
+        suggested_N=strata_N,
+        suspects_N=torch.zeros_like(strata_N, dtype=torch.bool),
         joint_CC=torch.zeros(num_strata, num_strata, dtype=torch.int64),
         noise=NoiseRates(nothing, (nothing,) * num_strata),
     )

@@ -31,6 +31,7 @@ from lipt.core.passes import row_blocks
 from lipt.core.proxies.proxy import with_features_as_text
 from lipt.core.proxies.ridge import HeadTargets
 from lipt.core.selection.solvers.representatives import redundancy
+from lipt.core.stages.completions import diagnose_completions
 from lipt.core.stages.proxy import proxied_signals, with_probabilities
 from lipt.core.stages.resolve import Sources
 from lipt.core.workspace import Key, Workspace
@@ -74,7 +75,8 @@ def matches_of(workspace: Workspace, cpu_threads: int) -> Matches:
 def diagnose(workspace: Workspace, sources: Sources, proxy: Proxy) -> DiagnosisFile:
     """Diagnose by a proxy's signals; ProxyError if its head learned from the same labels.
 
-    A user's own class probabilities replace the head's for the label errors.
+    A user's own class probabilities replace the head's for the label errors. Texts have
+    completions that look wrong instead.
     """
     if proxy.is_own_head:
         raise ProxyError(
@@ -82,6 +84,9 @@ def diagnose(workspace: Workspace, sources: Sources, proxy: Proxy) -> DiagnosisF
             "labels in question. Choose auto or ridge:..., such as ridge:patches."
         )
     config, dataset = sources.config, workspace.dataset
+    if dataset.target.kind is TargetKind.TOKENS:
+        copies = matches_of(workspace, config.evaluation_threads)
+        return diagnose_completions(workspace, sources, proxy, copies)
     num_classes, generator = len(dataset.class_names), partial(derive_generator, config.seed)
     signals = proxied_signals(workspace, sources, proxy)
     labels_N, features_ND, facts = signals.labels_N, signals.features_ND, signals.facts or {}

@@ -87,5 +87,5 @@ def test_what_needs_signals_is_refused(folder: Path) -> None:
     data = written(folder, "pool", str.upper, 60, 3)
     with pytest.raises(InvalidRequestError, match="next-token"):
         lipt.select(data, strategy="el2n", fraction=0.5, device="cpu", progress=False)
-    with pytest.raises(ProxyError, match="texts without labels, to which no head can be fitted"):
-        lipt.diagnose(data, device="cpu", progress=False)
+    with pytest.raises(ProxyError, match=r"judged by learners, not by a proxy, .*\. Leave"):
+        lipt.diagnose(data, proxy="ridge:patches", device="cpu", progress=False)

@@ -18,6 +18,8 @@ class Fact(NamedTuple):
 
 def facts(findings: Findings) -> list[Fact]:
     """Describe every kind of finding, the most important first."""
+    if findings.target_kind is TargetKind.TOKENS:
+        return [_completions(findings), _duplicates(findings.duplicates)]
     pairs, balance = findings.confusion, findings.imbalance
     needed, curve = findings.redundancy, findings.learnability
     name, counts, far = findings.class_names, findings.class_counts, findings.outliers.count
@@ -80,6 +82,17 @@ def _label_errors(findings: Findings) -> Fact:
     return Fact("label errors", text, clear=False)
 
 
+def _completions(findings: Findings) -> Fact:
+    worst = ", ".join(map(str, findings.worst_fitting[:5]))
+    right = "" if findings.head_accuracy is None else f", right on {findings.head_accuracy:.1%}"
+    text = (
+        f"those of rows {worst} look wrong first: beside similar prompts they have the largest "
+        f"losses of learners that had not seen them{right} of such tokens. How many are wrong is "
+        "not estimated"
+    )
+    return Fact("completions", text, clear=False)
+
+
 def noise_text(findings: Findings) -> str:
     """The estimated share of wrong labels, with the accuracy of the head that it comes from."""
     found, accuracy = findings.label_errors, findings.head_accuracy
@@ -103,6 +116,8 @@ def _counted(count: int, what: str) -> str:
 def proxy_text(findings: Findings) -> str:
     """Describe the proxy model and its score; empty if unknown."""
     features, accuracy = findings.proxy.get("features"), findings.head_accuracy
+    if findings.target_kind is TargetKind.TOKENS:
+        return f"learners of {findings.proxy.get('model')}"
     if not isinstance(features, str):
         return ""
     head = f"a ridge head on {features}"

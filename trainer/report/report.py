@@ -23,6 +23,9 @@ from lipt.common.text import escaped, format_bytes
 from lipt.data.dataset import Dataset
 from lipt.data.images.formats import data_url
 from lipt.data.inputs.specs import ImageSpec
+from lipt.data.objects import chosen_objects
+from lipt.data.registry import table_address
+from lipt.data.targets.kinds import TargetKind
 from lipt.trainer.client.client import Client
 from lipt.trainer.comparison.outcomes import alternatives, answers, cells, outcomes
 from lipt.trainer.comparison.trial import Trial
@@ -64,6 +67,8 @@ def _finalize(value: Any) -> Any:
 
 
 NUM_SUSPECTS_OF_RUN, NUM_GROUPS, NUM_PER_GROUP, NUM_OUTLIERS = 24, 12, 8, 24
+# Completions, and characters of each.
+NUM_COMPLETIONS, _MOST_SHOWN = 200, 400
 _PICTURE_PIXELS, _THUMBNAIL_PIXELS = 112, 64
 # Images in memory at a time.
 _AT_ONCE = 256
@@ -128,6 +133,8 @@ def render_diagnosis(diagnosis: Diagnosis, dataset: Dataset | None = None) -> st
     environment = open_templates("the page of lipt diagnose")
     if dataset is not None:
         require_fingerprint("the diagnosis", diagnosis.fingerprint, dataset)
+    if diagnosis.findings.target_kind is TargetKind.TOKENS:
+        return _render_completions(environment, diagnosis, dataset)
     suspects = [issue.id for issue in diagnosis.label_issues()]
     outliers = diagnosis.outliers()[:NUM_OUTLIERS].tolist()
     found = [
@@ -161,6 +168,24 @@ def render_diagnosis(diagnosis: Diagnosis, dataset: Dataset | None = None) -> st
         curve=findings.learnability,
         noise={item.label: item for item in findings.label_errors.per_class},
         needed={item.label: item.examples_for_90 for item in findings.redundancy.per_class},
+    )
+    return page
+
+
+def _render_completions(environment: Any, diagnosis: Diagnosis, dataset: Dataset | None) -> str:
+    rows = list(diagnosis.findings.worst_fitting[:NUM_COMPLETIONS])
+    texts = dict.fromkeys(rows, "")
+    # Rows of a file are at hand; those of a table in memory are not.
+    if dataset is not None and table_address(dataset.source) is not None:
+        ordered = sorted(rows)
+        found = chosen_objects(dataset, ordered, num_rows=dataset.num_ids)
+        texts |= {row: one.text[:_MOST_SHOWN] for row, one in zip(ordered, found, strict=True)}
+    page: str = environment.get_template("completions.html").render(
+        diagnosis=diagnosis,
+        source=diagnosis.source if dataset is None else dataset.source,
+        small=False,
+        facts=facts(diagnosis.findings),
+        worst=[(row, fit_text(float(diagnosis.label_quality[row])), texts[row]) for row in rows],
     )
     return page
 
