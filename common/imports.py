@@ -1,9 +1,12 @@
-"""Imports by name: extras, and users' factories, only from allowed modules: imports run code."""
+"""Imports by name: extras, and what a peer may name only where it is allowed.
+
+That is users' factories, as imports run code, and folders of causal models, as they read files.
+"""
 
 from __future__ import annotations
 
 import importlib
-import os
+import os.path
 import re
 import sys
 from collections.abc import Callable, Collection
@@ -22,6 +25,8 @@ SCHEMES = frozenset(
         *("parquet", "webdataset", "text", "torchvision"),
     )
 )
+# Begins the name of a causal model in a folder; an adapter's folder may follow.
+CAUSAL = "causal:"
 # Options of pairs that name code.
 TOWERS = ("image_tower", "text_tower")
 
@@ -50,7 +55,9 @@ def module_of(spec: str) -> str:
 
 
 def modules_of(name: str) -> tuple[str, ...]:
-    """The modules named by a data set or model, including towers'."""
+    """The modules named by a data set or model, including towers', or a causal model's folder."""
+    if name.startswith(CAUSAL):
+        return (name,)
     path, _, options = name.partition("?")
     if path.startswith("pairs:"):
         parted = (option.partition("=") for option in options.split("&"))
@@ -66,18 +73,41 @@ def load_factory(spec: str, *, allowed_modules: Collection[str]) -> Callable[...
     if match is None:
         raise ConfigError(f"{spec!r} names no factory. Write it as package.module:factory.")
     name, attribute = match["module"], match["attribute"]
-    if not any(_is_within(name, allowed) for allowed in allowed_modules):
-        listed = ", ".join(sorted(allowed_modules)) or "none"
-        raise FactoryNotAllowedError(
-            f"{spec!r} runs code from the module {name!r}, which this process does not allow "
-            f"(allowed: {listed}). Start it with --allow-module {name} if you trust it."
-        )
+    require_allowed(name, allowed_modules, f"{spec!r} runs code from the module {name!r}")
     module = _import(repr(spec), name)
     factory = getattr(module, attribute, None)
     if not callable(factory):
         file = getattr(module, "__file__", name)
         raise ConfigError(f"{spec!r}: {file} has no function or class {attribute!r}. Define it.")
     return factory  # type: ignore[no-any-return]
+
+
+def is_allowed(name: str, allowed: Collection[str]) -> bool:
+    """Whether a module or a causal model is one of the allowed, or inside of one."""
+    if name.startswith(CAUSAL):
+        folders = [f"{folder}/" for one in allowed for folder in folders_of(one)]
+        return all(f"{folder}/".startswith(tuple(folders)) for folder in folders_of(name))
+    return any(_is_within(name, one) for one in allowed)
+
+
+def folders_of(name: str) -> tuple[str, ...]:
+    """A causal model's folder, and that of an adapter if it has one; none of another name."""
+    if not name.startswith(CAUSAL):
+        return ()
+    model, _, adapter = name.removeprefix(CAUSAL).rpartition("@")
+    paths = (model, adapter) if model else (adapter,)
+    # An unknown user's home stays.
+    return tuple(os.path.normpath(os.path.expanduser(path)) for path in paths)  # noqa: PTH111
+
+
+def require_allowed(name: str, allowed: Collection[str], clause: str) -> None:
+    """Refuse a module or a causal model that is not allowed; `clause` says what it does."""
+    if not is_allowed(name, allowed):
+        listed = ", ".join(sorted(allowed)) or "none"
+        raise FactoryNotAllowedError(
+            f"{clause}, which this process does not allow (allowed: {listed}). Start it with "
+            f"--allow-module {name} if you trust it."
+        )
 
 
 def call_factory(spec: str, factory: Callable[..., Any], **arguments: int) -> Any:
@@ -110,6 +140,8 @@ def _binds(factory: Callable[..., Any], *args: int, **keywords: int) -> bool:
 
 def require_importable(modules: Collection[str]) -> None:
     for name in modules:
+        if name.startswith(CAUSAL):
+            continue
         _import(f"--allow-module {name}", name)
 
 

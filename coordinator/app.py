@@ -35,6 +35,7 @@ from lipt.coordinator.subsets import Answers
 from lipt.core.pretraining.evaluation import batch_size_for
 from lipt.core.proxies.features import backbone_identity
 from lipt.data.inputs.specs import ImageSpec, InputSpec
+from lipt.data.targets.kinds import TargetKind
 from lipt.models.registry import default_model
 
 logger = logging.getLogger(__name__)
@@ -80,7 +81,7 @@ class App:
         logger.info("opening %s%s", source, f" and the backbone {backbone}" if backbone else "")
         self._backbone = backbone and await asyncio.to_thread(backbone_identity, backbone)
         self.data = await self.compute.run(DescribeData(), logging_progress(clock=monotonic))
-        self.settings = with_fitting_model(self.settings, self.data.inputs)
+        self.settings = with_fitting_model(self.settings, self.data.inputs, self.data.target.kind)
         self.compute.open_light(self.data)
         await self.store.load()
         hold_runs_of_other_data(self.store, self.data, self.events)
@@ -172,11 +173,13 @@ class App:
         _begin(self._stack, self.storage.run(), "collection")
 
 
-def with_fitting_model(settings: CoordinatorSettings, inputs: InputSpec) -> CoordinatorSettings:
+def with_fitting_model(
+    settings: CoordinatorSettings, inputs: InputSpec, kind: TargetKind = TargetKind.CLASS
+) -> CoordinatorSettings:
     """Replace the default model, which takes images, by one for the data, unless it was named."""
     if "model" in settings.run.model_fields_set or isinstance(inputs, ImageSpec):
         return settings
-    run = settings.run.model_copy(update={"model": default_model(inputs)})
+    run = settings.run.model_copy(update={"model": default_model(inputs, kind)})
     return settings.model_copy(update={"run": run})
 
 

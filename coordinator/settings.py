@@ -166,7 +166,8 @@ class CoordinatorSettings(SettingsGroup):
     """A trained network for `ridge:backbone` and `auto`: `torchvision:NAME` (torch hub's weights),
     `torchvision:NAME@FILE`, or `efficientnet_lite0` (of the extra `backbone`)."""
     allow_modules: tuple[str, ...] = ()
-    """Modules in which a run may name a model factory (`package.module:factory`)."""
+    """Modules in which a run may name a model factory (`package.module:factory`), and folders of
+    which it may name a causal model (`causal:FOLDER`)."""
     drain_seconds: float = Field(default=20.0, ge=0.0)
     """Seconds for the calls under way after SIGTERM."""
     log_level: LogLevel = "INFO"

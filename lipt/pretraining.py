@@ -45,7 +45,7 @@ from lipt.data.loading import open_data, open_set
 from lipt.data.targets.kinds import TargetKind
 from lipt.models.head import HEAD
 from lipt.models.own import copy_of, in_float32_if_needed
-from lipt.models.registry import ModelSource, OwnModel, default_model
+from lipt.models.registry import ModelSource, OwnModel, comes_trained, default_model
 from lipt.trainer.arguments import checked
 from lipt.trainer.client.sources import (
     Features,
@@ -410,9 +410,9 @@ def for_theta_star(
 ) -> tuple[Dataset, Mapping[str, Any]]:
     """The opened data, and settings of a run whose theta* is looked at: trained, or as given."""
     opened = open_set("data", data, target, image_size, allow_modules)
-    preset = preset_of("target", of_texts=opened.target.kind is TargetKind.TOKENS)
-    if isinstance(model, nn.Module):
-        preset = merge(preset, {"initialization": {"steps": 0}})
+    of_texts = opened.target.kind is TargetKind.TOKENS
+    trained = isinstance(model, nn.Module) or (isinstance(model, str) and comes_trained(model))
+    preset = preset_of("target", of_texts=of_texts, comes_trained=trained)
     return opened, merge(preset, dict(run or {}))
 
 

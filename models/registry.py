@@ -15,13 +15,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lipt.common.determinism import seeded_generators
 from lipt.common.errors import ConfigError, UnknownNameError
-from lipt.common.imports import call_factory, load_factory, module_of
+from lipt.common.imports import (
+    CAUSAL,
+    call_factory,
+    load_factory,
+    module_of,
+    require_allowed,
+)
 from lipt.common.tensor_files import read_weights, specs_of
 from lipt.common.text import did_you_mean
 from lipt.data.inputs.specs import ImageSpec, InputSpec
 from lipt.data.targets.kinds import TargetKind
 from lipt.models import networks
 from lipt.models.causal import CausalTransformer
+from lipt.models.causal_folder import causal_model
 from lipt.models.networks import PREFIX, build_torchvision
 from lipt.models.own import (
     in_float32_if_needed,
@@ -93,18 +100,19 @@ def build_model(
     seed: int,
     allowed_modules: Collection[str] = (),
 ) -> nn.Module:
-    """Build a classifier with random weights, on the CPU, in training mode.
+    """Build a model with random weights, on the CPU, in training mode.
 
     The weights depend only on `seed`, in [0, 2**63): PyTorch's CPU generator is seeded, then
     restored. `source` is a built-in name, `torchvision:NAME`, a factory in `allowed_modules` or
-    their submodules, or a live model.
+    their submodules, or a live model; or `causal:FOLDER`, also allowed by its name, which has its
+    folder's weights.
     """
     spec = source if isinstance(source, str) else source.name
     with seeded_generators(seed, torch.device("cpu")):
         model = _construct(source, num_classes, inputs, allowed_modules)
         if is_users_own(spec):
             model = in_float32_if_needed(model, inputs)
-        if spec not in _BUILT_IN:
+        if not _has_known_outputs(spec):
             require_logits(model, spec, num_classes=num_classes, inputs=inputs)
             require_state(model, repr(spec))
     return model.train()
@@ -124,15 +132,24 @@ def build_without_values(
         )
     with seeded_generators(0, torch.device("cpu")):
         with _LargeOnMeta():  # type: ignore[no-untyped-call]
-            model = _construct(spec, num_classes, inputs, ())
+            model = _construct(spec, num_classes, inputs, allowed_modules, with_values=False)
         model.to_empty(device="meta")
-        if spec not in _BUILT_IN:
+        if not _has_known_outputs(spec):
             require_logits(model, spec, num_classes=num_classes, inputs=inputs, device="meta")
     return model.train()
 
 
 def is_users_own(spec: str) -> bool:
-    return bool(module_of(spec)) and spec not in _BUILT_IN and not spec.startswith(PREFIX)
+    return bool(module_of(spec)) and spec not in _BUILT_IN and not spec.startswith((PREFIX, CAUSAL))
+
+
+def comes_trained(spec: str) -> bool:
+    """Whether a model is built with weights that have been trained."""
+    return spec.startswith(CAUSAL)
+
+
+def _has_known_outputs(spec: str) -> bool:
+    return spec in _BUILT_IN or spec.startswith(CAUSAL)
 
 
 class _LargeOnMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -148,7 +165,12 @@ class _LargeOnMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _construct(
-    spec: ModelSource, num_classes: int, inputs: InputSpec, allowed_modules: Collection[str]
+    spec: ModelSource,
+    num_classes: int,
+    inputs: InputSpec,
+    allowed_modules: Collection[str],
+    *,
+    with_values: bool = True,
 ) -> nn.Module:
     if isinstance(spec, OwnModel):
         return _made(spec.name, spec.make, num_classes)
@@ -159,11 +181,14 @@ def _construct(
     if spec.startswith(PREFIX):
         name, in_channels = spec.removeprefix(PREFIX), _image(spec, inputs).channels
         return build_torchvision(name, num_classes=num_classes, in_channels=in_channels)
+    if spec.startswith(CAUSAL):
+        require_allowed(spec, allowed_modules, f"the model {spec!r} reads a folder")
+        return causal_model(spec, num_classes=num_classes, inputs=inputs, with_values=with_values)
     if module_of(spec):
         return _made(spec, load_factory(spec, allowed_modules=allowed_modules), num_classes)
     raise UnknownNameError(
         f"there is no model {spec!r}.{did_you_mean(spec, _BUILT_IN)} There are: "
-        f"{', '.join(_BUILT_IN)}, {PREFIX}NAME, package.module:factory."
+        f"{', '.join(_BUILT_IN)}, {CAUSAL}FOLDER, {PREFIX}NAME, package.module:factory."
     )
 
 

@@ -39,7 +39,10 @@ TRIALS = {
         ("accelerate", "transformers"), ("tests/trainer/integrations/test_loops.py",)
     ),
     "lightning": Trial(("lightning",), ("tests/trainer/integrations/test_loops.py",)),
-    "lm": Trial(("bm25s",), ("tests/core/selection/strategies/test_targeted.py",)),
+    "lm": Trial(
+        ("bm25s", "jinja2", "peft", "tokenizers", "transformers"),
+        ("tests/core/selection/strategies/test_targeted.py", "tests/models/test_causal_folder.py"),
+    ),
     "loggers": Trial(("mlflow", "tensorboard", "wandb"), ("tests/trainer/test_tracking.py",)),
     "otel": Trial(
         ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.grpc"),

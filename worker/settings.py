@@ -63,7 +63,8 @@ class WorkerSettings(_Connection):
     """The source that `worker_data` is of: the worker trains its learners in runs that name it
     (learners.worker_sources), and sends weights alone. Its token names the source, too."""
     allow_modules: tuple[str, ...] = ()
-    """Modules from which this worker imports a model factory when a run names one."""
+    """Modules from which this worker imports a model factory when a run names one, and folders of
+    causal models that a run may name (`causal:FOLDER`)."""
     max_threads: int | None = Field(default=None, ge=1, examples=[16])
     """Most threads of a learner here; one that needs more is released. Default: four for each core,
     and at least 8."""

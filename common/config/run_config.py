@@ -243,7 +243,8 @@ class RunConfig(SettingsGroup):
 
     model: str = "resnet18"
     """The model: `resnet8` (for CPUs), `resnet18`, `wrn28_10`, `torchvision:NAME` for images, else
-    `mlp`, `linear`, `text:tiny`, `text:causal` (next tokens), or `package.module:factory`."""
+    `mlp`, `linear`, `text:tiny`, or `package.module:factory`. For next tokens: `text:causal`, or
+    `causal:FOLDER` for one of transformers."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Everything random is drawn from it: on one kind of device one seed gives one soup and one
     subset, whatever the workers do."""
@@ -302,6 +303,12 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 """Named settings of a run, nested as in `RunConfig`; a user's own go over them with `merge`."""
 
 
-def preset_of(purpose: Literal["mixture", "target"], *, of_texts: bool) -> Mapping[str, Any]:
-    """Settings for mixtures of sources or choices for targets, of causal texts or other data."""
-    return PRESETS[f"{purpose}-text" if of_texts else purpose]
+def preset_of(
+    purpose: Literal["mixture", "target"], *, of_texts: bool, comes_trained: bool = False
+) -> Mapping[str, Any]:
+    """Settings for mixtures of sources or choices for targets, of causal texts or other data.
+
+    A theta* that comes trained is taken as it is.
+    """
+    preset = PRESETS[f"{purpose}-text" if of_texts else purpose]
+    return merge(preset, {"initialization": {"steps": 0}}) if comes_trained else preset

@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from lipt.common.errors import ForeignWorkerError, PermissionDeniedError, UnknownWorkerError
+from lipt.common.imports import is_allowed, modules_of
 from lipt.common.process.devices import kind_of
 from lipt.coordinator.access.caller import ANYBODY, CallCredentials, Caller, worker_id_of
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
-from lipt.models.registry import is_users_own
 
 logger = logging.getLogger(__name__)
 
@@ -70,14 +70,10 @@ class WorkerRecord:
 
     def refusal_of_model(self, model: str) -> str:
         """Why it cannot build this model, as a text after "does not"; or empty."""
-        if not is_users_own(model):
-            return ""
-        module = model.partition(":")[0]
-        allows = any(
-            module == allowed or module.startswith(f"{allowed}.")
-            for allowed in self.allowed_modules
-        )
-        return "" if allows else f"allow `{module}` (--allow-module {module})"
+        for module in modules_of(model):
+            if not is_allowed(module, self.allowed_modules):
+                return f"allow `{module}` (--allow-module {module})"
+        return ""
 
 
 class WorkerRegistry:

@@ -141,7 +141,12 @@ class RunAdmission:
 
     def _examined_built_in(self, spec: str) -> Examined:
         num_classes, inputs = self.data.target.num_outputs, self.data.inputs
-        model = build_without_values(spec, num_classes=num_classes, inputs=inputs)
+        model = build_without_values(
+            spec,
+            num_classes=num_classes,
+            inputs=inputs,
+            allowed_modules=self.allowed_modules,
+        )
         return Examined.of(model, spec, inputs)
 
     def _users_model(self, spec: str) -> nn.Module:

@@ -25,6 +25,7 @@ from lipt.common.errors import DataError
 from lipt.common.tensor_files import Weights
 from lipt.core.mixture.readiness import Readiness, readiness_of
 from lipt.core.pipeline import begin, cut_shards, merged_on, train_learners
+from lipt.core.pretraining.initialization import begins_trained
 from lipt.core.pretraining.merged import InputBatches, Merged
 from lipt.core.pretraining.sharding import NUM_HALVES
 from lipt.core.workspace import InMemory, Workspace
@@ -108,12 +109,12 @@ def learn(
 ) -> Learned:
     """Train theta*, from `given` weights if any, and learners until theta* is ready.
 
-    `workspace` has the sources alone, `targeted` the whole pool. Given weights, or
+    `workspace` has the sources alone, `targeted` the whole pool. A theta* that comes trained, and
     `initialization.steps`, are taken as they are; their readiness is still tested. DivergedError if
     a learner's loss is not finite.
     """
     first = config.initialization
-    fixed = given is not None or first.steps is not None
+    fixed = begins_trained(config) or first.steps is not None
     learned: Learned | None = None
     tests, total = list[Readiness](), 0
     for stage, steps in enumerate([first.steps or 0] if fixed else _stages()):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.computation import computation
-from lipt.common.config.run_config import InitializationConfig
+from lipt.common.config.run_config import InitializationConfig, RunConfig
 from lipt.common.determinism import derive_generator, derive_seed, seeded_generators
 from lipt.common.errors import RunFailedError, SignalsError
 from lipt.common.tensor_files import KeptValue, Weights, copy_to_cpu
@@ -30,6 +30,7 @@ from lipt.data.dataset import Dataset
 from lipt.data.images.formats import crop_flip, mild_augmentation
 from lipt.data.inputs.model_input import Stored, to_model_input
 from lipt.data.inputs.specs import ImageFormat, InputFormat, call_model
+from lipt.models.registry import comes_trained
 
 _MOMENTUM, _WEIGHT_DECAY = 0.9, 5e-4
 # For ordinary warm-ups.
@@ -79,6 +80,11 @@ class _Epochs:
     def _logits(self, ids_B: Tensor) -> Tensor:
         stored_B = self.dataset.examples(ids_B)
         return call_model(self.model, to_model_input(stored_B, self.inputs, self.device))
+
+
+def begins_trained(config: RunConfig) -> bool:
+    """Whether theta* begins with weights that have been trained, given or the model's own."""
+    return config.initialization.weights_sha256 is not None or comes_trained(config.model)
 
 
 def num_initialization_steps(config: InitializationConfig, num_train: int) -> int:

@@ -5,7 +5,9 @@ import pytest
 
 from lipt.common.errors import ConfigError, FactoryNotAllowedError, MissingExtraError
 from lipt.common.imports import (
+    folders_of,
     import_extra,
+    is_allowed,
     load_factory,
     module_of,
     modules_of,
@@ -92,3 +94,30 @@ def test_allowed_modules_that_fail_to_import_are_named(write_module: Write) -> N
 )
 def test_a_source_name_gives_its_module_or_its_towers(name: str, modules: tuple[str, ...]) -> None:
     assert modules_of(name) == modules
+
+
+def test_a_causal_models_name_has_a_folder_and_perhaps_an_adapters() -> None:
+    home = str(Path.home())
+    assert folders_of("causal:/m/base/") == ("/m/base",)
+    assert folders_of("causal:~/base@/a/../b") == (f"{home}/base", "/b")
+    assert folders_of("text:causal") == ()
+    # It is allowed by its whole name, and no module by a name that looks like one.
+    assert modules_of("causal:folder") == ("causal:folder",)
+    require_importable(["causal:folder"])
+
+
+@pytest.mark.parametrize(
+    ("allowed", "is_one"),
+    [
+        (["causal:/m/base@/a"], True),
+        (["causal:/m", "causal:/a"], True),
+        (["causal:/m"], False),
+        (["causal:/m/base/x", "causal:/a"], False),
+        (["causal:/m/bas", "causal:/a"], False),
+        (["m", "base"], False),
+        ([], False),
+    ],
+)
+def test_all_folders_of_a_model_have_to_be_allowed(allowed: list[str], is_one: bool) -> None:
+    assert is_allowed("causal:/m/./base@/a", allowed) is is_one
+    assert not is_allowed("causal:/m/../etc", allowed)

@@ -39,6 +39,7 @@ from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.subsets import DiagnosisQuery
 from lipt.data.inputs.specs import Column, ColumnsSpec, ColumnType, ImageSpec
+from lipt.data.targets.kinds import TargetKind
 from lipt.v1 import config_pb2
 from tests.clock import Clock
 from tests.coordinator.fakes import (
@@ -133,6 +134,9 @@ def test_data_other_than_images_has_a_default_model_of_its_own(tmp_path: Path) -
     unset = settings.model_copy(update={"run": RunConfig()})
     table = ColumnsSpec((Column("x", ColumnType.FLOAT32, (3,)),))
     assert with_fitting_model(unset, table).run.model == "mlp"
+    words = ColumnsSpec((Column("", ColumnType.INT64, (3,), num_values=9),))
+    assert with_fitting_model(unset, words).run.model == "text:tiny"
+    assert with_fitting_model(unset, words, TargetKind.TOKENS).run.model == "text:causal"
     assert with_fitting_model(unset, ImageSpec(1, 8, 8)) == unset
     named = settings.model_copy(update={"run": RunConfig(model="linear", seed=3)})
     assert with_fitting_model(named, table) == named

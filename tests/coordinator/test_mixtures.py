@@ -17,6 +17,7 @@ from lipt.common.tensor_files import pack
 from lipt.trainer.client.answers import fetch_mixture
 from lipt.trainer.views import RunView
 from lipt.v1 import mixture_pb2
+from tests.causal_folders import write_model
 from tests.session import Session
 
 QUICK = {
@@ -180,7 +181,11 @@ def test_images_of_a_folder_for_each_source_are_mixed(tmp_path: Path) -> None:
     assert found.outcomes == here.outcomes
 
 
-def test_texts_of_a_causal_model_are_mixed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["text:causal", "a folder"])
+def test_texts_of_a_causal_model_are_mixed(tmp_path: Path, kind: str) -> None:
+    in_folder = kind == "a folder"
+    model = write_model(tmp_path / "model") if in_folder else kind
+    own = f"&tokenizer={tmp_path}/model/tokenizer.json" * in_folder
     draws = np.random.default_rng(0)
 
     def file(name: str, rules: dict[str, Any], number: int) -> str:
@@ -190,22 +195,26 @@ def test_texts_of_a_causal_model_are_mixed(tmp_path: Path) -> None:
                 word = "".join(draws.choice(list("abcd"), 3))
                 lines.append(json.dumps({"ask": word, "say": rule(word), "from": source}))
         (tmp_path / name).write_text("\n".join(lines))
-        return f"jsonl:{tmp_path}/{name}?prompt=ask&completion=say&max_length=8"
+        return f"jsonl:{tmp_path}/{name}?prompt=ask&completion=say&max_length=8{own}"
 
     rules = {"upper": str.upper, "same": str}
     pool = file("pool.jsonl", rules, 60) + "&source=from"
     target = file("target.jsonl", {"upper": str.upper}, 30)
-    quick = {
+    quick: dict[str, dict[str, int]] = {
         "initialization": {"steps": 10, "batch_size": 16},
         "learners": {"num_minibatches": 3, "batch_size": 16},
     }
-    here = lipt.mix(pool, target, "text:causal", run=quick, device="cpu", progress=False)
-    with Session(pool, "text:causal", device="cpu") as session:
+    if in_folder:
+        # theta* is the folder's own.
+        del quick["initialization"]["steps"]
+    here = lipt.mix(pool, target, model, run=quick, device="cpu", progress=False)
+    with Session(pool, model, device="cpu") as session:
         run = session.pretrain(merge(session.client.mixture_settings(), quick))
         found = session.client.mixture(run.run_id, target)
         classes = table(tmp_path / "classes.csv", [("x", 20, 1.0)], seed=1)
         with pytest.raises(DataError):
             session.client.mixture(run.run_id, classes)
+    assert run.config.initialization.steps == (0 if in_folder else 10)
     assert run.config.learners.num_minibatches == 3
     assert run.config.learners.learning_rate == PRESETS["mixture-text"]["learners"]["learning_rate"]
     assert found.weights == here.weights

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import lipt
-from lipt.common.errors import DataError, InvalidRequestError, ProxyError
+from lipt.common.errors import ConfigError, DataError, InvalidRequestError, ProxyError
+from tests.causal_folders import write_model
 
 OPTIONS = "?prompt=word&completion=answer&max_length=12"
 QUICK = {
@@ -89,3 +90,25 @@ def test_what_needs_signals_is_refused(folder: Path) -> None:
         lipt.select(data, strategy="el2n", fraction=0.5, device="cpu", progress=False)
     with pytest.raises(ProxyError, match=r"judged by learners, not by a proxy, .*\. Leave"):
         lipt.diagnose(data, proxy="ridge:patches", device="cpu", progress=False)
+
+
+def test_the_model_of_a_folder_is_mixed_and_selects(folder: Path) -> None:
+    model = write_model(folder / "model")
+    own = f"&tokenizer={folder}/model/tokenizer.json"
+    sources = {
+        name: written(folder, f"own {name}", rule, 200, seed) + own
+        for seed, (name, rule) in enumerate(RULES.items())
+    }
+    target = written(folder, "own target", str.upper, 40, 9) + own
+    run = {"learners": {"num_minibatches": 20, "batch_size": 32, "learning_rate": 3e-3}}
+    mixture = lipt.mix(sources, target, model, run=run, device="cpu", progress=False)
+    assert mixture.weights["upper"] > 0.6
+    # theta* is the folder's: it takes no step.
+    assert [test["steps"] for test in mixture.manifest["readiness"]] == [0]
+    subset = lipt.select(
+        *(sources["upper"], model), target_data=target, budget=20, device="cpu", progress=False
+    )
+    assert len(subset.indices) == 20
+    of_bytes = [sources[name].removesuffix(own) for name in ("upper", "doubled")]
+    with pytest.raises(ConfigError, match=r"has 256 tokens, .*its tokenizer is another one"):
+        lipt.mix(dict(enumerate(of_bytes)), of_bytes[0], model, device="cpu", progress=False)

@@ -72,7 +72,7 @@ def test_unknown_model_is_refused_with_the_list_of_models() -> None:
         build("resnet19")
     assert str(caught.value) == (
         "there is no model 'resnet19'. Did you mean resnet8 or resnet18? There are: resnet8, "
-        "resnet18, wrn28_10, convnet, linear, mlp, text:tiny, text:causal, "
+        "resnet18, wrn28_10, convnet, linear, mlp, text:tiny, text:causal, causal:FOLDER, "
         "torchvision:NAME, package.module:factory."
     )
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from lipt.common.access import Role
 from lipt.common.access.tls import TlsFiles
@@ -25,6 +25,7 @@ from lipt.common.errors import (
     RunFailedError,
     UnreachableError,
 )
+from lipt.common.imports import CAUSAL
 from lipt.common.requests import request_to_proto
 from lipt.common.rpc.messages import enum_to_proto
 from lipt.common.states import RunState
@@ -324,18 +325,25 @@ class Client(AbstractContextManager["Client"]):
         )
         return fetch_diagnosis(self._connection, request, on_progress, self._reconnect_seconds)
 
-    def mixture_settings(self) -> dict[str, Any]:
-        """Return settings of a run by source that suit the coordinator's data, for `start_run`."""
-        return dict(preset_of("mixture", of_texts=self._has_texts()))
+    def mixture_settings(self, model: str | None = None) -> dict[str, Any]:
+        """Return settings of a run by source that suit the coordinator's data, for `start_run`.
 
-    def target_settings(self) -> dict[str, Any]:
-        """Return settings of a run for choices by `target_data`, for `start_run`."""
-        return dict(preset_of("target", of_texts=self._has_texts()))
+        A `model` of a folder comes trained, so theta* takes no step; None for the coordinator's.
+        """
+        return self._settings_for("mixture", model)
 
-    def _has_texts(self) -> bool:
-        data = self.info().dataset
-        other = None if data is None else data.other_target
-        return other is not None and other.kind == TargetKind.TOKENS
+    def target_settings(self, model: str | None = None) -> dict[str, Any]:
+        """Return settings of a run for choices by `target_data`; `model` as in mixture_settings."""
+        return self._settings_for("target", model)
+
+    def _settings_for(
+        self, purpose: Literal["mixture", "target"], model: str | None
+    ) -> dict[str, Any]:
+        info = self.info()
+        other = None if info.dataset is None else info.dataset.other_target
+        of_texts = other is not None and other.kind == TargetKind.TOKENS
+        named = model or info.default_run.model
+        return dict(preset_of(purpose, of_texts=of_texts, comes_trained=named.startswith(CAUSAL)))
 
     @checked
     def mixture(
