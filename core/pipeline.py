@@ -26,7 +26,7 @@ from lipt.common.determinism import derive_generator, derive_seed
 from lipt.common.errors import DivergedError
 from lipt.common.observability.tracing import span
 from lipt.common.states import Divergence
-from lipt.common.tensor_files import Weights, pack, specs_of
+from lipt.common.tensor_files import Weights, pack
 from lipt.core.pretraining.evaluation import Evaluator, OpenWeights, num_evaluated_together
 from lipt.core.pretraining.initialization import initialize, num_initialization_steps
 from lipt.core.pretraining.merged import InputBatches, Merged, added_by
@@ -49,9 +49,9 @@ from lipt.core.workspace import InMemory, Workspace
 from lipt.data.dataset import input_format
 from lipt.data.inputs.model_input import Stored
 from lipt.data.inputs.specs import InputFormat
-from lipt.models.checkpoints import read_checkpoint
+from lipt.models.checkpoints import read_initial
 from lipt.models.encodings import encode_weights
-from lipt.models.head import freeze, head_names
+from lipt.models.head import freeze
 
 logger = logging.getLogger(__name__)
 
@@ -141,17 +141,11 @@ def initial_weights(
     inputs, model = model_inputs(workspace, config), workspace.new_model(config)
     if given is not None:
         size = given.stat().st_size if isinstance(given, Path) else len(given)
-        weights, _ = read_checkpoint(
-            given,
-            like=specs_of(model.state_dict()),
-            head=head_names(model),
-            new_head=config.initialization.new_head,
-            max_bytes=size,
-        )
-        # A new head keeps its random weights.
+        new_head = config.initialization.new_head
+        weights, _ = read_initial(given, model, new_head=new_head, max_bytes=size)
+        # A new head keeps its random weights, and adapters theirs.
         model.load_state_dict(weights, strict=False)
-    frozen = workspace.frozen(config, model)
-    freeze(model, frozen)
+    freeze(model, workspace.frozen_at_first(config, model))
     trained = initialize(
         model,
         dataset,
@@ -163,7 +157,7 @@ def initial_weights(
         cpu_threads=config.learners.cpu_threads,
         on_progress=workspace.progress("training the initial weights"),
     )
-    return trained, frozen, inputs
+    return trained, workspace.frozen(config, model), inputs
 
 
 def _initialization_ids(workspace: Workspace, config: RunConfig, seed: int) -> Tensor:
@@ -265,11 +259,12 @@ def merged_on(
     ids: Tensor,
 ) -> Merged:
     """Learners that merge by any weights, with the examples on which those are judged."""
-    dataset = workspace.dataset
+    dataset, model = workspace.dataset, workspace.new_model(config)
+    model.load_state_dict(initial)
     return merged_class(dataset.target)(
-        workspace.new_model(config),
+        model,
         initial,
-        added_by(initial, learners),
+        added_by(initial, learners, workspace.frozen(config, model)),
         InputBatches(dataset.examples(ids), inputs, workspace.device),
         dataset.target,
         dataset.targets_N[ids],

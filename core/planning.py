@@ -277,7 +277,8 @@ def plan_learner(
     """The costs of a learner on a worker; its images are those of every attempt."""
     copy = figures.weights_bytes - figures.frozen_bytes * _TRAINED_COPIES // MODEL_COPIES
     number, batch, threads = learners.num_minibatches, learners.batch_size, learners.cpu_threads
-    each = figures.training_bytes + (INPUT_BYTES + _AHEAD_BYTES) * example_bytes
+    each = (figures.training_bytes + INPUT_BYTES * example_bytes) // learners.accumulation_steps
+    each += _AHEAD_BYTES * example_bytes
     shard, sent = batch * example_bytes * _WORKER_SHARDS, figures.sent_bytes
     memory = (
         Part("", 1, PROCESS_BYTES, "its process"),

@@ -8,6 +8,8 @@ from typing import Annotated, Self
 from pydantic import Field
 
 from lipt.common.config.run_config import (
+    NO_ADAPTERS,
+    AdaptersConfig,
     AugmentationConfig,
     Density,
     LearnersConfig,
@@ -29,6 +31,7 @@ class ModelTask:
     image: ImageFormat | None = None
     columns: ColumnsFormat | None = None
     other_target: OtherTarget | None = None
+    adapters: AdaptersConfig = NO_ADAPTERS
 
     def __post_init__(self) -> None:
         of_one_kind = (self.image is None) != (self.columns is None)
@@ -79,6 +82,7 @@ class LearnerTask(ModelTask):
             image=inputs if isinstance(inputs, ImageFormat) else None,
             columns=inputs if isinstance(inputs, ColumnsFormat) else None,
             other_target=other_target,
+            adapters=config.adapters,
         )
 
 

@@ -33,6 +33,7 @@ from lipt.common.tensor_files import (
 from lipt.core.call_parts import CallPart, CallParts
 from lipt.core.passes import Batches
 from lipt.core.pretraining.evaluation import batch_size_for
+from lipt.core.pretraining.initialization import begins_trained
 from lipt.core.pretraining.results import open_learner
 from lipt.core.pretraining.sharding import (
     Split,
@@ -46,7 +47,8 @@ from lipt.core.signals.signals import UserFeatures, read_user_features
 from lipt.data.dataset import Dataset
 from lipt.data.inputs.model_input import Stored
 from lipt.data.inputs.specs import InputFormat
-from lipt.models.head import frozen_names
+from lipt.models.adapters import adapter_names
+from lipt.models.head import frozen_names, matching_names
 from lipt.models.registry import OwnModel, build_model, lay_out
 
 # Called with an activity, the amount done, and the total.
@@ -239,12 +241,20 @@ class Workspace(ABC):
             inputs=self.dataset.inputs,
             seed=model_seed(config) if seed is None else seed,
             allowed_modules=self.allowed_modules,
+            adapters=config.adapters,
         )
         return lay_out(model, config.model, self.device)
 
     def frozen(self, config: RunConfig, model: nn.Module) -> frozenset[str]:
         """The names of theta*'s tensors that the run's learners leave frozen."""
         return frozen_names(model, config.learners.frozen)
+
+    def frozen_at_first(self, config: RunConfig, model: nn.Module) -> frozenset[str]:
+        """The names that theta*'s own training leaves frozen: adapters, if it begins at random."""
+        added = adapter_names(model)
+        if begins_trained(config) or not added:
+            return self.frozen(config, model)
+        return matching_names(model, config.learners.frozen) | added
 
     def loaded_model(self, config: RunConfig, weights: BlobName) -> nn.Module:
         """The run's model with some weights, for evaluation; WeightsError if they do not fit."""

@@ -43,6 +43,7 @@ from lipt.data.dataset import Dataset
 from lipt.data.held_out import DataForm
 from lipt.data.loading import open_data, open_set
 from lipt.data.targets.kinds import TargetKind
+from lipt.models.adapters import save_adapter
 from lipt.models.head import HEAD
 from lipt.models.own import copy_of, in_float32_if_needed
 from lipt.models.registry import ModelSource, OwnModel, comes_trained, default_model
@@ -143,6 +144,15 @@ class Pretrained:
     def theta_p(self) -> Weights:
         """Pre-trained weights."""
         return self._weights(self._all.outcome.pretrained_weights)
+
+    @checked
+    @computed
+    def save_adapter(self, folder: str | Path) -> Path:
+        """Write theta_p's adapter, as peft's `PeftModel.from_pretrained` loads it.
+
+        ConfigError without adapters (`adapters.rank`), or for a model that is in no folder.
+        """
+        return save_adapter(Path(folder), self.theta_p, self.config)
 
     @property
     @computed

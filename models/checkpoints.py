@@ -15,6 +15,7 @@ from pickle import UnpicklingError
 from typing import Any
 
 import torch
+from torch import nn
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import WeightsError
@@ -25,8 +26,11 @@ from lipt.common.tensor_files import (
     differences,
     quoted,
     read_container,
+    specs_of,
 )
 from lipt.common.text import listed
+from lipt.models.adapters import adapter_names, plain_name
+from lipt.models.head import head_names
 
 # Common keys of a model's weights in a checkpoint.
 _STATE_KEYS = ("state_dict", "model_state_dict", "model")
@@ -142,6 +146,26 @@ def read_checkpoint(
     summary += f"; new: {_named(name for name in like if name in new)}" if new else ""
     summary += f"; left over: {_named(left_over)}" if left_over else ""
     return weights, f"{summary}."
+
+
+def read_initial(
+    source: bytes | Path, model: nn.Module, *, new_head: bool, max_bytes: int
+) -> tuple[Weights, str]:
+    """As `read_checkpoint`, for a model; a file without its adapters leaves them as they are."""
+    like, head = specs_of(model.state_dict()), head_names(model)
+    added, most = adapter_names(model), len(like) + SPARE_TENSORS
+    found = read_container(source, max_bytes=max_bytes, max_tensors=most).specs
+    own = {name: name for name in like}
+    if added and not any(name.endswith(tuple(added)) for name in found):
+        own = {plain_name(name): name for name in like if name not in added}
+    weights, summary = read_checkpoint(
+        source,
+        like={name: like[own_name] for name, own_name in own.items()},
+        head=head,
+        new_head=new_head,
+        max_bytes=max_bytes,
+    )
+    return {own[name]: tensor for name, tensor in weights.items()}, summary
 
 
 def _fits(found: TensorSpec, expected: TensorSpec) -> bool:

@@ -22,6 +22,8 @@ from lipt.data.inputs.specs import Inputs, call_model, in_full
 
 # Pattern for all parameters but those of the last layer.
 ALL_BUT_HEAD = "all-but-head"
+# Attribute of a model with adapters, and the part of a name in their factor that is trained.
+ADAPTERS, TRAINED_FACTOR = "lipt_adapters", ".lora_B."
 # Attribute of a user's model: the name of its head, where that is not the last linear layer.
 HEAD = "lipt_head"
 
@@ -132,9 +134,18 @@ def frozen_names(model: nn.Module, patterns: Iterable[str]) -> frozenset[str]:
 
     Patterns are globs (`*`, `?`, `[...]`) over names of parameters, and of statistics in layers
     without parameters; or `all-but-head`. A shared parameter is frozen under all names if one
-    matches. Statistics are frozen if all parameters of their layer are.
+    matches. Statistics are frozen if all parameters of their layer are. Of a model with adapters
+    all but their trained factor is frozen, too.
     """
     patterns = tuple(patterns)
+    if getattr(model, ADAPTERS, False):
+        others = {name for name in model.state_dict() if TRAINED_FACTOR not in name}
+        return frozenset(others | matching_names(model, patterns))
+    return matching_names(model, patterns)
+
+
+def matching_names(model: nn.Module, patterns: tuple[str, ...]) -> frozenset[str]:
+    """As `frozen_names`, by the patterns alone."""
     if not patterns:
         return frozenset()
     layers = dict(_layers(model))

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from lipt.common.config.run_config import NO_ADAPTERS, AdaptersConfig
 from lipt.common.determinism import seeded_generators
 from lipt.common.errors import ConfigError, UnknownNameError
 from lipt.common.imports import (
@@ -27,6 +28,7 @@ from lipt.common.text import did_you_mean
 from lipt.data.inputs.specs import ImageSpec, InputSpec
 from lipt.data.targets.kinds import TargetKind
 from lipt.models import networks
+from lipt.models.adapters import add_adapters
 from lipt.models.causal import CausalTransformer
 from lipt.models.causal_folder import causal_model
 from lipt.models.networks import PREFIX, build_torchvision
@@ -99,6 +101,7 @@ def build_model(
     inputs: InputSpec,
     seed: int,
     allowed_modules: Collection[str] = (),
+    adapters: AdaptersConfig = NO_ADAPTERS,
 ) -> nn.Module:
     """Build a model with random weights, on the CPU, in training mode.
 
@@ -115,20 +118,29 @@ def build_model(
         if not _has_known_outputs(spec):
             require_logits(model, spec, num_classes=num_classes, inputs=inputs)
             require_state(model, repr(spec))
-    return model.train()
+    return add_adapters(model, adapters, seed).train()
 
 
 def build_without_values(
-    spec: str, *, num_classes: int, inputs: InputSpec, allowed_modules: Collection[str] = ()
+    spec: str,
+    *,
+    num_classes: int,
+    inputs: InputSpec,
+    allowed_modules: Collection[str] = (),
+    adapters: AdaptersConfig = NO_ADAPTERS,
 ) -> nn.Module:
     """Like `build_model`, on the meta device, almost without memory.
 
     A user's model has values: a factory that caches it would later return it without them.
     """
     if is_users_own(spec):
-        modules = tuple(allowed_modules)
         return build_model(
-            spec, num_classes=num_classes, inputs=inputs, seed=0, allowed_modules=modules
+            spec,
+            num_classes=num_classes,
+            inputs=inputs,
+            seed=0,
+            allowed_modules=tuple(allowed_modules),
+            adapters=adapters,
         )
     with seeded_generators(0, torch.device("cpu")):
         with _LargeOnMeta():  # type: ignore[no-untyped-call]
@@ -136,7 +148,7 @@ def build_without_values(
         model.to_empty(device="meta")
         if not _has_known_outputs(spec):
             require_logits(model, spec, num_classes=num_classes, inputs=inputs, device="meta")
-    return model.train()
+    return add_adapters(model, adapters, 0).train()
 
 
 def is_users_own(spec: str) -> bool:
@@ -235,11 +247,17 @@ def load_model(
     device: torch.device,
     seed: int = 0,
     allowed_modules: Collection[str] = (),
+    adapters: AdaptersConfig = NO_ADAPTERS,
     max_bytes: int,
 ) -> nn.Module:
     """A model on a device, in evaluation mode."""
     model = build_model(
-        name, num_classes=num_classes, inputs=inputs, seed=seed, allowed_modules=allowed_modules
+        name,
+        num_classes=num_classes,
+        inputs=inputs,
+        seed=seed,
+        allowed_modules=allowed_modules,
+        adapters=adapters,
     )
     model = lay_out(model, name, device)
     loaded = read_weights(weights, like=specs_of(model.state_dict()), max_bytes=max_bytes)

@@ -14,12 +14,14 @@ from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from lipt.common.config.run_config import RunConfig
 from lipt.common.determinism import derive_generator
-from lipt.common.errors import SubsetError
+from lipt.common.errors import ConfigError, SubsetError
 from lipt.common.subsets import subset_digest
 from lipt.core.mixture.result import MixtureResult
 from lipt.core.pretraining.sharding import proportional_quotas
 from lipt.core.selection.by_source import SourceShares
+from lipt.models.adapters import save_adapter
 from lipt.trainer.arguments import checked
 from lipt.trainer.files import write_atomically
 from lipt.trainer.formatting import share_bar, table_lines, to_jsonable
@@ -96,6 +98,19 @@ class Mixture(MixtureResult):
         is_export = Path(path).suffix.lower() in _EXPORTS
         write_atomically(Path(path), _llama_factory(self) if is_export else self.to_json())
         return Path(path)
+
+    @checked
+    def save_adapter(self, folder: str | Path) -> Path:
+        """Write theta's adapter, as peft's `PeftModel.from_pretrained` loads it.
+
+        ConfigError without adapters (`adapters.rank`), or for a model that is in no folder.
+        """
+        if self.theta is None:
+            raise ConfigError(
+                "the mixture has no theta: it was loaded, or has one source. Save the adapter of "
+                "what lipt.mix returns."
+            )
+        return save_adapter(Path(folder), self.theta, RunConfig(**self.manifest["config"]))
 
     @classmethod
     @checked

@@ -197,6 +197,7 @@ class Worker:
             inputs=spec_of(task.inputs),
             seed=task.seed,
             allowed_modules=self.settings.allow_modules,
+            adapters=task.adapters,
         )
         like, max_bytes = specs_of(model.state_dict()), self.settings.max_blob_bytes
         return read_weights(source, like=like, max_bytes=max_bytes)
@@ -259,7 +260,7 @@ class Worker:
         return self._dataset
 
     def _model(self, task: ScoringTask, weights: BlobName, exchange: Exchange) -> nn.Module:
-        key = (task.model, task.num_classes, task.inputs, task.seed, weights)
+        key = (task.model, task.num_classes, task.inputs, task.seed, task.adapters, weights)
         if self._scorer is None or self._scorer[0] != key:
             self._scorer = None
             model = load_model(
@@ -270,6 +271,7 @@ class Worker:
                 seed=task.seed,
                 device=self.device,
                 allowed_modules=self.settings.allow_modules,
+                adapters=task.adapters,
                 max_bytes=self.settings.max_blob_bytes,
             )
             self._scorer = key, model
@@ -394,13 +396,14 @@ class WorkerLimits:
 
     def _figures_of(self, task: LearnerTask) -> ModelFigures:
         inputs, number = spec_of(task.inputs), task.num_classes
-        key = (task.model, number, inputs, task.learners.frozen)
+        key = (task.model, number, inputs, task.learners.frozen, task.adapters)
         if key not in self._figures:
             model = build_without_values(
                 task.model,
                 num_classes=number,
                 inputs=inputs,
                 allowed_modules=self._allowed_modules,
+                adapters=task.adapters,
             )
             state, frozen = model.state_dict(), frozen_names(model, task.learners.frozen)
             figures = measure_model(model, task.model, inputs=inputs)

@@ -26,6 +26,14 @@ class Precision(StrEnum):
     BFLOAT16 = "bfloat16"
 
 
+class LearnerOptimizer(StrEnum):
+    """Optimizer of a learner."""
+
+    AUTO = "auto"
+    SGD = "sgd"
+    ADAMW = "adamw"
+
+
 class WeightEncoding(StrEnum):
     """Form of a learner's weights on the wire; only BFLOAT16_PLANES rounds."""
 
@@ -151,13 +159,18 @@ class LearnersConfig(SettingsGroup):
     see; 0: its pruned end alone. At most `num_steps`, each as large as a dense result."""
     batch_size: int = Field(default=64, ge=1)
     """B: examples in a minibatch."""
+    accumulation_steps: int = Field(default=1, ge=1)
+    """Parts that a minibatch is computed in, one after another, for one step: less memory, and the
+    same gradient. At most `batch_size`."""
+    optimizer: LearnerOptimizer = LearnerOptimizer.AUTO
+    """`auto` is AdamW for next tokens, else SGD. AdamW scales gradients down to the norm 1."""
     learning_rate: float = Field(default=0.05, gt=0.0, le=3e38)
-    """Constant learning rate of SGD. From a random theta*, 0.1 leaves `resnet18` at chance, while
+    """Constant learning rate. From a random theta*, SGD with 0.1 leaves `resnet18` at chance, while
     `resnet8` gains from 0.2."""
     momentum: float = Field(default=0.9, ge=0.0, lt=1.0)
-    """Momentum of SGD."""
+    """Momentum: of SGD, or of AdamW's mean gradient."""
     weight_decay: float = Field(default=5e-4, ge=0.0)
-    """Weight decay of SGD."""
+    """Weight decay of the optimizer."""
     min_learners: int = Field(default=1, ge=1)
     """Fewest learners that make a soup: a run that gets fewer fails. At most `num_learners`."""
     deadline_seconds: float = Field(default=0.0, ge=0.0)
@@ -183,7 +196,11 @@ class LearnersConfig(SettingsGroup):
     """Layers that stay as they are in theta*: globs over the names of parameters, such as
     `layer1.*`, or `all-but-head`. They are not trained, not pruned, and do not travel back."""
 
-    ordered = (("min_learners", "num_learners"), ("num_snapshots", "num_steps"))
+    ordered = (
+        ("min_learners", "num_learners"),
+        ("num_snapshots", "num_steps"),
+        ("accumulation_steps", "batch_size"),
+    )
 
     @property
     def snapshot_steps(self) -> tuple[int, ...]:
@@ -238,6 +255,26 @@ class SoupConfig(SettingsGroup):
     """Training images that batch-norm statistics are estimated from."""
 
 
+# All linear layers but the head.
+ALL_LINEAR = "all-linear"
+
+
+class AdaptersConfig(SettingsGroup):
+    """LoRA adapters in place of training all weights: one factor of each is trained and sent."""
+
+    rank: int = Field(default=0, ge=0, le=4096, examples=[8])
+    """Rank of the adapters. 0 trains all weights; else the extra `lm` is needed."""
+    alpha: float = Field(default=16.0, gt=0.0, le=1e6)
+    """Scale of the adapters: what one adds is multiplied by `alpha` / `rank`."""
+    target_modules: tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] = Field(
+        default=(ALL_LINEAR,), min_length=1, max_length=100, examples=[["q_proj", "v_proj"]]
+    )
+    """Linear layers with adapters, by the ends of their names; `all-linear` is all but the head."""
+
+
+NO_ADAPTERS = AdaptersConfig()
+
+
 class RunConfig(SettingsGroup):
     """Everything a run's result depends on, besides the data and the library versions."""
 
@@ -254,6 +291,7 @@ class RunConfig(SettingsGroup):
     augmentation: AugmentationConfig = AugmentationConfig()
     pruning: PruningConfig = PruningConfig()
     soup: SoupConfig = SoupConfig()
+    adapters: AdaptersConfig = NO_ADAPTERS
     # The kernels: batch statistics of channels-last activations, and MobileNet's forward pass.
     evaluation_threads: int = Field(default=2, ge=1)
     """Threads for the signals on a CPU, and mixtures scored at a time for the soup, each with a

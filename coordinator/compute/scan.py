@@ -338,6 +338,7 @@ def scan_of(
         half_features=feature_dtype == torch.float16,
         quarantined=dataset.quarantined,
         seed=model_seed(config),
+        adapters=config.adapters,
     )
     same = compute.scoring_workers is ScoringWorkers.SAME
     versions = versions_on(context.device)

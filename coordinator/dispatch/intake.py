@@ -70,6 +70,9 @@ class Reference:
         frozen = frozen_names_of(container.metadata)
         trained = {name: spec for name, spec in container.specs.items() if name not in frozen}
         norm = trained_norm({name: container.tensor(name) for name in trained})
+        if not norm:
+            # Adapters start at zero, so what they are added to is the measure.
+            norm = trained_norm({name: container.tensor(name) for name in frozen})
         counts = {
             name: container.tensor(name)
             for name, spec in trained.items()

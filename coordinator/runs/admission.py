@@ -15,7 +15,7 @@ from torch import nn
 
 from lipt.common.blobs.store import BlobStore
 from lipt.common.computation import computation
-from lipt.common.config.run_config import RunConfig
+from lipt.common.config.run_config import AdaptersConfig, RunConfig
 from lipt.common.errors import LiptError, OverLimitError, WeightsError
 from lipt.common.process import Machine
 from lipt.common.process.devices import is_out_of_memory
@@ -32,9 +32,9 @@ from lipt.core.planning import (
     require_augmentation,
 )
 from lipt.data.inputs.specs import InputSpec
-from lipt.models.checkpoints import read_checkpoint
+from lipt.models.checkpoints import read_initial
 from lipt.models.footprint import LiveTensors, ModelFigures, measure_model
-from lipt.models.head import frozen_names, head_names
+from lipt.models.head import frozen_names
 from lipt.models.registry import build_model, build_without_values, is_users_own
 
 logger = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ class RunAdmission:
         """Admit a run or raise; return a note on given weights if its head is new."""
 
         def admit() -> str:
-            examined, size = self._examined(config.model), self.evaluation_batch_size
+            examined, size = self._examined(config), self.evaluation_batch_size
             plan = examined.plan(config, self.data, evaluation_batch_size=size)
             judge(excesses(plan.costs, self._ceilings()))
             return self._check_weights(config, examined)
@@ -133,23 +133,25 @@ class RunAdmission:
         free = shutil.disk_usage(self.blobs.root).free
         return ceilings(self.limits, self.machine, free_disk_bytes=free)
 
-    def _examined(self, spec: str) -> Examined:
+    def _examined(self, config: RunConfig) -> Examined:
         # A user's factory may return another model next time.
-        if is_users_own(spec):
-            return Examined.of(self._users_model(spec), spec, self.data.inputs)
-        return self._built_in(spec)
+        if is_users_own(config.model):
+            model = self._users_model(config.model, config.adapters)
+            return Examined.of(model, config.model, self.data.inputs)
+        return self._built_in(config.model, config.adapters)
 
-    def _examined_built_in(self, spec: str) -> Examined:
+    def _examined_built_in(self, spec: str, adapters: AdaptersConfig) -> Examined:
         num_classes, inputs = self.data.target.num_outputs, self.data.inputs
         model = build_without_values(
             spec,
             num_classes=num_classes,
             inputs=inputs,
             allowed_modules=self.allowed_modules,
+            adapters=adapters,
         )
         return Examined.of(model, spec, inputs)
 
-    def _users_model(self, spec: str) -> nn.Module:
+    def _users_model(self, spec: str, adapters: AdaptersConfig) -> nn.Module:
         most = self._ceilings()["compute_memory"]
         share = most.at_most // MODEL_COPIES
         try:
@@ -160,6 +162,7 @@ class RunAdmission:
                     inputs=self.data.inputs,
                     seed=0,
                     allowed_modules=self.allowed_modules,
+                    adapters=adapters,
                 )
         except (LiptError, MemoryError) as error:
             if not is_out_of_memory(error):
@@ -174,10 +177,9 @@ class RunAdmission:
         given, new_head = config.initialization.weights_sha256, config.initialization.new_head
         if given is None:
             return ""
-        weights, summary = read_checkpoint(
+        weights, summary = read_initial(
             self.blobs.path(self.blobs.find(given)),
-            like=examined.specs,
-            head=head_names(examined.model),
+            examined.model,
             new_head=new_head,
             max_bytes=self.blobs.max_blob_bytes,
         )

@@ -50,15 +50,19 @@ class MixtureTraining:
         model = self._model(self.initial).train()
         freeze(model, self.workspace.frozen(self.config, model))
         forward, rate = self._forward(dataset.target), settings.learning_rate
-        optimizer, momentum = optimizer_of(dataset.target), settings.momentum
-        sgd = optimizer(model, lr=rate, momentum=momentum, weight_decay=settings.weight_decay)
+        optimizer = optimizer_of(dataset.target, settings.optimizer)
+        sgd = optimizer(
+            model, lr=rate, momentum=settings.momentum, weight_decay=settings.weight_decay
+        )
         layers = derive_seed(self.config.seed, "mixture check layers", seed)
         device = self.workspace.device
         with seeded_generators(layers, device), computation(settings.cpu_threads):
             for step, ids_B in enumerate(torch.split(ids, settings.batch_size)):
                 targets_B = dataset.targets_N[ids_B].to(device)
-                loss = forward.mean_loss(model, dataset.examples(ids_B), targets_B)
-                sgd.step(loss, rate * (1 + math.cos(math.pi * step / self.num_steps)) / 2)
+                parts = forward.loss_parts(
+                    model, dataset.examples(ids_B), targets_B, settings.accumulation_steps
+                )
+                sgd.step(parts, rate * (1 + math.cos(math.pi * step / self.num_steps)) / 2)
         return copy_to_cpu(model.state_dict())
 
     def score(self, weights: Weights, examples: Stored, targets_N: Tensor) -> tuple[float, float]:

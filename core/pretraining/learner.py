@@ -93,6 +93,7 @@ def train_learner(
         inputs=spec_of(task.inputs),
         seed=task.seed,
         allowed_modules=allowed_modules,
+        adapters=task.adapters,
     )
     check_specs(specs_of(initial), specs_of(model.state_dict()))
     model.load_state_dict(initial)
@@ -174,7 +175,7 @@ def train_on_shard(
 ) -> tuple[float, float]:
     """Train in place; returns the last pass's mean loss and the seconds spent on waiting."""
     learners = task.learners
-    sgd = optimizer_of(task.target)(
+    sgd = optimizer_of(task.target, learners.optimizer)(
         model,
         lr=learners.learning_rate,
         momentum=learners.momentum,
@@ -192,9 +193,11 @@ def train_on_shard(
                         f"the learner was stopped in step {step} of {learners.num_steps}. "
                         "Its assignment can be done again from the start."
                     )
-                batch_loss = forward.mean_loss(model, batch.examples_B, batch.targets_B)
-                sgd.step(batch_loss)
-                loss_sum += batch_loss.detach() * len(batch.targets_B)
+                parts = learners.accumulation_steps
+                batch_loss = sgd.step(
+                    forward.loss_parts(model, batch.examples_B, batch.targets_B, parts)
+                )
+                loss_sum += batch_loss * len(batch.targets_B)
                 waited_seconds += batch.waited_seconds
             loss = float(loss_sum) / len(targets_N)
             if not math.isfinite(loss):

@@ -13,7 +13,7 @@ Source: Merge to Mix (arXiv:2505.16066); MergeMix (arXiv:2601.17858).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -62,7 +62,7 @@ class InputBatches:
 class Merged:
     """theta* and what each learner adds to it, with a target's examples.
 
-    model: any of that kind, on the device; its weights are replaced.
+    model: any of that kind, on the device, with theta*'s frozen tensors; others are replaced.
     added: by name, K x the tensor's shape; integers, such as a batch counter, add nothing.
     batches: the target's inputs, on the device. targets_N: as `target` takes them.
     """
@@ -159,8 +159,15 @@ class Merged:
             num_resamples=num_resamples,
         )
 
+    def load(self, weights: Weights) -> None:
+        """Give the model weights that differ from theta* by what learners add."""
+        changed = self.added.keys() | {
+            name for name, start in self.initial.items() if not start.is_floating_point()
+        }
+        self.model.load_state_dict({name: weights[name] for name in changed}, strict=False)
+
     def _passed(self, weights: Weights, batches: Iterable[Inputs]) -> tuple[Tensor, Tensor]:
-        self.model.load_state_dict(weights)
+        self.load(weights)
         # A computation sets its own gradient mode.
         with _batch_statistics(self.model), computation(1), torch.no_grad():
             passed = [forward_with_features(self.model, inputs_B) for inputs_B in batches]
@@ -168,12 +175,14 @@ class Merged:
         return torch.cat(outputs).float().cpu(), torch.cat(features).float().cpu()
 
 
-def added_by(initial: Weights, learners: Sequence[Weights]) -> Weights:
-    """The difference of each learner from theta*, by name."""
+def added_by(
+    initial: Weights, learners: Sequence[Weights], frozen: Collection[str] = ()
+) -> Weights:
+    """The difference of each learner from theta*, by name, of what is not frozen."""
     return {
         name: torch.stack([learner[name] for learner in learners]) - start
         for name, start in initial.items()
-        if start.is_floating_point()
+        if start.is_floating_point() and name not in frozen
     }
 
 

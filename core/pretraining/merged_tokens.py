@@ -41,7 +41,7 @@ class MergedTokens(Merged):
 
     def features(self, batches: Iterable[Inputs]) -> Tensor:
         """Means of the head's inputs under theta*, later positions weighted more; N x D."""
-        self.model.load_state_dict(self.initial)
+        self.load(self.initial)
         with evaluation_mode(self.model), computation(1), torch.no_grad():
             return torch.cat([mean_states(self.model, inputs).cpu() for inputs in batches])
 
@@ -54,7 +54,7 @@ class MergedTokens(Merged):
     def scored(self, by_fold: Sequence[Tensor], fold_N: Tensor) -> tuple[Tensor, float]:
         losses_N, tally = torch.empty(len(fold_N)), self.target.tally()
         for fold, shares_K in enumerate(by_fold):
-            self.model.load_state_dict(self.weights(shares_K))
+            self.load(self.weights(shares_K))
             own_N = fold_N == fold
             for rows, outputs_BLV, wanted_BL in self._passes():
                 own_B = own_N[rows]
@@ -73,7 +73,7 @@ class MergedTokens(Merged):
         for inputs, wanted_BL in self._parts(1 + num_sources):
             logits = list[Tensor]()
             for one in weights:
-                self.model.load_state_dict(one)
+                self.load(one)
                 logits.append(self._logits(inputs)[wanted_BL != MASKED])
             found.append(_expanded(logits, wanted_BL))
         value_N, slope_NK, curve_NKK = map(torch.cat, zip(*found, strict=True))
@@ -86,7 +86,7 @@ class MergedTokens(Merged):
         return losses
 
     def _losses(self, weights: Weights) -> Tensor:
-        self.model.load_state_dict(weights)
+        self.load(weights)
         return torch.cat(
             [self.target.losses(outputs, wanted) for _, outputs, wanted in self._passes()]
         )

@@ -5,7 +5,7 @@ Shapes: B examples of a batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from lipt.common.config.run_config import LearnerOptimizer
 from lipt.common.errors import ConfigError
 from lipt.common.tensor_files import Weights
 from lipt.core.passes import require_finite_rows
-from lipt.data.inputs.model_input import Stored, in_layout, num_stored, to_model_input
+from lipt.data.inputs.model_input import Stored, in_layout, num_stored, split_evenly, to_model_input
 from lipt.data.inputs.specs import InputFormat, Inputs, call_model
 from lipt.data.targets.kinds import TargetKind
 from lipt.data.targets.values import Target
@@ -65,6 +66,20 @@ class ForwardPass:
     def mean_loss(self, model: nn.Module, examples_B: Stored, targets_B: Tensor) -> Tensor:
         return self.target.mean_loss(self(model, examples_B), targets_B)
 
+    def loss_parts(
+        self, model: nn.Module, examples_B: Stored, targets_B: Tensor, num_parts: int
+    ) -> Iterator[Tensor]:
+        """Parts of a batch's mean loss, each computed when it is asked for; their sum is the mean.
+
+        A batch norm sees one part at a time.
+        """
+        size, num_parts = len(targets_B), min(num_parts, len(targets_B))
+        parts = split_evenly(examples_B, num_parts), targets_B.tensor_split(num_parts)
+        for examples, targets in zip(*parts, strict=True):
+            loss = self.mean_loss(model, examples, targets)
+            # An example's loss is a mean of its own, so parts weigh by their examples.
+            yield loss if num_parts == 1 else loss * (len(targets) / size)
+
 
 class Sgd:
     """SGD with momentum and `torch.optim.SGD`'s options; frozen parameters stay.
@@ -76,16 +91,23 @@ class Sgd:
         self._model, self._max_norm = model, max_norm
         self._optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), **options)
 
-    def step(self, loss: Tensor, learning_rate: float | None = None) -> None:
-        """Take a step on a loss (0-d), by another learning rate if given."""
+    def step(self, loss: Tensor | Iterable[Tensor], learning_rate: float | None = None) -> Tensor:
+        """Take a step on a loss (0-d) or on the sum of parts, by another learning rate if given.
+
+        A part's graph is freed before the next part is made. Returns the loss, detached.
+        """
         if learning_rate is not None:
             for group in self._optimizer.param_groups:
                 group["lr"] = learning_rate
         self._optimizer.zero_grad()
-        torch.autograd.backward(loss)
+        found = list[Tensor]()
+        for part in [loss] if isinstance(loss, Tensor) else loss:
+            torch.autograd.backward(part)
+            found.append(part.detach())
         if self._max_norm:
             nn.utils.clip_grad_norm_(self._model.parameters(), self._max_norm)
         self._optimizer.step()
+        return found[0] if len(found) == 1 else torch.stack(found).sum()
 
     def momentum(self) -> Weights:
         """The momentum buffers by the parameter's name; empty before the first step."""
@@ -120,9 +142,13 @@ class AdamW(Sgd):
         )
 
 
-def optimizer_of(target: Target) -> type[Sgd | AdamW]:
-    """The optimizer of a kind of target."""
-    return AdamW if target.kind is TargetKind.TOKENS else Sgd
+def optimizer_of(
+    target: Target, wanted: LearnerOptimizer = LearnerOptimizer.AUTO
+) -> type[Sgd | AdamW]:
+    """The optimizer that is wanted, or that of a kind of target."""
+    if wanted is LearnerOptimizer.AUTO:
+        return AdamW if target.kind is TargetKind.TOKENS else Sgd
+    return AdamW if wanted is LearnerOptimizer.ADAMW else Sgd
 
 
 def require_finite_outputs(model: nn.Module, outputs: Iterable[tuple[Tensor, Tensor]]) -> None:

@@ -181,9 +181,9 @@ def test_images_of_a_folder_for_each_source_are_mixed(tmp_path: Path) -> None:
     assert found.outcomes == here.outcomes
 
 
-@pytest.mark.parametrize("kind", ["text:causal", "a folder"])
+@pytest.mark.parametrize("kind", ["text:causal", "a folder", "adapters"])
 def test_texts_of_a_causal_model_are_mixed(tmp_path: Path, kind: str) -> None:
-    in_folder = kind == "a folder"
+    in_folder = kind != "text:causal"
     model = write_model(tmp_path / "model") if in_folder else kind
     own = f"&tokenizer={tmp_path}/model/tokenizer.json" * in_folder
     draws = np.random.default_rng(0)
@@ -200,17 +200,26 @@ def test_texts_of_a_causal_model_are_mixed(tmp_path: Path, kind: str) -> None:
     rules = {"upper": str.upper, "same": str}
     pool = file("pool.jsonl", rules, 60) + "&source=from"
     target = file("target.jsonl", {"upper": str.upper}, 30)
-    quick: dict[str, dict[str, int]] = {
+    quick: dict[str, Any] = {
         "initialization": {"steps": 10, "batch_size": 16},
         "learners": {"num_minibatches": 3, "batch_size": 16},
     }
     if in_folder:
         # theta* is the folder's own.
         del quick["initialization"]["steps"]
+    if kind == "adapters":
+        quick["adapters"] = {"rank": 2}
     here = lipt.mix(pool, target, model, run=quick, device="cpu", progress=False)
     with Session(pool, model, device="cpu") as session:
         run = session.pretrain(merge(session.client.mixture_settings(), quick))
         found = session.client.mixture(run.run_id, target)
+        sent = {learner.result.size_bytes for learner in run.learners if learner.result}
+        if kind == "adapters":
+            saved = session.client.save_adapter(tmp_path / "adapter", run.run_id)
+            assert (saved / "adapter_config.json").is_file()
+            assert max(sent) < 20_000
+        else:
+            assert min(sent) > 20_000
         classes = table(tmp_path / "classes.csv", [("x", 20, 1.0)], seed=1)
         with pytest.raises(DataError):
             session.client.mixture(run.run_id, classes)

@@ -175,6 +175,18 @@ def test_frozen_layers_are_not_submitted() -> None:
     assert whole - parts == 3 * 3 * (103 - 66)
 
 
+def test_parts_of_a_minibatch_take_their_share_of_its_activations() -> None:
+    whole, parts = (
+        plan_learner(
+            LearnersConfig(num_minibatches=3, batch_size=4, accumulation_steps=number),
+            *("mine", FIGURES),
+            example_bytes=12,
+        ).memory.total
+        for number in (1, 4)
+    )
+    assert whole - parts == 4 * (1000 + 6 * 12) * 3 // 4
+
+
 def test_memory_and_images_of_a_learner_are_counted() -> None:
     learners = LearnersConfig(
         num_minibatches=3, batch_size=4, num_steps=9, num_snapshots=7, cpu_threads=2

@@ -6,10 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 import lipt
+from lipt.common.config.run_config import AdaptersConfig
 from lipt.common.errors import ConfigError, DataError, InvalidRequestError, ProxyError
-from tests.causal_folders import write_model
+from lipt.models.registry import build_model
+from tests.causal_folders import NUM_CLASSES, inputs, write_model
 
 OPTIONS = "?prompt=word&completion=answer&max_length=12"
 QUICK = {
@@ -112,3 +115,69 @@ def test_the_model_of_a_folder_is_mixed_and_selects(folder: Path) -> None:
     of_bytes = [sources[name].removesuffix(own) for name in ("upper", "doubled")]
     with pytest.raises(ConfigError, match=r"has 256 tokens, .*its tokenizer is another one"):
         lipt.mix(dict(enumerate(of_bytes)), of_bytes[0], model, device="cpu", progress=False)
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
+def test_adapters_are_mixed_and_saved_for_peft(folder: Path, tmp_path: Path) -> None:
+    peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
+    model = write_model(tmp_path / "model")
+    own = f"&tokenizer={tmp_path}/model/tokenizer.json"
+    sources = {
+        name: written(folder, f"small {name}", rule, 60, seed) + own
+        for seed, (name, rule) in enumerate(RULES.items())
+    }
+    target = written(folder, "small target", str.upper, 30, 9) + own
+    run = {"learners": {"num_minibatches": 8, "batch_size": 16}, "adapters": {"rank": 2}}
+    mixture = lipt.mix(sources, target, model, run=run, device="cpu", progress=False)
+    saved = mixture.save_adapter(tmp_path / "adapter")
+    with pytest.raises(ConfigError, match=r"has no theta"):
+        lipt.Mixture.load(mixture.save(tmp_path / "m.json")).save_adapter(saved)
+    # theta is the folder's weights, but for what adapters add.
+    merged = build_model(
+        model,
+        num_classes=NUM_CLASSES,
+        inputs=inputs(),
+        seed=0,
+        allowed_modules=(model,),
+        adapters=AdaptersConfig(rank=2),
+    )
+    merged.load_state_dict(mixture.theta)
+    base = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    with torch.no_grad():
+        found_LV = merged.eval()(torch.tensor([[1, 6, 7, 8]]))[0]
+        base_LT = base.eval()(input_ids=torch.tensor([[0, 3, 4, 5]])).logits[0]
+        adapted = peft.PeftModel.from_pretrained(base, saved).eval()
+        own_LT = adapted(input_ids=torch.tensor([[0, 3, 4, 5]])).logits[0]
+    assert torch.allclose(found_LV[:, 5:], own_LT[:, 2:], atol=1e-5)
+    assert not torch.allclose(base_LT, own_LT, atol=1e-4)
+
+
+def test_random_weights_are_trained_before_their_adapters(folder: Path) -> None:
+    pytest.importorskip("peft")
+    sources = {
+        name: written(folder, f"few {name}", rule, 100, seed)
+        for seed, (name, rule) in enumerate(RULES.items())
+    }
+    target = written(folder, "few target", str.upper, 30, 9)
+    run = {
+        "initialization": {"steps": 2, "batch_size": 16},
+        "learners": {"num_minibatches": 2, "batch_size": 16},
+        "adapters": {"rank": 2},
+        "pruning": {"method": "none", "density_min": 1.0, "density_max": 1.0},
+    }
+    pretrained = lipt.Pretrained(
+        lipt.open_dataset(sources["upper"]), "text:causal", run=run, device="cpu", progress=False
+    )
+    untrained = pretrained.workspace.new_model(pretrained.config).state_dict()
+    theta = pretrained.theta_star
+    for name, before in untrained.items():
+        assert torch.equal(theta[name], before) is (".lora_" in name)
+    changed = {
+        name
+        for learner in pretrained.learners
+        for name, item in learner.items()
+        if not torch.equal(item, theta[name])
+    }
+    assert changed == {name for name in theta if ".lora_B." in name}
+    mixture = lipt.mix(sources, target, "text:causal", run=run, device="cpu", progress=False)
+    assert sum(mixture.probabilities) == pytest.approx(1.0)

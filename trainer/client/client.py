@@ -439,6 +439,19 @@ class Client(AbstractContextManager["Client"]):
             rename_finished(part, target)
         return views.BlobView(**asdict(name))
 
+    def save_adapter(self, folder: str | Path, run: str = "latest") -> Path:
+        """Write the adapter of a run's theta_p, as peft's `PeftModel.from_pretrained` loads it.
+
+        Errors as `weights`; ConfigError without adapters, or for a model that is in no folder.
+        """
+        # They import torch, which a client needs for little else.
+        from safetensors.torch import load  # noqa: PLC0415
+
+        from lipt.models.adapters import save_adapter  # noqa: PLC0415
+
+        found = self.ready_run(run)
+        return save_adapter(Path(folder), load(self.weights(found.run_id)), found.config)
+
     def who_am_i(self) -> views.CallerView:
         """Return this client's name and roles, as seen by the coordinator."""
         return self._ask(views.CallerView, lambda of: of.access.WhoAmI, access_pb2.WhoAmIRequest())

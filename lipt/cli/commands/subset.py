@@ -194,10 +194,20 @@ def get_weights(
     kind: WeightsKind = Option(
         WeightsKind.PRETRAINED, help="theta* (initial) or theta_p (pretrained)."
     ),
+    adapter: bool = Option(
+        False, "--adapter", help="Write theta_p's LoRA adapter alone: --out is a folder, for peft."
+    ),
     json: shared.Json = False,
     coordinator: shared.Coordinator,
 ) -> None:
     """Write a run's weights to a safetensors file."""
+    if adapter:
+        with coordinator.connect() as client:
+            folder = run_with_progress(
+                lambda _: client.save_adapter(out, run), activity=f"downloading {run}"
+            )
+        print_result({"path": folder}, [f"{folder}: an adapter, for peft"], as_json=json)
+        return
     shared.require_replaceable(out)
     with coordinator.connect() as client:
         activity = f"downloading the {kind} weights of {run}"

@@ -21,6 +21,13 @@ class Precision(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PRECISION_FLOAT32: _ClassVar[Precision]
     PRECISION_BFLOAT16: _ClassVar[Precision]
 
+class LearnerOptimizer(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    LEARNER_OPTIMIZER_UNSPECIFIED: _ClassVar[LearnerOptimizer]
+    LEARNER_OPTIMIZER_AUTO: _ClassVar[LearnerOptimizer]
+    LEARNER_OPTIMIZER_SGD: _ClassVar[LearnerOptimizer]
+    LEARNER_OPTIMIZER_ADAMW: _ClassVar[LearnerOptimizer]
+
 class WeightEncoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     WEIGHT_ENCODING_UNSPECIFIED: _ClassVar[WeightEncoding]
@@ -57,6 +64,10 @@ PRECISION_UNSPECIFIED: Precision
 PRECISION_AUTO: Precision
 PRECISION_FLOAT32: Precision
 PRECISION_BFLOAT16: Precision
+LEARNER_OPTIMIZER_UNSPECIFIED: LearnerOptimizer
+LEARNER_OPTIMIZER_AUTO: LearnerOptimizer
+LEARNER_OPTIMIZER_SGD: LearnerOptimizer
+LEARNER_OPTIMIZER_ADAMW: LearnerOptimizer
 WEIGHT_ENCODING_UNSPECIFIED: WeightEncoding
 WEIGHT_ENCODING_BITMASK: WeightEncoding
 WEIGHT_ENCODING_PLANES: WeightEncoding
@@ -77,7 +88,7 @@ SOUP_METHOD_INTERPOLATION: SoupMethod
 SOUP_METHOD_SIMPLEX: SoupMethod
 
 class RunConfig(_message.Message):
-    __slots__ = ("model", "seed", "validation", "initialization", "learners", "augmentation", "pruning", "soup", "evaluation_threads")
+    __slots__ = ("model", "seed", "validation", "initialization", "learners", "augmentation", "pruning", "soup", "evaluation_threads", "adapters")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     VALIDATION_FIELD_NUMBER: _ClassVar[int]
@@ -87,6 +98,7 @@ class RunConfig(_message.Message):
     PRUNING_FIELD_NUMBER: _ClassVar[int]
     SOUP_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_THREADS_FIELD_NUMBER: _ClassVar[int]
+    ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     model: str
     seed: int
     validation: ValidationConfig
@@ -96,7 +108,8 @@ class RunConfig(_message.Message):
     pruning: PruningConfig
     soup: SoupConfig
     evaluation_threads: int
-    def __init__(self, model: _Optional[str] = ..., seed: _Optional[int] = ..., validation: _Optional[_Union[ValidationConfig, _Mapping]] = ..., initialization: _Optional[_Union[InitializationConfig, _Mapping]] = ..., learners: _Optional[_Union[LearnersConfig, _Mapping]] = ..., augmentation: _Optional[_Union[AugmentationConfig, _Mapping]] = ..., pruning: _Optional[_Union[PruningConfig, _Mapping]] = ..., soup: _Optional[_Union[SoupConfig, _Mapping]] = ..., evaluation_threads: _Optional[int] = ...) -> None: ...
+    adapters: AdaptersConfig
+    def __init__(self, model: _Optional[str] = ..., seed: _Optional[int] = ..., validation: _Optional[_Union[ValidationConfig, _Mapping]] = ..., initialization: _Optional[_Union[InitializationConfig, _Mapping]] = ..., learners: _Optional[_Union[LearnersConfig, _Mapping]] = ..., augmentation: _Optional[_Union[AugmentationConfig, _Mapping]] = ..., pruning: _Optional[_Union[PruningConfig, _Mapping]] = ..., soup: _Optional[_Union[SoupConfig, _Mapping]] = ..., evaluation_threads: _Optional[int] = ..., adapters: _Optional[_Union[AdaptersConfig, _Mapping]] = ...) -> None: ...
 
 class ValidationConfig(_message.Message):
     __slots__ = ("fraction", "min_per_class")
@@ -123,7 +136,7 @@ class InitializationConfig(_message.Message):
     def __init__(self, epochs: _Optional[float] = ..., steps: _Optional[int] = ..., weights_sha256: _Optional[str] = ..., batch_size: _Optional[int] = ..., learning_rate: _Optional[float] = ..., new_head: bool = ...) -> None: ...
 
 class LearnersConfig(_message.Message):
-    __slots__ = ("num_learners", "num_minibatches", "num_steps", "batch_size", "learning_rate", "momentum", "weight_decay", "min_learners", "deadline_seconds", "max_attempts", "precision", "cpu_threads", "encoding", "num_snapshots", "redundancy", "frozen", "shards", "worker_sources")
+    __slots__ = ("num_learners", "num_minibatches", "num_steps", "batch_size", "learning_rate", "momentum", "weight_decay", "min_learners", "deadline_seconds", "max_attempts", "precision", "cpu_threads", "encoding", "num_snapshots", "redundancy", "frozen", "shards", "worker_sources", "optimizer", "accumulation_steps")
     NUM_LEARNERS_FIELD_NUMBER: _ClassVar[int]
     NUM_MINIBATCHES_FIELD_NUMBER: _ClassVar[int]
     NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -142,6 +155,8 @@ class LearnersConfig(_message.Message):
     FROZEN_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     WORKER_SOURCES_FIELD_NUMBER: _ClassVar[int]
+    OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
+    ACCUMULATION_STEPS_FIELD_NUMBER: _ClassVar[int]
     num_learners: int
     num_minibatches: int
     num_steps: int
@@ -160,7 +175,19 @@ class LearnersConfig(_message.Message):
     frozen: _containers.RepeatedScalarFieldContainer[str]
     shards: ShardRule
     worker_sources: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, num_learners: _Optional[int] = ..., num_minibatches: _Optional[int] = ..., num_steps: _Optional[int] = ..., batch_size: _Optional[int] = ..., learning_rate: _Optional[float] = ..., momentum: _Optional[float] = ..., weight_decay: _Optional[float] = ..., min_learners: _Optional[int] = ..., deadline_seconds: _Optional[float] = ..., max_attempts: _Optional[int] = ..., precision: _Optional[_Union[Precision, str]] = ..., cpu_threads: _Optional[int] = ..., encoding: _Optional[_Union[WeightEncoding, str]] = ..., num_snapshots: _Optional[int] = ..., redundancy: _Optional[int] = ..., frozen: _Optional[_Iterable[str]] = ..., shards: _Optional[_Union[ShardRule, str]] = ..., worker_sources: _Optional[_Iterable[str]] = ...) -> None: ...
+    optimizer: LearnerOptimizer
+    accumulation_steps: int
+    def __init__(self, num_learners: _Optional[int] = ..., num_minibatches: _Optional[int] = ..., num_steps: _Optional[int] = ..., batch_size: _Optional[int] = ..., learning_rate: _Optional[float] = ..., momentum: _Optional[float] = ..., weight_decay: _Optional[float] = ..., min_learners: _Optional[int] = ..., deadline_seconds: _Optional[float] = ..., max_attempts: _Optional[int] = ..., precision: _Optional[_Union[Precision, str]] = ..., cpu_threads: _Optional[int] = ..., encoding: _Optional[_Union[WeightEncoding, str]] = ..., num_snapshots: _Optional[int] = ..., redundancy: _Optional[int] = ..., frozen: _Optional[_Iterable[str]] = ..., shards: _Optional[_Union[ShardRule, str]] = ..., worker_sources: _Optional[_Iterable[str]] = ..., optimizer: _Optional[_Union[LearnerOptimizer, str]] = ..., accumulation_steps: _Optional[int] = ...) -> None: ...
+
+class AdaptersConfig(_message.Message):
+    __slots__ = ("rank", "alpha", "target_modules")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    ALPHA_FIELD_NUMBER: _ClassVar[int]
+    TARGET_MODULES_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    alpha: float
+    target_modules: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, rank: _Optional[int] = ..., alpha: _Optional[float] = ..., target_modules: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AugmentationConfig(_message.Message):
     __slots__ = ("method", "num_ops", "magnitude")

@@ -8,10 +8,12 @@ import pytest
 import torch
 
 from lipt.common.blobs.blob import BlobName
+from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import LearnerRejectedError
 from lipt.common.tensor_files import specs_of
 from lipt.coordinator.dispatch.intake import Reference, check_learner, require_report, trained_norm
 from lipt.coordinator.state.records import LearnerResult
+from lipt.core.pretraining.results import pack_initial
 from lipt.models.encodings import encode_sparse
 
 STATISTICS = {
@@ -74,6 +76,19 @@ def test_a_norm_of_100_times_theta_star_is_accepted(tmp_path: Path) -> None:
     check_learner(path, Reference(specs_of(theta), norm=5.0))
     with pytest.raises(LearnerRejectedError, match=r"theta\*'s 4\.99.*learning_rate"):
         check_learner(path, Reference(specs_of(theta), norm=4.99))
+
+
+def test_adapters_that_start_at_zero_are_measured_by_the_frozen_weights(tmp_path: Path) -> None:
+    theta = {"w": torch.tensor([[3.0, 4.0]]), "b": torch.zeros(1, 2)}
+    blobs = BlobStore(tmp_path / "blobs", max_blob_bytes=2**20)
+    reference = Reference.read(blobs, blobs.put_bytes(pack_initial(theta, ["w"])), 10)
+    assert (reference.norm, reference.specs.keys()) == (5.0, {"b"})
+    path = tmp_path / "learner"
+    path.write_bytes(encode_sparse({"b": torch.tensor([[300.0, 400.0]])}))
+    check_learner(path, reference)
+    path.write_bytes(encode_sparse({"b": torch.tensor([[301.0, 400.0]])}))
+    with pytest.raises(LearnerRejectedError, match="norm of"):
+        check_learner(path, reference)
 
 
 def test_a_zero_theta_star_sets_no_norm_limit(tmp_path: Path) -> None:

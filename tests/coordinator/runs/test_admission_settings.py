@@ -130,7 +130,7 @@ def gate() -> RunAdmission:
 
 @cache
 def planned(config: RunConfig) -> RunPlan:
-    return gate()._examined(config.model).plan(config, DATA, evaluation_batch_size=BATCH_SIZE)
+    return gate()._examined(config).plan(config, DATA, evaluation_batch_size=BATCH_SIZE)
 
 
 def admitted(wanted: dict[str, Any]) -> RunConfig | None:
