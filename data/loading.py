@@ -119,8 +119,9 @@ def open_data(
             name: `csv:train.csv?label=COLUMN`, `imagefolder:/data`, `package.module:factory`. A
             `Dataset` is returned unchanged.
         target: a table's column of labels, or of numbers to predict, also of a file: `train.csv`;
-            None for one called label. "number" for regression on whole numbers, "multi-label" where
-            each row has one of several labels: both are classes otherwise.
+            None for one called label. Options, as "prompt=q&completion=a", for next tokens.
+            "number" for regression on whole numbers, "multi-label" where each row has one of
+            several labels: both are classes otherwise.
         image_size: pixels a side to scale images to; None keeps small images.
         allow_modules: more modules that a name may import.
 

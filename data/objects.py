@@ -85,7 +85,7 @@ def chosen_objects(data: Any, rows: Sequence[int], *, num_rows: int) -> Iterator
 def _of_file(table: Table, rows: Sequence[int], num_rows: int) -> Iterator[RowObject]:
     wanted, found = deque(rows), 0
     if isinstance(table, JsonlTable):
-        objects = table.lines()
+        objects = ((record, text) for _, record, text in table.lines())
     else:
         objects = ((record, "") for record in table.objects())
     for found, (record, text) in enumerate(objects, start=1):

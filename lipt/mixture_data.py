@@ -27,7 +27,7 @@ from lipt.data.loading import open_set
 from lipt.data.registry import names_sources, table_address
 from lipt.data.sources.address import quoted_names
 from lipt.data.sources.cells import Decimals
-from lipt.data.sources.frames import frame_table, is_frame, is_pair
+from lipt.data.sources.frames import frame_table, is_frame, is_pair, names_options
 from lipt.data.sources.rows import SourceLabels, require_labels, source_names
 from lipt.data.sources.tables.csv_and_json import CSV_OPTIONS
 from lipt.data.sources.tables.reading import open_table
@@ -153,6 +153,8 @@ def _column(table: pa.Table, name: str) -> Any:
 def _table_of(data: Any, target: str | None) -> tuple[pa.Table, str | None] | None:
     """The columns of a frame or a table's file, and its target; None for other data."""
     label = target
+    if target is not None and names_options(target):
+        return None
     if isinstance(data, str | Path):
         address = table_address(str(data))
         if address is None or set(address.values) - {"label", "target", *CSV_OPTIONS}:

@@ -87,11 +87,10 @@ def plain_name(name: str) -> str:
     return name.replace(_INNER, ".")
 
 
-def save_adapter(folder: Path, weights: Mapping[str, Tensor], config: RunConfig) -> Path:
-    """Write the adapter of a run's weights as `PeftModel.from_pretrained` reads it.
+def require_adapter(config: RunConfig) -> Path:
+    """The folder of the model that a run's adapter is of.
 
-    The model is that of the run's folder, as transformers opens it. ConfigError for a run without
-    adapters, or of a model that is not in a folder alone.
+    ConfigError for a run without adapters, or of a model that is not in a folder alone.
     """
     if not config.adapters.rank:
         raise ConfigError(
@@ -99,14 +98,25 @@ def save_adapter(folder: Path, weights: Mapping[str, Tensor], config: RunConfig)
             "such as 8."
         )
     folders = folders_of(config.model)
-    if len(folders) != 1:
+    if not folders:
+        raise ConfigError(
+            f"an adapter is saved for {CAUSAL}FOLDER, and the model is {config.model}. Take theta "
+            "itself."
+        )
+    if len(folders) > 1:
         raise ConfigError(
             f"an adapter is saved for a model of one folder, and this is {config.model}. Merge it "
             f"with its adapter, save that, and name {CAUSAL}FOLDER."
-            if folders
-            else f"an adapter is saved for {CAUSAL}FOLDER, and the model is {config.model}. Take "
-            "theta itself."
         )
+    return Path(folders[0])
+
+
+def save_adapter(folder: Path, weights: Mapping[str, Tensor], config: RunConfig) -> Path:
+    """Write the adapter of a run's weights as `PeftModel.from_pretrained` reads it.
+
+    The model is that of the run's folder, as transformers opens it. Errors as `require_adapter`.
+    """
+    base = require_adapter(config)
     peft = import_extra("peft", package="peft", extra="lm", needed_for="an adapter's file")
     begin = "network."
     saved = {
@@ -119,7 +129,7 @@ def save_adapter(folder: Path, weights: Mapping[str, Tensor], config: RunConfig)
         r=config.adapters.rank,
         lora_alpha=config.adapters.alpha,
         target_modules=sorted(adapted),
-        base_model_name_or_path=folders[0],
+        base_model_name_or_path=str(base),
         task_type="CAUSAL_LM",
         inference_mode=True,
     )

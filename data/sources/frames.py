@@ -47,7 +47,12 @@ from lipt.data.sources.address import Address, quoted_names
 from lipt.data.sources.map_style import Pairs, has_rows, is_same
 from lipt.data.sources.rows import ColumnRows, EncodedRows, sampled_rows
 from lipt.data.sources.storage import open_regular
-from lipt.data.sources.tables.reading import are_too_many, read_numbers, rows_of_table
+from lipt.data.sources.tables.reading import (
+    TABLE_OPTIONS,
+    are_too_many,
+    read_numbers,
+    rows_of_table,
+)
 from lipt.data.sources.tables.table import (
     BATCH_ROWS,
     Cell,
@@ -110,6 +115,13 @@ class FrameTable(Table):
             rows = slice(start, start + BATCH_ROWS)
             yield [column_of(values[rows], self.name, name) for name, values in columns]
 
+    def cells(self, name: str) -> Iterator[tuple[str, Any]]:
+        column = self._values[name]
+        # Arrow's cells are Python's values as a list, pandas's as they are.
+        listed = getattr(column, "to_pylist", getattr(column, "tolist", lambda: list(column)))()
+        for row, cell in enumerate(listed):
+            yield f"{self.name}, row {row}", cell
+
 
 def frame_table(source: str, data: Any) -> FrameTable:
     """The table of a frame: see `is_frame`."""
@@ -126,6 +138,9 @@ def rows_in_memory(
 ) -> EncodedRows | FactoryRows | ColumnRows:
     """The rows of a user's data: a table's, or those of a map-style data set."""
     _require_one_set(source, data)
+    if target is not None and names_options(target):
+        table = frame_table(source, data)
+        return rows_of_table(Address(source, table_options(table, target, options)), table)
     if is_table(data):
         return _table_rows(source, data, target, options)
     rows = map_style(data, target)
@@ -439,10 +454,20 @@ def _target_column(
     )
 
 
+def names_options(target: str) -> bool:
+    """Whether a target is options of a table rather than a column."""
+    return target.partition("=")[0] in TABLE_OPTIONS and "=" in target
+
+
 def table_options(
     table: Table, target: str | None, more: Mapping[str, str] = _NO_OPTIONS
 ) -> dict[str, str]:
-    """The options that open a file as a frame of the same columns is understood, and `more`."""
+    """The options that open a file as a frame of the same columns is understood, and `more`.
+
+    A target may be the options themselves, as an address has them after its question mark.
+    """
+    if target is not None and names_options(target) and target not in table.columns:
+        return {**Address.parse(f"target:?{target}", TABLE_OPTIONS).values, **more}
     kind = target if target in KINDS and target not in table.columns else None
     column = _target_column(table.columns, table.class_names, None if kind else target)
     return {**_options_of(table, column, more, as_numbers=kind == NUMBER), **more}

@@ -447,9 +447,10 @@ class Client(AbstractContextManager["Client"]):
         # They import torch, which a client needs for little else.
         from safetensors.torch import load  # noqa: PLC0415
 
-        from lipt.models.adapters import save_adapter  # noqa: PLC0415
+        from lipt.models.adapters import require_adapter, save_adapter  # noqa: PLC0415
 
         found = self.ready_run(run)
+        require_adapter(found.config)
         return save_adapter(Path(folder), load(self.weights(found.run_id)), found.config)
 
     def who_am_i(self) -> views.CallerView:

@@ -13,6 +13,7 @@ import io
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
@@ -28,6 +29,8 @@ from lipt.data.sources.tables.table import TEXT, Table, batches_of, column_of, r
 CSV_OPTIONS = ("delimiter", "encoding", "decimal")
 # In characters. A quote that is never closed would take the rest of the file.
 _LONGEST_CELL = 2**24
+# A line of JSON, of which the whole is in memory.
+_LONGEST_LINE = 2**27
 
 # Between cells, the likeliest first.
 _DELIMITERS = (",", ";", "\t", "|")
@@ -156,12 +159,22 @@ class JsonlTable(Table):
             first += len(lines)
 
     def objects(self) -> Iterator[dict[str, Any]]:
-        return (line for line, _ in self.lines())
+        return (line for _, line, _ in self.lines())
 
-    def lines(self) -> Iterator[tuple[dict[str, Any], str]]:
-        """Each object, and its text."""
+    def cells(self, name: str) -> Iterator[tuple[str, Any]]:
+        for number, line, _ in self.lines():
+            yield f"{self.name}, line {number}", line.get(name)
+
+    def lines(self) -> Iterator[tuple[int, dict[str, Any], str]]:
+        """The number, the object and the text of each line that has one."""
         with _text_file(self._path) as file:
-            for number, text in enumerate(file, start=1):
+            lines = iter(partial(file.readline, _LONGEST_LINE + 1), "")
+            for number, text in enumerate(lines, start=1):
+                if len(text) > _LONGEST_LINE:
+                    raise DataError(
+                        f"{self.name}, line {number} has more than {_LONGEST_LINE} characters. "
+                        "Write an object on each line, and leave out what is no text."
+                    )
                 if not text.strip():
                     continue
                 try:
@@ -173,7 +186,7 @@ class JsonlTable(Table):
                         f"{self.name}, line {number} is no JSON object: {text:.80}. Write one on "
                         'each line, such as {"text": "...", "label": "..."}.'
                     )
-                yield line, text.strip()
+                yield number, line, text.strip()
 
 
 @contextmanager

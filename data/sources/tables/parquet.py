@@ -12,9 +12,9 @@ import json
 import re
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import accumulate, chain
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -113,20 +113,25 @@ class ParquetTable(Table):
         self.class_names = {name: _class_names(self.schema, name) for name in self.columns}
 
     def batches(self, names: Sequence[str]) -> Iterator[list[Any]]:
-        return self._read(
-            names, lambda file, batch: [arrow_column(batch.column(one), file, one) for one in names]
-        )
+        for file, batch in self._stored(names):
+            yield [arrow_column(batch.column(name), file, name) for name in names]
 
     def objects(self) -> Iterator[dict[str, Any]]:
-        return chain.from_iterable(self._read(self.columns, lambda _, batch: batch.to_pylist()))
+        for _, batch in self._stored(self.columns):
+            yield from batch.to_pylist()
 
-    def _read(
-        self, names: Sequence[str], convert: Callable[[str, Any], list[Any]]
-    ) -> Iterator[list[Any]]:
+    def cells(self, name: str) -> Iterator[tuple[str, Any]]:
+        row = 0
+        for _, batch in self._stored([name]):
+            for cell in batch.column(name).to_pylist():
+                yield f"{self.name}, row {row}", cell
+                row += 1
+
+    def _stored(self, names: Sequence[str]) -> Iterator[tuple[str, Any]]:
         for file, reader in self.readers.items():
             try:
                 for batch in reader.iter_batches(batch_size=BATCH_ROWS, columns=list(names)):
-                    yield convert(file, batch)
+                    yield file, batch
             except (OSError, ValueError, ArithmeticError) as error:
                 raise DataError(
                     f"the columns {', '.join(names)} of {file} cannot be read: {error}. Fetch the "

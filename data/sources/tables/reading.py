@@ -69,7 +69,7 @@ logger = logging.getLogger(__name__)
 _TARGETS = ("label", "target", "labels")
 _OF_FEATURES = ("drop", "numbers", "categories", "buckets")
 _OF_TEXT = (
-    *("text", "prompt", "completion", "max_length", "tokenizer"),
+    *("text", "prompt", "completion", "messages", "max_length", "tokenizer"),
     *("vocabulary", "names", "embedding"),
 )
 TABLE_OPTIONS = (*_TARGETS, "classes", "source", *_OF_FEATURES, *_OF_TEXT)
@@ -92,7 +92,7 @@ def open_table(address: Address) -> Table:
 
 
 def table_rows(address: Address) -> ColumnRows:
-    with_text = "text" in address or "completion" in address
+    with_text = not {"text", "completion", "messages"}.isdisjoint(address.values)
     for name in _OF_FEATURES if with_text else _OF_TEXT:
         if name in address:
             raise ConfigError(
@@ -159,7 +159,7 @@ def rows_of_table(options: Address, table: Table, given: Labels | None = None) -
 
 def is_causal(options: Address, table: Table) -> bool:
     """Whether a table holds texts of which each next token is to be predicted."""
-    if "completion" in options or "prompt" in options:
+    if not {"completion", "prompt", "messages"}.isdisjoint(options.values):
         return True
     labelled = any(name in options for name in _TARGETS) or "label" in table.columns
     return "text" in options and not labelled

@@ -71,6 +71,12 @@ class Table(ABC):
             for cells in zip(*(column.to_pylist() for column in columns), strict=True):
                 yield dict(zip(self.columns, cells, strict=True))
 
+    def cells(self, name: str) -> Iterator[tuple[str, Any]]:
+        """Each cell of a column, also lists and objects, with its place for messages."""
+        rows = (cell for (column,) in self.batches([name]) for cell in column.to_pylist())
+        for row, cell in enumerate(rows):
+            yield f"{self.name}, row {row}", cell
+
     def read(self, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
         parts: list[list[Any]] = [[] for _ in names]
         batches = self.batches(names) if names else iter(())

@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 _DEFAULT_VOCABULARY = 2**15
 _DEFAULT_LENGTH = 128
+# Of a user's tokenizer: its file, and numbers beside a few more of this package's.
+_MOST_BYTES, MOST_NUMBERS = 2**28, 2**20 - 8
 _WORD_OR_MARK = re.compile(r"\w+|[^\w\s]")
 _PADDING_TOKENS = ("[PAD]", "<pad>", "<PAD>", "<|pad|>", "<|padding|>", "PAD")
 
@@ -124,6 +126,15 @@ def opened_tokenizer(path: Path) -> tuple[Any, int]:
         "tokenizers", package="tokenizers", extra="text", needed_for=f"the tokenizer {path}"
     )
     try:
+        size = path.stat().st_size
+    except OSError:
+        size = 0
+    if size > _MOST_BYTES:
+        raise DataError(
+            f"the tokenizer {path} has {size} bytes; at most {_MOST_BYTES} are read. Name a "
+            "tokenizer.json of a language model."
+        )
+    try:
         tokenizer = tokenizers.Tokenizer.from_file(str(path))
         tokenizer.no_padding()
         tokenizer.no_truncation()
@@ -132,7 +143,13 @@ def opened_tokenizer(path: Path) -> tuple[Any, int]:
             f"the tokenizer {path} cannot be read: {error}. Name a tokenizer.json of Hugging "
             "Face's tokenizers."
         ) from error
-    return tokenizer, 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
+    number = 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
+    if number > MOST_NUMBERS:
+        raise DataError(
+            f"the tokenizer {path} has {number} numbers; at most {MOST_NUMBERS} are taken. Name "
+            "one of a language model, of some hundred thousand at most."
+        )
+    return tokenizer, number
 
 
 def embedded_texts(

@@ -11,7 +11,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 import lipt
 from lipt.common.errors import ConfigError, DataError
 from lipt.data.dataset import Dataset
+from lipt.data.sources.tables import csv_and_json, texts
 from lipt.data.targets.kinds import TargetKind
+from tests.causal_folders import write_tokenizer
 
 
 def written(folder: Path, *lines: Any) -> Path:
@@ -107,6 +109,7 @@ def test_one_changed_completion_changes_the_fingerprint(tmp_path: Path) -> None:
         ("text=t&vocabulary=9", [{"t": "a"}], None),
         ("text=t&max_length=1", [{"t": "a"}], None),
         ("text=t&max_length=99999", [{"t": "a"}], None),
+        (f"text=t&max_length={10**9}", [{"t": "a"}], None),
     ],
 )
 def test_other_files_are_refused(
@@ -114,3 +117,47 @@ def test_other_files_are_refused(
 ) -> None:
     with pytest.raises(DataError if message else ConfigError, match=message):
         opened(tmp_path, options, *lines)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b'{"t": "' + b"a" * 200 + b'"}', r"line 2 has more than 100 characters"),
+        (b"[" * 90, r"line 2 is no JSON object"),
+        (b'{"t": "\0"}', r"line 2 is no JSON object"),
+        (b'{"t": "\xff"}', r"is not UTF-8"),
+        (b'{"t": "\\ud800"}', r"half of a character"),
+        (b'{"t": [[[["a"]]]]}', r"object 2"),
+        (b"\x1f\x8b", r"is not UTF-8"),
+    ],
+)
+def test_hostile_lines_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: bytes, words: str
+) -> None:
+    monkeypatch.setattr(csv_and_json, "_LONGEST_LINE", 100)
+    file = tmp_path / "texts.jsonl"
+    file.write_bytes(b'{"t": "a"}\n' + line + b"\n")
+    with pytest.raises(DataError, match=words):
+        lipt.open_dataset(f"jsonl:{file}?text=t&max_length=4")
+
+
+def test_deep_json_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "texts.jsonl"
+    file.write_text('{"t": ' + "[" * 10**5)
+    with pytest.raises(DataError, match=r"line 1 is no JSON object"):
+        lipt.open_dataset(f"jsonl:{file}?text=t")
+
+
+def test_an_escaped_nul_is_a_byte_of_the_text(tmp_path: Path) -> None:
+    data = opened(tmp_path, "text=t&max_length=4", {"t": "a\0"})
+    assert tokens_of(data) == [[1, 100, 3, 0]]
+
+
+@pytest.mark.parametrize("limit", ["_MOST_BYTES", "MOST_NUMBERS"])
+def test_a_tokenizer_of_too_many_numbers_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    file = write_tokenizer(tmp_path)
+    monkeypatch.setattr(texts, limit, 50)
+    with pytest.raises(DataError, match=r"tokenizer .* has \d+ (bytes|numbers); at most 50 are"):
+        opened(tmp_path, f"text=t&tokenizer={file}", {"t": "a"})

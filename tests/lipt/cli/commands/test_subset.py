@@ -102,6 +102,25 @@ def test_rows_of_a_table_are_written_out(lipt: Any, tmp_path: Path) -> None:
     assert "belongs to data with fingerprint" in result.stderr
 
 
+def test_an_adapter_is_written_of_runs_that_have_one(
+    service: Service, lipt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("weights", "get", "--run", READY, "--adapter", "--out", str(tmp_path / "a"))
+    refused = lipt(*command)
+    assert refused.exit_code == 1
+    assert "there is no adapter to save" in refused.stderr
+    asked = list[str]()
+
+    def saved(_: Client, folder: Path, run: str) -> Path:
+        asked.append(run)
+        return folder
+
+    monkeypatch.setattr(Client, "save_adapter", saved)
+    result = lipt(*command)
+    assert (result.exit_code, asked) == (0, [READY])
+    assert result.stdout == f"{tmp_path}/a: an adapter, for peft\n"
+
+
 def test_the_weights_are_written_to_a_file(service: Service, lipt: Any, tmp_path: Path) -> None:
     expected: Any = service.ready.initial_weights
     out = tmp_path / "w.safetensors"
