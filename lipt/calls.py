@@ -213,6 +213,7 @@ def compare(
     model: str | nn.Module | Callable[..., nn.Module] | None = None,
     *,
     target: str | None = None,
+    target_data: Any = None,
     head: str | None = None,
     strategies: Sequence[str] = ("auto",),
     fractions: Sequence[float] = (DEFAULT_FRACTION,),
@@ -230,10 +231,13 @@ def compare(
     """Compare strategies with baselines by training for equally many steps.
 
     Arguments of `pretrain`, and:
-        test: held-out data, in the same form as `data`.
+        test: held-out data, in the same form as `data`; with `target_data` more of the target's.
+        target_data: texts of what you care about, as in `select`. All trainings then start from one
+            theta* per seed. The table has the loss on `test`, and right completions.
         strategies: names of strategies.
         fractions: shares of the data.
-        baselines: of `uniform`, `uniform_per_class`, `resampled` and `everything`; None for all.
+        baselines: of `uniform`, `uniform_per_class`, `resampled` and `everything`; with
+            `target_data` of `untrained`, `uniform` and `everything`. None for all.
         seeds: number of repetitions of the whole pipeline.
         recipe: of every training, such as {"steps": 300}; None for the paper's, which is long.
         proxy: proxy model; None for each strategy's default.
@@ -252,14 +256,25 @@ def compare(
     from lipt.pretraining import Pretrained
     from lipt.trainer.comparison.compare import compare as run_comparison
     from lipt.trainer.comparison.outcomes import outcomes, verdict
-    from lipt.trainer.comparison.trial import BASELINES, ComparisonPlan
+    from lipt.trainer.comparison.trial import BASELINES, BASELINES_OF_TEXTS, ComparisonPlan
     from lipt.trainer.main_training import Recipe
     from lipt.trainer.progress import progress_display
 
     opened = functools.partial(open_set, target=target, image_size=image_size)
     train, held_out = opened("data", data), opened(TEST_DATA, test)
-    of_seed = functools.partial(Pretrained, train, model, head=head, run=run, device=device)
-    pretrain = functools.cache(lambda seed: of_seed(seed=seed, progress=False))
+    pretrain: Callable[[int], Pretrained]
+    choose: Callable[..., Subset] = Pretrained.select
+    texts = None
+    if target_data is None:
+        of_seed = functools.partial(Pretrained, train, model, head=head, run=run, device=device)
+        pretrain = functools.cache(lambda seed: of_seed(seed=seed, progress=False))
+    else:
+        from lipt.text_comparison import TextChoices
+
+        choices = TextChoices(data, train, target_data, model, dict(run or {}), device)
+        strategies, recipe = choices.strategies(strategies), choices.recipe(recipe)
+        pretrain, choose, texts = choices.pretrained, choices.choose, choices.target
+    all_baselines = BASELINES if texts is None else BASELINES_OF_TEXTS
     with tempfile.TemporaryDirectory() as folder, progress_display(wanted=progress) as show:
         plan = ComparisonPlan(
             strategies=tuple(strategies),
@@ -268,12 +283,12 @@ def compare(
             model=pretrain(0).model,
             recipe=Recipe.of(recipe),
             run_overrides=dict(run or {}),
-            baselines=BASELINES if baselines is None else tuple(baselines),
+            baselines=all_baselines if baselines is None else tuple(baselines),
             proxy=proxy,
             soft_labels=soft_labels,
         )
         trials = run_comparison(
-            describe(),
+            describe() if texts is None else None,
             plan,
             train,
             held_out,
@@ -281,9 +296,10 @@ def compare(
             device=device,
             allowed_modules=modules_of(plan.model),
             model=pretrain(0).model_source,
+            texts=texts,
             print_line=lambda line: show(ProgressView(line, 0, 0)),
             pretrain=pretrain,
-            choose=Pretrained.select,
+            choose=choose,
         )
     rows = outcomes(trials)
     return Comparison(tuple(rows), tuple(trials), verdict(rows))

@@ -127,6 +127,10 @@ class Sgd:
                 self._optimizer.state[parameter]["momentum_buffer"] = buffer
 
 
+# What AdamW keeps for each parameter.
+_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+
+
 class AdamW(Sgd):
     """AdamW for models of tokens, whose layers need different rates of SGD.
 
@@ -140,6 +144,26 @@ class AdamW(Sgd):
         self._optimizer = torch.optim.AdamW(
             model.parameters(), lr=lr, betas=(momentum, _SQUARES), weight_decay=weight_decay
         )
+
+    def momentum(self) -> Weights:
+        """The means of gradients and squares, and the number of steps, by parameter."""
+        return {
+            f"{part}.{name}": self._optimizer.state[parameter][part]
+            for name, parameter in self._model.named_parameters()
+            for part in _MOMENTS
+            if part in self._optimizer.state.get(parameter, {})
+        }
+
+    def restore_momentum(self, momentum: Mapping[str, Tensor]) -> None:
+        for name, parameter in self._model.named_parameters():
+            found = {part: momentum.get(f"{part}.{name}") for part in _MOMENTS}
+            if found["step"] is not None:
+                self._optimizer.state[parameter] = {
+                    # The number of steps stays on the CPU.
+                    part: value.clone() if part == "step" else value.to(parameter.device, copy=True)
+                    for part, value in found.items()
+                    if value is not None
+                }
 
 
 def optimizer_of(

@@ -13,17 +13,22 @@ from typing import Any
 from lipt.common.errors import BudgetError, ConfigError
 from lipt.common.process.devices import resolve_device
 from lipt.common.states import RunState
+from lipt.common.tensor_files import Weights
 from lipt.core.catalogue import StrategyView
 from lipt.data.dataset import Dataset
 from lipt.data.held_out import comparable
+from lipt.data.targets.kinds import TargetKind
 from lipt.models.registry import ModelSource, OwnModel
 from lipt.trainer.client.client import Client
+from lipt.trainer.comparison.texts import TextScores, TextTarget, texts_scored
 from lipt.trainer.comparison.trial import (
     BASELINES,
+    BASELINES_OF_TEXTS,
     EVERYTHING,
     FIXED,
     LATE,
     RESAMPLED,
+    UNTRAINED,
     Cell,
     ComparisonPlan,
     Trial,
@@ -53,12 +58,13 @@ def run_of(client: Client, plan: ComparisonPlan, seed: int) -> RunView:
 
 
 def compare(
-    strategies: Sequence[StrategyView],
+    strategies: Sequence[StrategyView] | None,
     plan: ComparisonPlan,
     train: Dataset,
     test: Dataset,
     *,
     model: ModelSource | None = None,
+    texts: TextTarget | None = None,
     pretrain: Callable[[int], Any],
     choose: Callable[..., Subset],
     out: Path,
@@ -69,16 +75,17 @@ def compare(
 ) -> list[Trial]:
     """Train every strategy's subsets and the baselines, all for equally many optimizer steps.
 
-    `model` is a live one, in place of the plan's by name. `pretrain` returns a seed's run, with
-    `lowered_defaults` and `costs`. `choose` takes this run, a strategy, and the fraction, proxy and
-    soft_labels by name. Trials in `out` are not repeated.
+    `strategies` is None where their names are checked already. With `texts`, trainings start from
+    its theta*, and have its scores. `model` is a live one, in place of the plan's by name.
+    `pretrain` returns a seed's run, with `lowered_defaults` and `costs`. `choose` takes this run, a
+    strategy, and the fraction, proxy and soft_labels by name. Trials in `out` are not repeated.
     """
-    known = {strategy.name: strategy for strategy in strategies}
-    _check(known, plan, train)
+    _check(strategies, plan, train)
     test = comparable(test, train)
     resolve_device(device)
     steps = plan.recipe.num_steps(round(max(plan.fractions) * len(train)))
-    recipe = plan.recipe.model_copy(update={"steps": steps}).fitted_to(train.inputs)
+    recipe = plan.recipe.model_copy(update={"steps": steps})
+    recipe = recipe.fitted_to(train.inputs, train.target.kind)
     identity = {
         "model": plan.model,
         "recipe": recipe.model_dump(mode="json"),
@@ -87,6 +94,7 @@ def compare(
         "data_source": train.source,
         "test": test.fingerprint,
         **({} if plan.proxy is None else {"proxy": plan.proxy}),
+        **({} if texts is None else {"target": texts.fingerprint}),
     }
     trials = TrialFile(out, identity)
     if trials.trials:
@@ -97,6 +105,7 @@ def compare(
     where: dict[str, Any] = {"device": device, "allowed_modules": allowed_modules}
     trained_model = model.make if isinstance(model, OwnModel) else plan.model
     training = partial(fit, trained_model, train, test=test, on_step=on_step, **where)
+    scored = partial(texts_scored, plan.model, train, test, recipe, **where)
     shared = {"num_examples": len(train), "chance": test.target.chance(test.targets_N)}
     for seed in plan.seeds:
         run = None
@@ -107,7 +116,7 @@ def compare(
             if cell.strategy == RESAMPLED:
                 source = RepeatedRandom(train, round(cell.fraction * len(train)), seed)
                 subset = source.subset
-            elif cell.strategy != EVERYTHING:
+            elif cell.strategy not in (EVERYTHING, UNTRAINED):
                 # All examples with soft labels are a subset as well.
                 name = FIXED[0] if cell.name == EVERYTHING else cell.name
                 if run is None:
@@ -120,7 +129,8 @@ def compare(
                 measures = shared | selection_costs(name, run.costs, subset.manifest)
             if subset is not None:
                 measures = {**measures, "num_examples": len(subset)}
-            trial = _trial(cell, subset, source, recipe, training, measures)
+            begins_with = None if texts is None else texts.starts(seed)
+            trial = _trial(cell, subset, source, recipe, training, measures, begins_with, scored)
             trials.add(trial)
             print_line(
                 f"seed {seed}, {cell.fraction:.0%}, {label(cell.strategy)}: "
@@ -136,7 +146,12 @@ def _trial(
     recipe: Recipe,
     training: Callable[..., Trained],
     measures: Mapping[str, Any],
+    begins_with: Weights | None,
+    scored: Callable[[Weights], TextScores],
 ) -> Trial:
+    """Train, from `begins_with` where texts are compared, and then score the trained weights."""
+    if begins_with is not None and cell.strategy == UNTRAINED:
+        return _untrained(cell, scored(begins_with), measures)
     stays = cell.name not in (EVERYTHING, RESAMPLED)
     changes: dict[str, float] = {"seed": cell.seed}
     if subset is not None and cell.is_soft:
@@ -144,10 +159,12 @@ def _trial(
     trained = training(
         subset=subset,
         reselect=source,
+        initial=begins_with,
         recipe=recipe.model_copy(update=changes),
         # Accuracy on the training examples is costly for all of the data.
         schedule=_SCHEDULE if stays else replace(_SCHEDULE, subset_at=None),
     )
+    found = {} if begins_with is None else _measures_of(scored(trained.weights))
     return Trial(
         seed=cell.seed,
         strategy=cell.strategy,
@@ -162,7 +179,35 @@ def _trial(
         evaluations=trained.evaluations,
         score_name=trained.kind.score_name,
         **measures,
+        **found,
     )
+
+
+def _untrained(cell: Cell, scores: TextScores, measures: Mapping[str, Any]) -> Trial:
+    """theta* itself."""
+    return Trial(
+        seed=cell.seed,
+        strategy=cell.strategy,
+        fraction=cell.fraction,
+        num_steps=0,
+        weighted=False,
+        test_accuracy=scores.token_accuracy,
+        subset_accuracy=None,
+        converged=False,
+        training_seconds=0.0,
+        digest="",
+        score_name=TargetKind.TOKENS.score_name,
+        **measures,
+        **_measures_of(scores),
+    )
+
+
+def _measures_of(scores: TextScores) -> dict[str, Any]:
+    return {
+        "test_loss": scores.loss,
+        "test_loss_error": scores.loss_error,
+        "exact_match": scores.exact_match,
+    }
 
 
 def selection_costs(
@@ -181,17 +226,19 @@ def selection_costs(
     return found | {"pretraining_seconds": seconds, "bytes_sent": sent}
 
 
-def _check(known: Mapping[str, StrategyView], plan: ComparisonPlan, train: Dataset) -> None:
+def _check(strategies: Sequence[StrategyView] | None, plan: ComparisonPlan, train: Dataset) -> None:
+    baselines = BASELINES if strategies is not None else BASELINES_OF_TEXTS
+    known = {strategy.name: strategy for strategy in strategies or ()}
     for what, names, there in (
-        ("baseline", plan.baselines, BASELINES),
-        ("strategy", plan.strategies, known),
+        ("baseline", plan.baselines, baselines),
+        ("strategy", plan.strategies if known else (), known),
     ):
         for name in names:
             if name not in there:
                 choice = ", ".join(there)
                 raise ConfigError(f"there is no {what} {name!r}. Choose from: {choice}.")
     for name in plan.strategies:
-        if "paired features" in known[name].needs:
+        if name in known and "paired features" in known[name].needs:
             raise ConfigError(
                 f"{name} needs features of pairs, which a comparison does not have. Leave it "
                 "out; 'lipt subset get --features' gives its subset."

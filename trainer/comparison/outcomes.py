@@ -19,6 +19,7 @@ from lipt.trainer.comparison.trial import (
     FIXED,
     RESAMPLED,
     SOFT,
+    UNTRAINED,
     Trial,
     label,
 )
@@ -90,6 +91,7 @@ class Outcome:
     num_subsets: number of distinct subsets over all seeds.
     target: final accuracy of the better fixed random subset. reached: how soon it is reached.
     at_chance: baselines at its fraction that learned nothing, as text; empty if all learned.
+    loss: on a target's held-out texts; exact_match: share of right completions of them.
     """
 
     strategy: str
@@ -112,6 +114,8 @@ class Outcome:
     score_name: str = "accuracy"
     num_subsets: int = 0
     at_chance: str = ""
+    loss: Difference | None = None
+    exact_match: float | None = None
 
     @property
     def choosing_seconds(self) -> float:
@@ -123,7 +127,7 @@ class Outcome:
 
     @property
     def is_baseline(self) -> bool:
-        return self.strategy in BASELINES
+        return self.strategy in (*BASELINES, UNTRAINED)
 
     @property
     def is_soft(self) -> bool:
@@ -170,12 +174,12 @@ def _outcome(row: Sequence[Trial], within: Sequence[Trial], everything: Sequence
         num_seeds=len(row),
         mean_accuracy=fmean(accuracies.values()),
         std_accuracy=stdev(accuracies.values()) if len(row) > 1 else 0.0,
-        difference=None if name in (*FIXED, EVERYTHING) else difference,
+        difference=None if name in (*FIXED, EVERYTHING, UNTRAINED) else difference,
         everything=_gap(row, everything, target),
         resampled=_gap(row, _of(within, RESAMPLED), target),
         subset_accuracy=fmean(on_subset) if len(on_subset) == len(row) else None,
         converged=None
-        if plain_name in (EVERYTHING, RESAMPLED)
+        if plain_name in (EVERYTHING, RESAMPLED, UNTRAINED)
         else all(trial.converged for trial in row),
         num_steps=row[0].num_steps,
         pretraining_seconds=fmean(trial.pretraining_seconds for trial in row),
@@ -187,7 +191,25 @@ def _outcome(row: Sequence[Trial], within: Sequence[Trial], everything: Sequence
         score_name=row[0].score_name,
         num_subsets=len({trial.digest for trial in row}),
         at_chance=_at_chance([*everything, *within]),
+        loss=_loss(row),
+        exact_match=_exact_match(row),
     )
+
+
+def _loss(row: Sequence[Trial]) -> Difference | None:
+    """The mean loss with its 95% interval over seeds; over test texts with one seed."""
+    losses = {trial.seed: trial.test_loss for trial in row if trial.test_loss is not None}
+    if not losses:
+        return None
+    if len(losses) == 1:
+        (mean,), margin = losses.values(), 1.96 * row[0].test_loss_error
+        return Difference(mean, mean - margin, mean + margin)
+    return paired_difference(losses, dict.fromkeys(losses, 0.0))
+
+
+def _exact_match(row: Sequence[Trial]) -> float | None:
+    found = [trial.exact_match for trial in row if trial.exact_match is not None]
+    return fmean(found) if found else None
 
 
 def _at_chance(trials: Sequence[Trial]) -> str:
@@ -246,6 +268,7 @@ def cells(row: Outcome) -> Cells:
         "fraction": _fraction(row.fraction),
         "strategy": row.label,
         row.score_name: f"{row.mean_accuracy:.1%} +- {100 * row.std_accuracy:.1f}",
+        **_cells_of_texts(row),
         "to random (95% interval)": _difference(row.difference)
         + (" to without" if row.is_soft and row.difference else ""),
         "seeds": str(row.num_seeds),
@@ -255,6 +278,19 @@ def cells(row: Outcome) -> Cells:
         "total time": _time(row.choosing_seconds + row.training_seconds),
         "sent": format_bytes(round(row.bytes_sent)) if row.bytes_sent else "-",
     }
+
+
+def _cells_of_texts(row: Outcome) -> Cells:
+    if row.loss is None:
+        return {}
+    found = {"loss (95% interval)": _loss_text(row.loss)}
+    if row.exact_match is not None:
+        found["exact match"] = f"{row.exact_match:.1%}"
+    return found
+
+
+def _loss_text(loss: Difference) -> str:
+    return f"{loss.mean:.3f} ({loss.low:.3f} to {loss.high:.3f})"
 
 
 def alternatives(rows: Sequence[Outcome]) -> list[Cells]:
@@ -357,7 +393,8 @@ class Verdict:
 
 def answers(rows: Sequence[Outcome]) -> list[Verdict]:
     found = []
-    subsets = (row for row in rows if row.strategy not in (EVERYTHING, EVERYTHING + SOFT))
+    others = (EVERYTHING, EVERYTHING + SOFT, UNTRAINED)
+    subsets = (row for row in rows if row.strategy not in others)
     for fraction in sorted({row.fraction for row in subsets}):
         within = [row for row in rows if row.fraction == fraction]
         chosen = [row for row in within if row.is_chosen]
@@ -370,7 +407,8 @@ def answers(rows: Sequence[Outcome]) -> list[Verdict]:
         # A strategy that beats random comes before one with a higher mean alone.
         best = max(chosen, key=lambda row: (row.beats_random, row.mean_accuracy))
         contrasts = tuple(_contrasts(best, chosen))
-        notes = tuple(filter(None, (_cost(best), _rising(within), _repeated(chosen))))
+        rival = _rival(best, [*within, *(row for row in rows if row.strategy in others)])
+        notes = tuple(filter(None, (rival, _cost(best), _rising(within), _repeated(chosen))))
         found.append(
             Verdict(fraction, _sentence(best, chosen), best.beats_random, contrasts, notes)
         )
@@ -423,6 +461,20 @@ def _sentence(best: Outcome, chosen: Sequence[Outcome]) -> str:
     if len(chosen) == 1:
         return f"{at} {best.label} does not beat random: it differs by {points}."
     return f"{at} no strategy beats random: the best, {best.label}, differs by {points}."
+
+
+def _rival(best: Outcome, rows: Sequence[Outcome]) -> str:
+    """The row of texts with the least loss among those that cost no choice."""
+    cheap = [row for row in rows if row.is_baseline and row.loss is not None]
+    if best.loss is None or not cheap:
+        return ""
+    rival = min(cheap, key=lambda row: row.loss.mean if row.loss else inf)
+    assert rival.loss is not None  # noqa: S101 - it was sorted by it
+    less = "less" if best.loss.mean < rival.loss.mean else "no less"
+    return (
+        f"{_at(best.fraction)} the best rival without a choice is {rival.label}: its loss is "
+        f"{_loss_text(rival.loss)}, and that of {best.label} is {less}, {_loss_text(best.loss)}."
+    )
 
 
 def _rising(rows: Sequence[Outcome]) -> str:

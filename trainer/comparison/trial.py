@@ -26,6 +26,9 @@ FIXED = ("uniform", "uniform_per_class")
 RESAMPLED = "resampled"
 EVERYTHING = "everything"
 BASELINES = (*FIXED, RESAMPLED, EVERYTHING)
+# Of texts for a target: theta* itself, random examples, and everything for as many steps.
+UNTRAINED = "untrained"
+BASELINES_OF_TEXTS = (UNTRAINED, FIXED[0], EVERYTHING)
 # Suffix of a row that is trained with soft labels; its baseline is the same row without them.
 SOFT = "+soft"
 
@@ -40,7 +43,8 @@ def label(strategy: str) -> str:
         return f"{label(strategy.removesuffix(SOFT))} {SOFT}"
     if strategy in FIXED:
         return f"random ({strategy})"
-    return "random resampled every epoch" if strategy == RESAMPLED else strategy
+    names = {RESAMPLED: "random resampled every epoch", UNTRAINED: "no training"}
+    return names.get(strategy, strategy)
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,7 @@ class Trial(Cell):
     training_seconds: without evaluations.
     subset_accuracy: at the end; None where the examples change, and for all examples.
     chance: score of the best constant answer, such as the largest class of the test set.
+    test_loss, test_loss_error, exact_match: of a target's held-out texts, as in `TextScores`.
     """
 
     num_examples: int
@@ -83,6 +88,9 @@ class Trial(Cell):
     chance: float
     evaluations: tuple[Evaluation, ...] = ()
     score_name: str = "accuracy"
+    test_loss: float | None = None
+    test_loss_error: float = 0.0
+    exact_match: float | None = None
 
     @property
     def cell(self) -> Cell:
@@ -94,7 +102,12 @@ class Trial(Cell):
 
     @property
     def learned(self) -> bool:
-        """Whether the odds of a right answer are well above chance's."""
+        """Whether the odds of a right answer are well above chance's; true of texts.
+
+        Their trainings start from theta*, which has learned.
+        """
+        if self.test_loss is not None:
+            return True
         score, chance = self.test_accuracy, self.chance
         return score * (1 - chance) > _MAX_ODDS_AT_CHANCE * chance * (1 - score)
 
@@ -185,7 +198,8 @@ class ComparisonPlan:
         names = {*self.baselines, *self.strategies}
         random = (name for name in (*FIXED, RESAMPLED) if name in names)
         rows = dict.fromkeys((*random, *self.strategies))
-        cells = [Cell(seed, EVERYTHING, 1.0)] if EVERYTHING in self.baselines else []
+        cells = [Cell(seed, UNTRAINED, 0.0)] if UNTRAINED in self.baselines else []
+        cells += [Cell(seed, EVERYTHING, 1.0)] if EVERYTHING in self.baselines else []
         cells += [Cell(seed, name, fraction) for fraction in self.fractions for name in rows]
         for cell in cells:
             yield cell

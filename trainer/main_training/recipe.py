@@ -27,7 +27,10 @@ from lipt.common.config.values import explain, validate
 from lipt.common.errors import ConfigError
 from lipt.data.images.formats import mild_augmentation
 from lipt.data.inputs.specs import ImageSpec, InputSpec
+from lipt.data.targets.kinds import TargetKind
 from lipt.trainer.arguments import require_argument
+
+_OF_ADAMW = 1e-3
 
 
 class Recipe(BaseModel):
@@ -45,7 +48,8 @@ class Recipe(BaseModel):
     """Whether an epoch leaves out a smaller last batch, another one in every epoch: then all steps
     have one shape, for which `compile` compiles once."""
     learning_rate: float = Field(default=0.1, gt=0)
-    """Learning rate at the end of the warm-up."""
+    """Learning rate at the end of the warm-up; 0.001 by default for next tokens, whose optimizer is
+    AdamW, with gradients of norm 1 at most."""
     warmup_steps: int = Field(default=0, ge=0)
     """Steps over which the learning rate rises linearly."""
     schedule: Literal["cosine", "constant"] = "cosine"
@@ -97,8 +101,13 @@ class Recipe(BaseModel):
             )
         return given if isinstance(given, Recipe) else validate(cls, dict(given or {}))
 
-    def fitted_to(self, inputs: InputSpec) -> Recipe:
-        """Return the recipe with `auto` resolved for the data's inputs."""
+    def fitted_to(self, inputs: InputSpec, kind: TargetKind = TargetKind.CLASS) -> Recipe:
+        """Return the recipe with `auto` resolved for the data's inputs.
+
+        AdamW, which trains on next tokens, gets a learning rate of its own where none was given.
+        """
+        if kind is TargetKind.TOKENS and "learning_rate" not in self.model_fields_set:
+            return self.model_copy(update={"learning_rate": _OF_ADAMW}).fitted_to(inputs)
         if self.augmentation != "auto":
             return self
         if not isinstance(inputs, ImageSpec):

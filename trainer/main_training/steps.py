@@ -18,7 +18,7 @@ from lipt.common.determinism import derive_generator, derive_seed, seeded_genera
 from lipt.common.errors import ConfigError, SubsetError
 from lipt.common.imports import call_factory
 from lipt.core.pretraining.augmentation import augment
-from lipt.core.pretraining.training import ForwardPass, Sgd
+from lipt.core.pretraining.training import ForwardPass, Sgd, optimizer_of
 from lipt.data.dataset import Dataset, input_format
 from lipt.data.images.formats import crop_flip
 from lipt.data.inputs.model_input import Stored, pinned, rows_of, stored_on
@@ -232,15 +232,19 @@ class Steps:
             mode = "reduce-overhead" if recipe.cuda_graphs else "default"
             self._call = torch.compile(model, dynamic=False, mode=mode)
         self._graphs = recipe.compile and recipe.cuda_graphs
-        self.sgd = Sgd(
-            plain_module(model),
-            max_norm=recipe.max_gradient_norm,
-            lr=recipe.learning_rate,
-            momentum=recipe.momentum,
-            weight_decay=recipe.weight_decay,
-            nesterov=recipe.nesterov,
-            fused=forward_pass.device.type == "cuda",
-        )
+        options: dict[str, Any] = {
+            "lr": recipe.learning_rate,
+            "momentum": recipe.momentum,
+            "weight_decay": recipe.weight_decay,
+        }
+        optimizer = optimizer_of(forward_pass.target)
+        if optimizer is Sgd:
+            options |= {
+                "max_norm": recipe.max_gradient_norm,
+                "nesterov": recipe.nesterov,
+                "fused": forward_pass.device.type == "cuda",
+            }
+        self.optimizer = optimizer(plain_module(model), **options)
 
     def take(self, step: int, batch: Batch) -> Tensor:
         """Take a step, counted from 0.
@@ -258,6 +262,6 @@ class Steps:
             soft = batch.soft_labels_BC, recipe.soft_labels
             losses_B = example_losses(logits_BC, targets_B, *soft)
         loss = (losses_B * batch.weights_B).mean()
-        self.sgd.step(loss, recipe.learning_rate_at(step, self.num_steps))
+        self.optimizer.step(loss, recipe.learning_rate_at(step, self.num_steps))
         merit = target.merits(logits_BC.detach(), targets_B).double().sum()
         return torch.stack([loss.detach().double() * len(targets_B), merit])

@@ -80,7 +80,7 @@ class Training:
     def restore(self, checkpoint: Checkpoint) -> None:
         load_plain_state(self.model, checkpoint.model)
         self.steps.num_steps = checkpoint.progress.num_steps
-        self.steps.sgd.restore_momentum(checkpoint.momentum)
+        self.steps.optimizer.restore_momentum(checkpoint.momentum)
         self.progress = checkpoint.progress
         self._use(checkpoint.subset)
         restore_generators(checkpoint.generators, self.device)
@@ -210,7 +210,7 @@ class Training:
         saved = Checkpoint(
             progress=self.progress,
             model=copy_to_cpu(plain_state(self.model)),
-            momentum=copy_to_cpu(self.steps.sgd.momentum()),
+            momentum=copy_to_cpu(self.steps.optimizer.momentum()),
             subset=self.examples.subset,
             generators=generator_states(self.device),
             identity=self.identity,
@@ -273,7 +273,10 @@ def fit(
     opened = partial(open_set, target=target, allow_modules=tuple(allowed_modules))
     train = opened("data", train)
     test = None if test is None else comparable(opened(TEST_DATA, test), train)
-    recipe, schedule = Recipe.of(recipe).fitted_to(train.inputs), schedule or Schedule()
+    recipe, schedule = (
+        Recipe.of(recipe).fitted_to(train.inputs, train.target.kind),
+        schedule or Schedule(),
+    )
     place = resolve_device(device)
     built, forward_pass = place_model(model, train, recipe, place, allowed_modules)
     identity = _identity(recipe, model, train, subset, reselects=reselect is not None)

@@ -1,4 +1,5 @@
 import itertools
+import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -81,6 +82,24 @@ def test_killed_training_resumes_to_the_same_weights(
     ]
     assert equal(undisturbed, resumed)
     assert resumed.subset_accuracies == undisturbed.subset_accuracies
+
+
+def test_next_tokens_resume_with_both_means_of_adamw(tmp_path: Path) -> None:
+    lines = [json.dumps({"text": f"text {row}"}) for row in range(16)]
+    (tmp_path / "texts.jsonl").write_text("\n".join(lines))
+    data, path = f"jsonl:{tmp_path}/texts.jsonl?text=text&max_length=8", tmp_path / "checkpoint"
+    recipe = {"steps": 6, "batch_size": 8}
+    run = partial(fit, "text:causal", data, recipe=recipe, device="cpu", schedule=EVERY_EPOCH)
+    undisturbed = run()
+    assert undisturbed.recipe.learning_rate == 1e-3
+
+    def stop(record: EpochRecord) -> None:
+        if record.epoch == 3:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        run(checkpoint=path, on_epoch=[stop])
+    assert equal(undisturbed, run(checkpoint=path))
 
 
 def test_a_checkpoint_of_another_training_is_refused(digits: Dataset, tmp_path: Path) -> None:
