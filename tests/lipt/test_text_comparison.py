@@ -73,8 +73,9 @@ def test_every_row_has_the_loss_on_the_target_and_right_completions(
 
 
 def test_sources_add_a_mixture(names: tuple[str, str, str]) -> None:
-    pool, *others = names
-    found = compared((f"{pool}&source=from", *others), seeds=1, baselines=["uniform"])
+    pool, test, target = names
+    with_sources = f"{pool}&source=from"
+    found = compared((with_sources, test, target), seeds=1, baselines=["uniform"])
     rows = {row.strategy: row for row in found.outcomes}
     assert set(rows) == {"uniform", "loss_drop", "mixture"}
     assert rows["mixture"].is_chosen
