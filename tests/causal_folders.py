@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -37,8 +38,7 @@ def inputs(length: int = 8, num_classes: int = NUM_CLASSES) -> ColumnsSpec:
 
 def write_model(folder: Path, kind: str = "llama", *, tokenizer: bool = True, **more: Any) -> str:
     """A random model of two layers with tied embeddings; returns its name."""
-    import transformers
-
+    transformers: Any = pytest.importorskip("transformers")
     named: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 1, "vocab_size": NUM_TOKENS} | more
     if kind == "llama":
         config: Any = transformers.LlamaConfig(

@@ -34,10 +34,13 @@ from lipt.data.inputs.model_input import columns_in
 from lipt.data.inputs.specs import ImageSpec
 from lipt.data.sources.rows import ColumnRows
 from lipt.data.targets.kinds import TargetKind
+from lipt.models.registry import comes_trained
 
 MERGED, UNIFORM, SIZE, CLOSED_FORM = "merged", "uniform", "size", "closed form"
 # Examples of a source for features; more change little.
 _MOST_FEATURED = 5_000
+# By a model of a folder, of which each takes a pass of a large network.
+_FEW_FEATURED = 256
 # Side of the images of the closed form.
 _PIXELS = 16
 
@@ -74,7 +77,8 @@ def compare(
         "greedy soup": lambda _: greedy_K,
     }
     if all(map(len, source_ids)):
-        some = _some(source_ids, config.seed)
+        most = _FEW_FEATURED if comes_trained(config.model) else _MOST_FEATURED
+        some = _some(source_ids, config.seed, most)
         features_ND = merged.features(merged.batches)
         features_of_sources = [merged.features(learned.batches_of(ids)) for ids in some]
         chosen[CLOSED_FORM] = _closed_form(pool.dataset, config.seed, source_ids, target_ids)
@@ -118,9 +122,9 @@ def _closed_form(
     return lambda some_N: ngram_shares(probabilities_XK, target[1], some_N)
 
 
-def _some(source_ids: Sequence[Tensor], seed: int) -> list[Tensor]:
+def _some(source_ids: Sequence[Tensor], seed: int, most: int = _MOST_FEATURED) -> list[Tensor]:
     draws = derive_generator(seed, "mixture features")
-    return [ids[torch.randperm(len(ids), generator=draws)[:_MOST_FEATURED]] for ids in source_ids]
+    return [ids[torch.randperm(len(ids), generator=draws)[:most]] for ids in source_ids]
 
 
 def _featured(dataset: Dataset, seed: int) -> Callable[[Tensor], Featured]:

@@ -134,7 +134,8 @@ def initialize(
                 )
             sgd.step(loss)
             on_progress(step, num_steps)
-    return copy_to_cpu(model.state_dict())
+    # A large model is not copied twice where nothing was trained.
+    return copy_to_cpu(model.state_dict()) if num_steps else first
 
 
 @dataclass(frozen=True)

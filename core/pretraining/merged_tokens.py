@@ -55,13 +55,15 @@ class MergedTokens(Merged):
         losses_N, tally = torch.empty(len(fold_N)), self.target.tally()
         for fold, shares_K in enumerate(by_fold):
             self.load(self.weights(shares_K))
-            own_N = fold_N == fold
-            for rows, outputs_BLV, wanted_BL in self._passes():
-                own_B = own_N[rows]
+            own_N, start = fold_N == fold, 0
+            for tokens_BL, wanted_BL in self._parts(1):
+                rows = slice(start, start + len(wanted_BL))
+                own_B, start = own_N[rows], rows.stop
                 if bool(own_B.any()):
-                    part = outputs_BLV[own_B], wanted_BL[own_B]
-                    tally.add(*part)
-                    losses_N[rows][own_B] = self.target.losses(*part)
+                    # A pass of a large model costs more than all else.
+                    outputs_BLV = self._logits(tokens_BL[own_B.to(tokens_BL.device)])
+                    tally.add(outputs_BLV, wanted_BL[own_B])
+                    losses_N[rows][own_B] = self.target.losses(outputs_BLV, wanted_BL[own_B])
         return losses_N, tally.score()
 
     def linearized(self, around_K: Tensor) -> Losses:
@@ -88,18 +90,11 @@ class MergedTokens(Merged):
     def _losses(self, weights: Weights) -> Tensor:
         self.load(weights)
         return torch.cat(
-            [self.target.losses(outputs, wanted) for _, outputs, wanted in self._passes()]
+            [self.target.losses(self._logits(tokens), wanted) for tokens, wanted in self._parts(1)]
         )
 
-    def _passes(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Rows of the target, their logits under the model's own weights, and their next tokens."""
-        start = 0
-        for inputs, wanted_BL in self._parts(1):
-            rows = slice(start, start + len(wanted_BL))
-            yield rows, self._logits(inputs), wanted_BL
-            start = rows.stop
-
-    def _parts(self, num_models: int) -> Iterator[tuple[Inputs, Tensor]]:
+    def _parts(self, num_models: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Tokens of some texts and their next tokens, as many as fit for so many models."""
         size, start = max(1, texts_at_once(self.target) // num_models), 0
         for inputs in self.batches:
             for tokens_BL in torch.split(tokens_in(inputs), size):

@@ -208,6 +208,7 @@ def test_texts_of_a_causal_model_are_mixed(tmp_path: Path, kind: str) -> None:
         # theta* is the folder's own.
         del quick["initialization"]["steps"]
     if kind == "adapters":
+        pytest.importorskip("peft")
         quick["adapters"] = {"rank": 2}
     here = lipt.mix(pool, target, model, run=quick, device="cpu", progress=False)
     with Session(pool, model, device="cpu") as session:

@@ -168,6 +168,14 @@ def test_trl_trains_on_the_chosen_rows(run_alone: Run) -> None:
     assert float(after) < float(before) - 1
 
 
+def test_an_adapter_of_a_mixture_is_saved(run_alone: Run) -> None:
+    pytest.importorskip("peft")
+    said = run_alone("causal_adapters.py").stdout
+    shares = {name: float(share) for name, share in re.findall(r"'(\w+)': (\d\.[\de-]+)", said)}
+    assert shares["capitals"] > shares["reversed"]
+    assert "['adapter_config.json', 'adapter_model.safetensors']" in said
+
+
 # A notebook, cell by cell, and what the last line of each would show.
 NOTEBOOK = """
 import ast, json, sys

@@ -152,6 +152,25 @@ def test_adapters_are_mixed_and_saved_for_peft(folder: Path, tmp_path: Path) -> 
     assert not torch.allclose(base_LT, own_LT, atol=1e-4)
 
 
+def test_adapters_select_and_the_soup_of_a_run_is_saved(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    model = write_model(tmp_path / "model")
+    own = f"&tokenizer={tmp_path}/model/tokenizer.json"
+    pool = written(folder, "soup pool", str.upper, 100, 4) + own
+    target = written(folder, "soup target", str.upper, 30, 5) + own
+    run = {"adapters": {"rank": 2}, "learners": {"num_minibatches": 2, "batch_size": 8}}
+    subset = lipt.select(
+        pool, model, target_data=target, budget=10, run=run, device="cpu", progress=False
+    )
+    assert len(subset.indices) == 10
+    pretrained = lipt.pretrain(pool, model, run=run, device="cpu", progress=False)
+    theta, theta_p = pretrained.theta_star, pretrained.theta_p
+    changed = {name for name, item in theta_p.items() if not torch.equal(item, theta[name])}
+    assert changed
+    assert all(".lora_B." in name for name in changed)
+    assert (pretrained.save_adapter(tmp_path / "adapter") / "adapter_model.safetensors").is_file()
+
+
 def test_random_weights_are_trained_before_their_adapters(folder: Path) -> None:
     pytest.importorskip("peft")
     sources = {
