@@ -157,8 +157,9 @@ class Pretrained:
     @property
     @computed
     def theta_star(self) -> Weights:
-        """Initial weights."""
-        return self._weights(self._all.outcome.initial_weights)
+        """Initial weights; no learner is trained for them."""
+        trained = self._train(NeededTraining.INITIAL_WEIGHTS)
+        return self._weights(trained.outcome.initial_weights)
 
     @property
     @computed
@@ -414,9 +415,9 @@ def for_theta_star(
     data: Any,
     model: object,
     run: Mapping[str, Any] | None,
-    target: str | None,
-    image_size: int | None,
-    allow_modules: Sequence[str],
+    target: str | None = None,
+    image_size: int | None = None,
+    allow_modules: Sequence[str] = (),
 ) -> tuple[Dataset, Mapping[str, Any]]:
     """The opened data, and settings of a run whose theta* is looked at: trained, or as given."""
     opened = open_set("data", data, target, image_size, allow_modules)

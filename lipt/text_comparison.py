@@ -1,35 +1,26 @@
 """Text comparison: theta* and the choices of a comparison for a target of texts.
 
-`lipt.compare` trains on every choice from the same theta*. A strategy trains a theta* of its own
-with the same settings, as `lipt.select` does.
+`lipt.compare` trains on every choice from a seed's theta*, which the strategies look at, too.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
 
-import torch
-
-from lipt.common.config.run_config import merge, mixture_preset
-from lipt.common.determinism import derive_generator
 from lipt.common.errors import InvalidRequestError
-from lipt.common.requests import Budget
-from lipt.common.subsets import subset_digest
-from lipt.common.tensor_files import Weights
-from lipt.core.mixture.target_drops import SHARED_STEPS
-from lipt.core.pipeline import begin
+from lipt.common.requests import Budget, SubsetRequest
+from lipt.core.selection.select import find_strategy
+from lipt.core.signals.views import TARGET_NEEDS
 from lipt.data.dataset import Dataset
 from lipt.data.held_out import DataForm
 from lipt.data.targets.kinds import TargetKind
 from lipt.mixture import mix
-from lipt.pretraining import Pretrained
-from lipt.target_selection import budget_for, select_for_target
+from lipt.pretraining import Pretrained, for_theta_star
 from lipt.trainer.comparison.texts import TextTarget
-from lipt.trainer.comparison.trial import FIXED
 from lipt.trainer.main_training import Recipe
 from lipt.trainer.subsets.subset import Subset
 
@@ -68,7 +59,7 @@ class TextChoices:
         """The strategies, checked, and the mixture where the data names its sources."""
         for name in names:
             if name != MIXTURE:
-                budget_for(name, 0.5, {})
+                self.pretrained(0).resolve(name, 0.5, **self._asked(name))
         has_sources = len(self.train.source_ids) > 1
         return tuple(dict.fromkeys([*names, *([MIXTURE] if has_sources else [])]))
 
@@ -80,58 +71,29 @@ class TextChoices:
     def target(self) -> TextTarget:
         """The target's fingerprint, and theta* of each seed."""
         opened = DataForm.of(self.train).open("the target", self.target_data)
-        return TextTarget(opened.fingerprint, functools.cache(self._theta))
+        return TextTarget(opened.fingerprint, lambda seed: self.pretrained(seed).theta_star)
 
-    def pretrained(self, seed: int) -> Pretrained:
-        """A seed's run, of which theta* alone is trained."""
-        preset = mixture_preset(of_texts=True)["initialization"]
-        settings = {"initialization": {**preset, "steps": SHARED_STEPS}}
-        return Pretrained(
-            self.train,
-            self.model,
-            seed=seed,
-            run=merge(settings, self.run),
-            device=self.device,
-            progress=False,
-        )
-
-    def _theta(self, seed: int) -> Weights:
-        begun = self.pretrained(seed)
-        name = begin(begun.workspace, begun.config, None).outcome.initial_weights
-        assert name is not None  # noqa: S101 - it was just made
-        return begun.workspace.read_weights(name, begun.workspace.new_model(begun.config))
+    @functools.cached_property
+    def pretrained(self) -> Callable[[int], Pretrained]:
+        """Each seed's run, of which theta* alone is trained, once."""
+        settings: Any = {"run": self.run, "device": self.device, "progress": False}
+        train, settings["run"] = for_theta_star(self.train, self.model, self.run)
+        return functools.cache(lambda seed: Pretrained(train, self.model, seed=seed, **settings))
 
     def choose(self, run: Pretrained, strategy: str, *, fraction: float, **_: Any) -> Subset:
-        """A seed's examples by a strategy for the target, at random, or by a mixture's shares."""
+        """A seed's examples by a strategy, for the target if it has one, or by a mixture."""
+        if strategy != MIXTURE:
+            return run.select(strategy, fraction, **self._asked(strategy))
         seed, began = run.config.seed, monotonic()
-        number = Budget(fraction, None).of(len(self.train))
-        if strategy == FIXED[0]:
-            return self._random(number, seed)
-        given: dict[str, Any] = {"seed": seed, "run": self.run, "device": self.device}
-        if strategy == MIXTURE:
-            found = mix(self.data, self.target_data, self.model, progress=False, **given)
-            subset = found.sample(number, seed=seed)
-        else:
-            subset = select_for_target(
-                self.data,
-                self.target_data,
-                self.model,
-                budget_for(strategy, fraction, {}),
-                target=None,
-                head=None,
-                image_size=None,
-                allow_modules=(),
-                progress=False,
-                **given,
-            )
+        settings: Any = {"seed": seed, "run": self.run, "device": self.device, "progress": False}
+        found = mix(self.data, self.target_data, self.model, **settings)
+        subset = found.sample(Budget(fraction, None).of(len(self.train)), seed=seed)
         costs = {"selection_seconds": monotonic() - began}
         return replace(
             subset, manifest={**subset.manifest, "costs": costs, "uses_pretraining": False}
         )
 
-    def _random(self, number: int, seed: int) -> Subset:
-        draws = derive_generator(seed, "random texts")
-        rows = torch.randperm(len(self.train), generator=draws)[:number].sort().values.numpy()
-        weights = torch.ones(number).numpy()
-        digest = subset_digest(rows, weights)
-        return Subset(rows, weights, self.train.fingerprint, digest, FIXED[0], {})
+    def _asked(self, strategy: str) -> dict[str, Any]:
+        needs = find_strategy(strategy).needs_of({})
+        looks = strategy == SubsetRequest.strategy or needs & TARGET_NEEDS
+        return {"target_data": self.target_data} if looks else {}

@@ -83,7 +83,7 @@ def test_sources_add_a_mixture(names: tuple[str, str, str]) -> None:
 
 
 def test_other_data_strategies_and_baselines_are_refused(names: tuple[str, str, str]) -> None:
-    with pytest.raises(InvalidRequestError, match="does not look at target_data"):
+    with pytest.raises(InvalidRequestError, match="'el2n' works with single-label"):
         lipt.compare(*names[:2], target_data=names[2], strategies=["el2n"], **QUICK)
     with pytest.raises(ConfigError, match="there is no baseline 'resampled'"):
         compared(names, baselines=["resampled"])
