@@ -202,6 +202,9 @@ def test_a_worker_is_not_offered_a_run_above_its_limits() -> None:
         ("mine.models:build", ("mine.models",), True),
         ("mine.models:build", ("mine",), True),
         ("mine.models:build", ("min",), False),
+        ("causal:/models/smol", (), False),
+        ("causal:/models/smol", ("causal:/models",), True),
+        ("causal:/models/smol", ("models", "causal:/model"), False),
     ],
 )
 def test_factory_models_need_their_module(model: str, allowed: tuple[str, ...], may: bool) -> None:
