@@ -28,7 +28,7 @@ from lipt.core.diagnosis.diagnosis import (
 from lipt.core.diagnosis.duplicates import Matches, find_duplicates
 from lipt.core.diagnosis.findings import LearningCurve, Redundancy
 from lipt.core.diagnosis.label_errors import without_suspects
-from lipt.core.pretraining.initialization import initialize
+from lipt.core.pretraining.initialization import begins_trained, initialize
 from lipt.core.pretraining.merged_tokens import texts_at_once
 from lipt.core.pretraining.training import ForwardPass
 from lipt.core.stages.resolve import Sources
@@ -83,7 +83,7 @@ def losses_unseen(workspace: Workspace, config: RunConfig) -> tuple[Tensor, floa
     ids_N = torch.arange(len(dataset))
     inputs = input_format(dataset, ids_N, derive_seed(config.seed, "normalization"))
     order_N = torch.randperm(len(dataset), generator=derive_generator(config.seed, "unseen parts"))
-    settings, layout = _settings(config.initialization), memory_format(config.model)
+    settings, layout = _settings(config), memory_format(config.model)
     forward = ForwardPass(inputs, dataset.target, workspace.device, layout, bfloat16=False)
     losses_N, counts = torch.empty(len(dataset)), list[Tensor]()
     size = min(workspace.batch_size, texts_at_once(dataset.target))
@@ -116,14 +116,14 @@ def losses_unseen(workspace: Workspace, config: RunConfig) -> tuple[Tensor, floa
     return losses_N, dataset.target.score_of(counts)
 
 
-def _settings(given: InitializationConfig) -> InitializationConfig:
+def _settings(config: RunConfig) -> InitializationConfig:
     """The run's own, where they have steps; else those that were measured."""
+    given = config.initialization
     if given.steps is not None:
         return given
-    is_random = given.weights_sha256 is None
     return given.model_copy(
         update={
-            "steps": _STEPS if is_random else _STEPS_OF_GIVEN,
+            "steps": _STEPS_OF_GIVEN if begins_trained(config) else _STEPS,
             "batch_size": _BATCH,
             "learning_rate": _LEARNING_RATE,
         }
