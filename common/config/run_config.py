@@ -279,9 +279,8 @@ class RunConfig(SettingsGroup):
     """Everything a run's result depends on, besides the data and the library versions."""
 
     model: str = "resnet18"
-    """The model: `resnet8` (for CPUs), `resnet18`, `wrn28_10`, `torchvision:NAME` for images, else
-    `mlp`, `linear`, `text:tiny`, or `package.module:factory`. For next tokens: `text:causal`, or
-    `causal:FOLDER` for one of transformers."""
+    """The model: `resnet8` (for CPUs), `resnet18`, `wrn28_10`, `torchvision:NAME`; `mlp`, `linear`,
+    `text:tiny`; `package.module:factory`. For next tokens: `text:causal`, `causal:FOLDER`."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Everything random is drawn from it: on one kind of device one seed gives one soup and one
     subset, whatever the workers do."""
