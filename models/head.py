@@ -77,17 +77,17 @@ def forward_with_features(model: nn.Module, inputs: Inputs) -> tuple[Tensor, Ten
     return logits_NC, in_full(given[0])
 
 
-def head_inputs(model: nn.Module, inputs: Inputs) -> Tensor:
-    """Run a causal model once: the inputs of its head, B x L x D; ConfigError if it has no one."""
+def forward_with_states(model: nn.Module, inputs: Inputs) -> tuple[Tensor, Tensor]:
+    """Run a causal model once: logits, and its head's inputs B x L x D; ConfigError for others."""
     name, _ = find_head(model)
-    _, given = _watched(model, inputs)
+    logits_BLV, given = _watched(model, inputs)
     if len(given) != 1 or given[0].ndim != 3:
         shapes = [tuple(features.shape) for features in given]
         raise ConfigError(
             f"{type(model).__name__} calls its linear layer {name!r} with the shapes {shapes}. "
             'Call it once, with B x L x D states, or name the layer of the logits: head="NAME".'
         )
-    return given[0]
+    return logits_BLV, given[0]
 
 
 def _watched(model: nn.Module, inputs: Inputs) -> tuple[Tensor, list[Tensor]]:

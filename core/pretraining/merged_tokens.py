@@ -27,7 +27,7 @@ from lipt.data.inputs.specs import Inputs, call_model, tokens_in
 from lipt.data.sources.tables.causal import PADDING
 from lipt.data.targets.kinds import TargetKind
 from lipt.data.targets.values import MASKED, Target
-from lipt.models.head import evaluation_mode, head_inputs
+from lipt.models.head import evaluation_mode, forward_with_states
 
 # Logits at a time, of all models together.
 _MOST_LOGITS = 2**26
@@ -43,7 +43,7 @@ class MergedTokens(Merged):
         """Means of the head's inputs under theta*, later positions weighted more; N x D."""
         self.load(self.initial)
         with evaluation_mode(self.model), computation(1), torch.no_grad():
-            return torch.cat([mean_states(self.model, inputs).cpu() for inputs in batches])
+            return torch.cat([with_mean_states(self.model, inputs)[1].cpu() for inputs in batches])
 
     def initial_losses(self) -> Tensor:
         return self._losses(self.initial)
@@ -107,16 +107,16 @@ class MergedTokens(Merged):
             return call_model(self.model, inputs).float().cpu()
 
 
-def mean_states(model: nn.Module, inputs: Inputs) -> Tensor:
-    """Means of a causal model's last hidden states, later positions weighted more; B x D.
+def with_mean_states(model: nn.Module, inputs: Inputs) -> tuple[Tensor, Tensor]:
+    """A causal model's logits, and means of its last hidden states, B x D: later ones weigh more.
 
     Source: RDS+ (Ivison et al. 2025, arXiv:2503.01807).
     """
-    tokens_BL, states_BLD = tokens_in(inputs), head_inputs(model, inputs)
+    tokens_BL, (logits_BLV, states_BLD) = tokens_in(inputs), forward_with_states(model, inputs)
     is_text_BL = tokens_BL != PADDING
     ranks_BL = is_text_BL.cumsum(dim=1) * is_text_BL
     shares_BL = ranks_BL / ranks_BL.sum(dim=1, keepdim=True).clamp(min=1)
-    return (shares_BL[:, None] @ states_BLD.float())[:, 0]
+    return logits_BLV, (shares_BL[:, None] @ states_BLD.float())[:, 0]
 
 
 def texts_at_once(target: Target) -> int:

@@ -18,7 +18,7 @@ from lipt.common.computation import computation
 from lipt.common.errors import InvalidRequestError
 from lipt.common.tensor_files import KeptValue
 from lipt.core.passes import Batches, require_finite_rows, row_blocks
-from lipt.core.pretraining.merged_tokens import mean_states
+from lipt.core.pretraining.merged_tokens import with_mean_states
 from lipt.core.signals.views import View
 from lipt.data.dataset import Dataset
 from lipt.data.inputs.model_input import columns_in
@@ -59,28 +59,47 @@ class TargetSignals(View, KeptValue):
         return replace(self, **{k: v for k, v in vars(other).items() if v is not None})
 
 
-def losses_of(
+@dataclass(frozen=True)
+class Scores:
+    """Each example's loss, N float32, and the head's inputs, or a text's mean of them."""
+
+    losses_N: Tensor
+    features_ND: Tensor | None
+
+
+def score(
     model: nn.Module,
     batches: Batches,
     threads: int,
     *,
+    with_features: bool = False,
     changed: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None,
-) -> Tensor:
-    """Each example's loss, N float32 on the CPU; SignalsError where one is not finite.
+) -> Scores:
+    """Losses and features by one forward pass; SignalsError where one is not finite.
 
     changed: of texts, from tokens and next tokens, B x L, to those that are looked at.
     """
     ids_N, target = batches.ids_N, batches.dataset.target
-    losses_N = torch.empty(len(ids_N))
+    losses_N, features = torch.empty(len(ids_N)), list[Tensor]()
     with evaluation_mode(model), computation(threads), torch.inference_mode():
         for rows, inputs, targets_B in batches:
             given, wanted_B = inputs, targets_B
             if changed is not None:
                 given, wanted_B = changed(tokens_in(inputs), targets_B)
-            losses_B = target.losses(call_model(model, given), wanted_B)
+            if with_features and target.kind is TargetKind.TOKENS:
+                outputs_B, features_BD = with_mean_states(model, given)
+            elif with_features:
+                outputs_B, features_BD = forward_with_features(model, given)
+            else:
+                outputs_B, features_BD = call_model(model, given), torch.empty(0)
+            losses_B = target.losses(outputs_B, wanted_B)
             require_finite_rows(losses_B.isfinite(), ids_N[rows], "losses")
             losses_N[rows] = losses_B.cpu()
-    return losses_N
+            if with_features:
+                finite_B = features_BD.isfinite().all(dim=1)
+                require_finite_rows(finite_B, ids_N[rows], "features")
+                features.append(features_BD.float().cpu())
+    return Scores(losses_N, torch.cat(features) if with_features else None)
 
 
 def without_prompts(tokens_BL: Tensor, wanted_BL: Tensor) -> tuple[Tensor, Tensor]:
@@ -94,22 +113,6 @@ def without_prompts(tokens_BL: Tensor, wanted_BL: Tensor) -> tuple[Tensor, Tenso
     moved_BL = tokens_BL.gather(1, places_BL).masked_fill(is_beyond_BL, PADDING)
     moved_BL[:, 0] = BEGIN
     return moved_BL, wanted_BL.gather(1, places_BL).masked_fill(is_beyond_BL, MASKED)
-
-
-def features_of(model: nn.Module, batches: Batches, threads: int) -> Tensor:
-    """The head's inputs, or a text's mean of them; N x D float32 on the CPU."""
-    texts = batches.dataset.target.kind is TargetKind.TOKENS
-    found = list[Tensor]()
-    with evaluation_mode(model), computation(threads), torch.inference_mode():
-        for rows, inputs, _ in batches:
-            if texts:
-                features_BD = mean_states(model, inputs)
-            else:
-                _, features_BD = forward_with_features(model, inputs)
-            finite_B = features_BD.isfinite().all(dim=1)
-            require_finite_rows(finite_B, batches.ids_N[rows], "features")
-            found.append(features_BD.float().cpu())
-    return torch.cat(found)
 
 
 def words_of(dataset: Dataset, ids_N: Tensor) -> Iterator[list[str]]:

@@ -25,9 +25,8 @@ from lipt.core.pretraining.merged_tokens import texts_at_once
 from lipt.core.pretraining.sharding import draw_by_shares
 from lipt.core.signals.targeted import (
     TargetSignals,
-    features_of,
-    losses_of,
     numbered,
+    score,
     without_prompts,
     words_of,
 )
@@ -50,17 +49,17 @@ def target_signals(
     prompts or words where they are looked at, SignalsError for losses that are not finite.
     """
     stage = _Stage(workspace, request, sources)
-    makers: dict[Need, Callable[[], TargetSignals]] = {
-        Need.LOSSES: stage.losses,
-        Need.PROMPTS: stage.losses_without_prompts,
-        Need.TARGET_LOSSES: stage.losses_after,
-        Need.TARGET_FEATURES: stage.features,
-        Need.TARGET_WORDS: stage.words,
+    needs, found = request.needs, TargetSignals()
+    makers: dict[str, tuple[Callable[[], TargetSignals], set[Need]]] = {
+        "initial": (stage.initial, {Need.LOSSES, Need.TARGET_FEATURES}),
+        "prompts": (stage.losses_without_prompts, {Need.PROMPTS}),
+        "after": (stage.losses_after, {Need.TARGET_LOSSES}),
+        "features": (stage.target_features, {Need.TARGET_FEATURES}),
+        "words": (stage.words, {Need.TARGET_WORDS}),
     }
-    found = TargetSignals()
-    for need, make in makers.items():
-        if need in request.needs:
-            found = found.merged(stage.kept(need, make))
+    for kind, (make, made_for) in makers.items():
+        if needs & made_for:
+            found = found.merged(stage.kept(kind, make))
     return found.merged(stage.kept("duplicates", stage.duplicates)) if request.targets else found
 
 
@@ -78,6 +77,7 @@ class _Stage:
             dataset.fingerprint,
             [target.sha256 for target in self.request.targets],
             self.request.target_steps,
+            sorted(self.request.needs),
             (config.model, config.seed, config.learners, config.augmentation),
             inputs,
             config.evaluation_threads,
@@ -109,14 +109,17 @@ class _Stage:
         """theta*, in evaluation mode."""
         return self.workspace.loaded_model(self.sources.config, self.sources.model[1])
 
-    def losses(self) -> TargetSignals:
+    def initial(self) -> TargetSignals:
+        """Losses under theta*, and features where they are looked at, in one pass."""
+        with_features = Need.TARGET_FEATURES in self.request.needs
         batches = self.batches(self.workspace, "losses under theta*")
-        return TargetSignals(losses_N=losses_of(self.model, batches, self.threads))
+        scored = score(self.model, batches, self.threads, with_features=with_features)
+        return TargetSignals(losses_N=scored.losses_N, features_ND=scored.features_ND)
 
     def losses_without_prompts(self) -> TargetSignals:
         self.require_prompts()
         batches = self.batches(self.workspace, "losses without prompts")
-        found = losses_of(self.model, batches, self.threads, changed=without_prompts)
+        found = score(self.model, batches, self.threads, changed=without_prompts).losses_N
         return TargetSignals(unprompted_N=found)
 
     def losses_after(self) -> TargetSignals:
@@ -148,19 +151,15 @@ class _Stage:
             learner = train_here(joined, short, inputs, initial, 0, shard, 1.0)
             model.load_state_dict({**initial, **learner.weights})
             batches = self.batches(workspace, f"losses after target {part + 1}")
-            after.append(losses_of(model, batches, self.threads))
+            after.append(score(model, batches, self.threads).losses_N)
         model.load_state_dict(initial)
         return TargetSignals(after_NP=torch.stack(after, dim=1))
 
-    def features(self) -> TargetSignals:
+    def target_features(self) -> TargetSignals:
         joined, positions = self.joined
-        target_ids = torch.cat(positions)
-        batches = self.batches(self.workspace, "features of the data")
-        of_target = self.batches(joined, "features of the target", target_ids)
-        return TargetSignals(
-            features_ND=features_of(self.model, batches, self.threads),
-            target_features_MD=features_of(self.model, of_target, self.threads),
-        )
+        batches = self.batches(joined, "features of the target", torch.cat(positions))
+        scored = score(self.model, batches, self.threads, with_features=True)
+        return TargetSignals(target_features_MD=scored.features_ND)
 
     def words(self) -> TargetSignals:
         joined, positions = self.joined

@@ -12,6 +12,7 @@ D features, W words.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Annotated, Literal
 
@@ -36,6 +37,11 @@ from lipt.data.targets.kinds import TargetKind
 Duplicates = Annotated[
     Literal["drop", "keep"], "examples of the data that duplicate one of the target's"
 ]
+Spread = Annotated[
+    float,
+    Field(ge=1, le=1000),
+    "look at so many times as many of the largest drops, for what is like the target",
+]
 Steps = Annotated[int, Field(ge=1, le=10_000), "steps of the short learner on the target"]
 # The option that says how long a learner on the target is.
 STEPS, DEFAULT_STEPS = "steps", 10
@@ -50,30 +56,43 @@ _RANKS_EACH = 4
 
 
 @built_in(
-    summary="largest drop of the loss by a short learner on target_data",
+    summary="largest drops of the loss by a short learner on target_data",
     paper="Train on Validation (2025, arXiv:2510.00386)",
-    cost=Cost(Growth.LINEAR, "two forward passes"),
+    cost=Cost(Growth.LINEAR, "two forward passes, k M d"),
     balance=Balance.NEVER,
     kinds=_KINDS,
+    revision=1,
 )
 def loss_drop(
     initial: InitialLosses,
     target: TargetLosses,
+    features: TargetFeatures,
     budget: int,
     *,
     steps: Steps = DEFAULT_STEPS,
+    spread: Spread = 2.0,
     duplicates: Duplicates = "drop",
 ) -> Selection:
-    """Keep the examples whose loss falls most, as a share of their loss under theta*.
+    """Keep examples whose loss falls most, as a share of their loss under theta*.
 
-    A longer learner remembers a small target, and lowers the loss of its like alone.
+    A longer learner remembers a small target, and lowers the loss of its like alone. The largest
+    drops are of easy examples, so of twice as many, or of the better half of what it could leave
+    out, those are kept whose features are nearest to the target's, as in `rds_plus`.
     """
     drops_NP = loss_drops(initial.losses_N[:, None], target.after_NP)
 
     def best(num_ranks: int) -> Tensor:
         return drops_NP.argsort(dim=0, descending=True, stable=True)[:num_ranks].T
 
-    return _in_turn(target, best, budget, duplicates)
+    own_N = target.in_target_N
+    num_own = 0 if own_N is None or duplicates == "keep" else int(own_N.sum())
+    half = (budget + len(target) - num_own) // 2
+    found = _in_turn(target, best, max(budget, min(math.ceil(spread * budget), half)), duplicates)
+    if len(found.indices_K) <= budget:
+        return found
+    among_K = found.indices_K.sort().values
+    nearest = nearest_to_target(features.features_ND[among_K], features.target_features_MD)
+    return unweighted(among_K[in_turn(nearest, budget, len(among_K)).to(among_K.device)])
 
 
 def loss_drops(before: Tensor, after: Tensor) -> Tensor:
@@ -94,14 +113,19 @@ def rds_plus(target: TargetFeatures, budget: int, *, duplicates: Duplicates = "d
 
     Features of a text are the mean of its last hidden states, later positions weighted more.
     """
-    pool_ND, target_MD = target.features_ND, target.target_features_MD
-    mean_D = pool_ND.mean(dim=0)
-    pool_ND, target_MD = (functional.normalize(one - mean_D) for one in (pool_ND, target_MD))
+    best = nearest_to_target(target.features_ND, target.target_features_MD)
+    return _in_turn(target, best, budget, duplicates)
+
+
+def nearest_to_target(features_ND: Tensor, target_MD: Tensor) -> BestRanks:
+    """Examples by their cosine to each of the target's, after the mean of all is taken off."""
+    mean_D = features_ND.mean(dim=0)
+    pool_ND, target_MD = (functional.normalize(one - mean_D) for one in (features_ND, target_MD))
 
     def best(num_ranks: int) -> Tensor:
         return torch.stack([_best_of(pool_ND @ one_D, num_ranks) for one_D in target_MD])
 
-    return _in_turn(target, best, budget, duplicates)
+    return best
 
 
 @built_in(

@@ -8,7 +8,7 @@ from torch import nn
 
 import lipt
 from lipt.common.errors import InvalidRequestError
-from lipt.core.pretraining.merged_tokens import mean_states, texts_at_once
+from lipt.core.pretraining.merged_tokens import texts_at_once, with_mean_states
 from lipt.core.signals.targeted import (
     TargetSignals,
     numbered,
@@ -45,7 +45,7 @@ class Echo(nn.Module):
 
 
 def test_later_positions_of_a_text_count_more_and_padding_nothing() -> None:
-    means_BD = mean_states(Echo(), torch.tensor([[1, 6, 3, 0], [4, 0, 0, 0]]))
+    _, means_BD = with_mean_states(Echo(), torch.tensor([[1, 6, 3, 0], [4, 0, 0, 0]]))
     # Of the tokens 1, 6 and 3 with the weights 1/6, 2/6 and 3/6.
     assert torch.allclose(means_BD, torch.tensor([[22 / 6, 22 / 6], [4.0, 4.0]]))
 

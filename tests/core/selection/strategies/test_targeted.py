@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,12 @@ from tests.core.selection.builders import signals_of
 
 
 def targeted(num_examples: int, **values: Any) -> Signals:
+    alike = {"features_ND": torch.ones(num_examples, 1), "target_features_MD": torch.ones(1, 1)}
+    values = alike | values
     return signals_of(labels=[0] * num_examples, targeted=TargetSignals(**values))
+
+
+largest = partial(loss_drop, spread=1.0)
 
 
 def test_a_drop_is_a_share_of_the_loss_before() -> None:
@@ -37,15 +43,32 @@ def test_a_drop_is_a_share_of_the_loss_before() -> None:
 def test_the_largest_drops_are_chosen_and_ties_keep_the_datas_order() -> None:
     after_NP = torch.tensor([[0.9], [0.1], [0.5], [0.1], [0.0]])
     signals = targeted(5, losses_N=torch.ones(5), after_NP=after_NP)
-    assert loss_drop(signals, 2).indices_K.tolist() == [4, 1]
-    assert loss_drop(signals, 3).indices_K.tolist() == [4, 1, 3]
+    assert largest(signals, 2).indices_K.tolist() == [4, 1]
+    assert largest(signals, 3).indices_K.tolist() == [4, 1, 3]
+
+
+def test_of_twice_as_many_largest_drops_those_nearest_to_the_target_are_kept() -> None:
+    # Drops fall with the number; the target looks like the numbers that are multiples of 3.
+    features_ND = torch.eye(3)[torch.arange(100) % 3]
+    signals = targeted(
+        100,
+        losses_N=torch.ones(100),
+        after_NP=torch.linspace(0, 1, 100)[:, None],
+        features_ND=features_ND,
+        target_features_MD=torch.eye(3)[:1],
+    )
+    assert loss_drop(signals, 5).indices_K.tolist()[:4] == [0, 3, 6, 9]
+    assert loss_drop(signals, 3, spread=4).indices_K.tolist() == [0, 3, 6]
+    # At most half of what could be left out: 60 and 20 of the other 40.
+    assert max(loss_drop(signals, 60).indices_K.tolist()) < 80
+    assert sorted(loss_drop(signals, 100).indices_K.tolist()) == list(range(100))
 
 
 def test_each_part_of_a_target_takes_its_best_in_turn() -> None:
     # The first part ranks 0, 1, 2, 3; the second 1, 3, 0, 2.
     after_NP = torch.tensor([[0.1, 0.3], [0.2, 0.1], [0.3, 0.4], [0.4, 0.2]])
     signals = targeted(4, losses_N=torch.ones(4), after_NP=after_NP)
-    chosen = [loss_drop(signals, number).indices_K.tolist() for number in (1, 2, 3, 4)]
+    chosen = [largest(signals, number).indices_K.tolist() for number in (1, 2, 3, 4)]
     assert chosen == [[0], [0, 1], [0, 1, 3], [0, 1, 3, 2]]
 
 
@@ -53,9 +76,9 @@ def test_the_targets_own_examples_are_left_out_unless_they_are_asked_for() -> No
     after_NP = torch.tensor([[0.1], [0.2], [0.3], [0.4]])
     own_N = torch.tensor([True, False, True, False])
     signals = targeted(4, losses_N=torch.ones(4), after_NP=after_NP, in_target_N=own_N)
-    assert loss_drop(signals, 2).indices_K.tolist() == [1, 3]
-    assert loss_drop(signals, 2, duplicates="keep").indices_K.tolist() == [0, 1]
-    chosen = loss_drop(signals, 3)
+    assert largest(signals, 2).indices_K.tolist() == [1, 3]
+    assert largest(signals, 2, duplicates="keep").indices_K.tolist() == [0, 1]
+    chosen = largest(signals, 3)
     assert chosen.indices_K.tolist() == [1, 3]
     assert chosen.stopped_early.startswith("2 of 4 examples duplicate one of the target's.")
 
