@@ -103,12 +103,12 @@ def select(
     """
     from lipt.core.selection.select import find_strategy
     from lipt.core.signals.views import INITIAL_NEEDS
-    from lipt.pretraining import Pretrained, for_theta_star
+    from lipt.pretraining import Pretrained, PretrainedStart
 
     looks_at_theta_star = bool(find_strategy(strategy).needs_of({}) & INITIAL_NEEDS)
-    if looks_at_theta_star or arguments.get("target_data") is not None:
-        data, run = for_theta_star(data, model, run, target, image_size, allow_modules)
-    pretrained = Pretrained(
+    if arguments.get("target_data") is not None:
+        looks_at_theta_star = True
+    pretrained = (PretrainedStart if looks_at_theta_star else Pretrained)(
         data,
         model,
         target=target,

@@ -127,7 +127,8 @@ class Pretrained:
             self.begins_with = pack(copy_to_cpu(model.state_dict()))
             digest = hashlib.sha256(self.begins_with).hexdigest()
             settings["initialization"] = {"weights_sha256": digest}
-        self.config, self.lowered_defaults = _fitted(self.data, merge(settings, dict(run or {})))
+        given = merge(self._preset(model), merge(settings, dict(run or {})))
+        self.config, self.lowered_defaults = _fitted(self.data, given)
         self._progress = progress
         self.on_progress: Show = lambda _: None
         self._trained: dict[NeededTraining, PretrainingResult] = {}
@@ -138,6 +139,9 @@ class Pretrained:
             own_model=own,
             on_progress=self._report,
         )
+
+    def _preset(self, model: object) -> Mapping[str, Any]:  # noqa: ARG002 - see below
+        return {}
 
     @property
     @computed
@@ -358,6 +362,15 @@ class Pretrained:
                 self.on_progress = before
 
 
+class PretrainedStart(Pretrained):
+    """A run whose theta* is looked at, by default trained a while, or taken as it comes."""
+
+    def _preset(self, model: object) -> Mapping[str, Any]:
+        of_texts = self.data.target.kind is TargetKind.TOKENS
+        trained = isinstance(model, nn.Module) or (isinstance(model, str) and comes_trained(model))
+        return preset_of("target", of_texts=of_texts, comes_trained=trained)
+
+
 @checked
 def pretrain(
     data: Any,
@@ -409,22 +422,6 @@ def pretrain(
     )
     pretrained.train()
     return pretrained
-
-
-def for_theta_star(
-    data: Any,
-    model: object,
-    run: Mapping[str, Any] | None,
-    target: str | None = None,
-    image_size: int | None = None,
-    allow_modules: Sequence[str] = (),
-) -> tuple[Dataset, Mapping[str, Any]]:
-    """The opened data, and settings of a run whose theta* is looked at: trained, or as given."""
-    opened = open_set("data", data, target, image_size, allow_modules)
-    of_texts = opened.target.kind is TargetKind.TOKENS
-    trained = isinstance(model, nn.Module) or (isinstance(model, str) and comes_trained(model))
-    preset = preset_of("target", of_texts=of_texts, comes_trained=trained)
-    return opened, merge(preset, dict(run or {}))
 
 
 def _fitted(data: Dataset, settings: Mapping[str, Any]) -> tuple[RunConfig, str]:

@@ -19,7 +19,7 @@ from lipt.data.dataset import Dataset
 from lipt.data.held_out import DataForm
 from lipt.data.targets.kinds import TargetKind
 from lipt.mixture import mix
-from lipt.pretraining import Pretrained, for_theta_star
+from lipt.pretraining import Pretrained, PretrainedStart
 from lipt.trainer.comparison.texts import TextTarget
 from lipt.trainer.main_training import Recipe
 from lipt.trainer.subsets.subset import Subset
@@ -77,8 +77,9 @@ class TextChoices:
     def pretrained(self) -> Callable[[int], Pretrained]:
         """Each seed's run, of which theta* alone is trained, once."""
         settings: Any = {"run": self.run, "device": self.device, "progress": False}
-        train, settings["run"] = for_theta_star(self.train, self.model, self.run)
-        return functools.cache(lambda seed: Pretrained(train, self.model, seed=seed, **settings))
+        return functools.cache(
+            lambda seed: PretrainedStart(self.train, self.model, seed=seed, **settings)
+        )
 
     def choose(self, run: Pretrained, strategy: str, *, fraction: float, **_: Any) -> Subset:
         """A seed's examples by a strategy, for the target if it has one, or by a mixture."""

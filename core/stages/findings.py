@@ -211,9 +211,11 @@ def _target_sentences(needs: frozenset[Need], target: Facts | None) -> list[str]
     sentences = [f"judged by {listed(by, 5)}"]
     if target is not None:
         shown = listed(list(map(str, target["num_examples"])), 16)
-        sentences[0] += f", for a target of {shown} examples"
+        plural = "" if target["num_examples"] == [1] else "s"
+        sentences[0] += f", for a target of {shown} example{plural}"
         if copies := target["equal_in_data"]:
-            sentences.append(f"{copies} examples duplicate one of the target's")
+            which = "1 example duplicates" if copies == 1 else f"{copies} examples duplicate"
+            sentences.append(f"{which} one of the target's")
     matters = needs - {Need.TARGET_WORDS}
     mattered = "another seed or model may give another subset"
     return [*sentences, mattered if matters else "any seed and model give this subset"]

@@ -158,7 +158,7 @@ def resolve(
     if warm_up is not None:
         _require_warm_up(warm_up, strategy, needs, request, config, max_warm_up_epochs)
     if request.probabilities is not None:
-        _require_use_of_probabilities(request, needs)
+        _require_use_of_probabilities(strategy, request, needs)
     if unlabelled:
         images = isinstance(inputs, ImageSpec)
         given, proxy = without_labels(strategy, given, request, images=images)
@@ -308,6 +308,12 @@ def _strategy_of(request: SubsetRequest) -> Strategy:
 
 def _require_targets(strategy: Strategy, needs: frozenset[Need], request: SubsetRequest) -> None:
     """Reject a target that is not looked at, and a strategy that lacks one."""
+    for name, given in (("a proxy", request.proxy), ("features", request.features)):
+        if needs & INITIAL_NEEDS and given is not None and not request.soft_labels:
+            raise InvalidRequestError(
+                f"strategy {strategy.name!r} looks at theta* alone, and {name} would change "
+                "nothing. Leave it out."
+            )
     asks = bool(needs & TARGET_NEEDS)
     if asks == bool(request.targets):
         return
@@ -376,7 +382,9 @@ def _require_warm_up(
         )
 
 
-def _require_use_of_probabilities(request: SubsetRequest, needs: frozenset[Need]) -> None:
+def _require_use_of_probabilities(
+    strategy: Strategy, request: SubsetRequest, needs: frozenset[Need]
+) -> None:
     """Reject probabilities that contradict the rest of the request, or would not be used."""
     own_head = request.proxy is not None and request.proxy.is_own_head
     warm_up = request.warm_up
@@ -391,7 +399,7 @@ def _require_use_of_probabilities(request: SubsetRequest, needs: frozenset[Need]
             )
     if Need.SIGNALS not in needs and not request.soft_labels:
         raise InvalidRequestError(
-            f"strategy {request.strategy!r} reads no class probabilities with these options: "
+            f"strategy {strategy.name!r} reads no class probabilities with these options: "
             f"pred_probs would change nothing. Leave them out, or choose auto, el2n or another "
             "strategy that looks at errors."
         )

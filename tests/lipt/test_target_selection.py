@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -135,6 +136,18 @@ def test_classes_are_chosen_alike() -> None:
     assert (subset.indices < 150).mean() > 0.8
 
 
+def test_a_frame_is_read_by_its_own_target_column() -> None:
+    draws = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": draws.normal(size=200), "b": ["u", "v"] * 100})
+    frame["y"] = np.where(frame["a"] > 0, "p", "q")
+    asked: Any = {"target": "y", "target_data": frame[["y", "b", "a"]][:20], "budget": 30}
+    subset = lipt.select(frame, **asked, **REST)
+    assert subset.indices.min() >= 20
+    assert subset.manifest["target"]["equal_in_data"] == 20
+    with pytest.raises(DataError, match="the target has no column 'a'"):
+        lipt.select(frame, **{**asked, "target_data": frame[["y", "b"]]}, **REST)
+
+
 def test_what_does_not_fit_a_target_is_refused(target: str, pretrained: lipt.Pretrained) -> None:
     with pytest.raises(InvalidRequestError, match="'craig' does not look at target_data"):
         pretrained.select("craig", target_data=target)
@@ -144,6 +157,8 @@ def test_what_does_not_fit_a_target_is_refused(target: str, pretrained: lipt.Pre
         pretrained.select(target_data=target, balanced=True)
     with pytest.raises(BudgetError):
         pretrained.select(target_data=target, budget=401)
+    with pytest.raises(InvalidRequestError, match="'loss_drop' looks at theta"):
+        pretrained.select(target_data=target, proxy="ridge:columns")
     with pytest.raises(DataError, match="the target has no part"):
         pretrained.select(target_data={})
 
