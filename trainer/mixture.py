@@ -63,7 +63,8 @@ class Mixture(MixtureResult):
     def sample(self, budget: int, *, seed: int = 0) -> Subset:
         """Draw examples by the shares: a subset of the table that was given, or of `data`.
 
-        A source that is smaller than its part is taken whole, with larger loss weights.
+        A source that is smaller than its part is taken whole, with larger loss weights; the
+        findings name it, and one whose examples a worker holds, which has none here.
         """
         none = torch.empty(0, dtype=torch.int64)
         sources = [
@@ -74,18 +75,21 @@ class Mixture(MixtureResult):
             raise SubsetError(
                 f"budget {budget} is more than the {total} examples of all sources. Give less."
             )
-        rows, weights = list[Tensor](), list[Tensor]()
+        rows, weights, words = list[Tensor](), list[Tensor](), list[str]()
         counts = proportional_quotas(self.probabilities, budget)
         for name, own, count in zip(self.rows, sources, counts, strict=True):
             draws = derive_generator(seed, f"mixture sample {name}")
             rows.append(own[torch.randperm(len(own), generator=draws)[:count]])
             weights.append(torch.full((len(rows[-1]),), count / max(1, len(rows[-1]))))
+            if len(own) < count:
+                words.append(f"source {name} has {len(own)} of its {count} examples here")
         chosen, order = torch.cat(rows).sort()
         columns = chosen.numpy(), torch.cat(weights)[order].numpy()
         manifest = {
             "mixture": to_jsonable(self.manifest),
             "shares": dict(self.weights),
             "data": to_jsonable(self.manifest.get("data", {})),
+            "findings": {"words": words},
         }
         return Subset(*columns, self.fingerprint, subset_digest(*columns), "mixture", manifest)
 
@@ -146,7 +150,9 @@ class Mixture(MixtureResult):
         header = ("mixture", "loss", "accuracy", "accuracy after training" if trained else "")
         lines = [*table_lines(("source", "share", "95% interval"), shares), ""]
         lines += [*table_lines(header, results), ""] if results else []
-        unchecked = [] if trained else ["Nothing was trained to check this: check=True does."]
+        unchecked = (
+            [] if trained else ["Nothing was trained to check this: check=True does, or --check."]
+        )
         return "\n".join([*lines, self.verdict, *self.findings, *unchecked])
 
     def _repr_html_(self) -> str:

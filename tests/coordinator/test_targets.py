@@ -106,3 +106,13 @@ def test_a_hostile_target_is_refused(session: Session, run: RunView) -> None:
     message.targets.extend([message.targets[0]] * 20)
     with pytest.raises(InvalidRequestError, match="targets"):
         fetch_subset(session.client._connection, message, None, 1.0)
+
+
+def test_a_diagnosis_of_completions_has_the_librarys_bits(
+    session: Session, run: RunView, pool: str
+) -> None:
+    settings = merge(session.client.target_settings(), QUICK)
+    here = lipt.Pretrained(pool, run=settings, device="cpu", progress=False).diagnose()
+    found = session.client.diagnose(run.run_id)
+    assert np.array_equal(found.label_quality, here.label_quality)
+    assert repr(found) == repr(here)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,7 @@ def test_every_baseline_stands_beside_it(mixture: lipt.Mixture) -> None:
 
 def test_the_source_of_wrong_labels_is_named(mixture: lipt.Mixture) -> None:
     assert any("turned make the target worse" in finding for finding in mixture.findings)
-    assert str(mixture).endswith("Nothing was trained to check this: check=True does.")
+    assert str(mixture).endswith("Nothing was trained to check this: check=True does, or --check.")
 
 
 def test_text_and_page_have_shares_and_the_verdict(mixture: lipt.Mixture) -> None:
@@ -98,6 +99,8 @@ def test_a_small_source_is_taken_whole_with_larger_loss_weights(mixture: lipt.Mi
     in_right = subset.indices < 300
     assert in_right.sum() == 300
     assert subset.weights[in_right].sum() == pytest.approx(wanted, abs=1)
+    (said,) = subset.findings
+    assert re.fullmatch(r"source right has 300 of its \d{3} examples here", said)
     with pytest.raises(SubsetError, match="more than the 500 examples of all sources"):
         mixture.sample(501)
 
