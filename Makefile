@@ -43,7 +43,7 @@ demo: $(VENV)/.demo  ## The whole pipeline on this machine: three workers, main 
 # Without most tests that start processes or take seconds; hypothesis tries few examples.
 QUICK := --hypothesis-profile quick -m '(smoke or not (processes or slow)) and not (faults or cuda or lint)'
 
-test: $(VENV)/.test  ## The tests that notice most, in four minutes on two cores.
+test: $(VENV)/.test  ## The tests that notice most, in five minutes on two cores.
 	$(BIN)/pytest -n 2 --dist worksteal $(QUICK) $(ARGUMENTS)
 
 test-all: env  ## All tests but those of test-faults and test-gpu.

@@ -51,6 +51,7 @@ def test_wrong_completions_fit_worst(diagnosis: lipt.Diagnosis) -> None:
     assert not diagnosis.suspect.any()
 
 
+@pytest.mark.slow
 def test_duplicates_are_found_and_one_seed_gives_one_diagnosis(
     pool: str, diagnosis: lipt.Diagnosis
 ) -> None:

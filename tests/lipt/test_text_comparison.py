@@ -72,6 +72,7 @@ def test_every_row_has_the_loss_on_the_target_and_right_completions(
         compared(other, seeds=1, out=out)
 
 
+@pytest.mark.slow
 def test_sources_add_a_mixture(names: tuple[str, str, str]) -> None:
     pool, test, target = names
     with_sources = f"{pool}&source=from"
