@@ -256,6 +256,16 @@ class Workspace(ABC):
             return self.frozen(config, model)
         return matching_names(model, config.learners.frozen) | added
 
+    def beside(self, dataset: Dataset) -> InMemory:
+        """A workspace of other data for the same models, on the same device."""
+        return InMemory(
+            dataset,
+            self.device,
+            allowed_modules=self.allowed_modules,
+            own_model=self.own_model,
+            on_progress=self.report,
+        )
+
     def loaded_model(self, config: RunConfig, weights: BlobName) -> nn.Module:
         """The run's model with some weights, for evaluation; WeightsError if they do not fit."""
         model = self.new_model(config)

@@ -25,7 +25,6 @@ from lipt.core.mixture.mixture import (
     fit_mixture,
     on_leaks,
 )
-from lipt.core.workspace import InMemory
 from lipt.data.dataset import Dataset
 from lipt.data.targets.kinds import TargetKind
 from lipt.mixture_data import MixtureData, open_mixture
@@ -108,14 +107,14 @@ def mix(
     with progress_display(wanted=progress) as show:
         begun = pretrained(opened.pool)
         begun.on_progress = show
-        targeted = _beside(begun, pool.dataset)
+        targeted = begun.workspace.beside(pool.dataset)
         leaked_N = duplicates_of_target(targeted, pool)
         findings = on_leaks(pool, leaked_N, dropped=drop_duplicates)
         if drop_duplicates and bool(leaked_N[pool.pool_ids].any()):
             begun = pretrained(_without(opened.pool, leaked_N))
             begun.on_progress = show
             pool = TargetedPool.of(begun.data, opened.target, opened.num_target)
-            targeted = _beside(begun, pool.dataset)
+            targeted = begun.workspace.beside(pool.dataset)
         config = begun.config
         findings += findings_on(pool, config)
         theta = None
@@ -137,18 +136,6 @@ def _facts(opened: MixtureData, target: str | None) -> dict[str, Any]:
         sizes = {name: len(ids) for name, ids in opened.data.source_ids.items()}
         facts["sources"] = sizes
     return facts
-
-
-def _beside(begun: Pretrained, dataset: Dataset) -> InMemory:
-    """A workspace of other data for the same model."""
-    own = begun.workspace
-    return InMemory(
-        dataset,
-        own.device,
-        allowed_modules=own.allowed_modules,
-        own_model=own.own_model,
-        on_progress=own.report,
-    )
 
 
 def _without(pool: Dataset, leaked_N: torch.Tensor) -> Dataset:

@@ -296,6 +296,11 @@ class RunConfig(SettingsGroup):
     """Threads for the signals on a CPU, and mixtures scored at a time for the soup, each with a
     copy of the model; raise it on a large head node. Sums in the signals depend on it."""
 
+    @property
+    def network(self) -> tuple[str, AdaptersConfig]:
+        """The network that is built: weights of the same bytes are another one at another alpha."""
+        return self.model, self.adapters
+
 
 # One pass of plain training: what a learner shares with its source matters, not how well it does.
 _MIXTURE: dict[str, Any] = {

@@ -260,7 +260,7 @@ def _signals(
         depends_on = (
             weights.sha256,
             dataset.fingerprint,
-            config.model,
+            config.network,
             inputs,
             config.evaluation_threads,
             str(workspace.device),

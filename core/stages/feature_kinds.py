@@ -212,7 +212,7 @@ class SoupFeatures(FeatureProvider):
 
     def identity(self) -> tuple[object, ...]:
         sources = self.sources
-        return sources.weights, sources.config.model, sources.inputs
+        return sources.weights, sources.config.network, sources.inputs
 
     def extract(self) -> Extractor:
         return self.of_one_model(required(self.sources.weights, "weights"), None)
@@ -228,7 +228,14 @@ class InitialFeatures(FeatureProvider):
     def identity(self) -> tuple[object, ...]:
         sources, config = self.sources, self.sources.config
         began = config.initialization.weights_sha256
-        return sources.initial, began, config.model, sources.inputs, self.statistics(), config.soup
+        return (
+            sources.initial,
+            began,
+            config.network,
+            sources.inputs,
+            self.statistics(),
+            config.soup,
+        )
 
     def extract(self) -> Extractor:
         # Statistics of random weights carry no information. For a trained backbone on other
@@ -252,7 +259,7 @@ class LearnersFeatures(FeatureProvider):
         # Learners and split decide which learner was trained on which examples.
         drawn = (config.learners, config.validation)
         statistics = self.statistics() if config.soup.reestimate_batch_norm else None
-        return sources.trajectories, config.model, sources.inputs, drawn, statistics
+        return sources.trajectories, config.network, sources.inputs, drawn, statistics
 
     def extract(self) -> Extractor:
         config, workspace = self.sources.config, self.workspace

@@ -30,7 +30,7 @@ from lipt.core.signals.targeted import (
     without_prompts,
     words_of,
 )
-from lipt.core.signals.views import Need
+from lipt.core.signals.views import TARGET_NEEDS, Need
 from lipt.core.stages.diagnosis import matches_of
 from lipt.core.stages.learner import train_here
 from lipt.core.stages.resolve import ResolvedRequest, Sources
@@ -48,19 +48,32 @@ def target_signals(
     DataError for a target of another form than the data, InvalidRequestError for data without
     prompts or words where they are looked at, SignalsError for losses that are not finite.
     """
-    stage = _Stage(workspace, request, sources)
-    needs, found = request.needs, TargetSignals()
-    makers: dict[str, tuple[Callable[[], TargetSignals], set[Need]]] = {
-        "initial": (stage.initial, {Need.LOSSES, Need.TARGET_FEATURES}),
-        "prompts": (stage.losses_without_prompts, {Need.PROMPTS}),
-        "after": (stage.losses_after, {Need.TARGET_LOSSES}),
-        "features": (stage.target_features, {Need.TARGET_FEATURES}),
-        "words": (stage.words, {Need.TARGET_WORDS}),
-    }
-    for kind, (make, made_for) in makers.items():
-        if needs & made_for:
-            found = found.merged(stage.kept(kind, make))
-    return found.merged(stage.kept("duplicates", stage.duplicates)) if request.targets else found
+    stage, config, found = _Stage(workspace, request, sources), sources.config, TargetSignals()
+    inputs, weights = sources.model
+    of_data = (workspace.dataset.fingerprint, [one.sha256 for one in request.targets])
+    of_theta = (
+        weights.sha256,
+        workspace.dataset.fingerprint,
+        config.network,
+        inputs,
+        config.evaluation_threads,
+        str(workspace.device),
+    )
+    learner = (request.target_steps, config.seed, config.learners, config.augmentation)
+    looks_at_features = Need.TARGET_FEATURES in request.needs
+    made: tuple[tuple[set[Need], Callable[[], TargetSignals], tuple[object, ...]], ...] = (
+        ({Need.LOSSES, Need.TARGET_FEATURES}, stage.initial, (*of_theta, looks_at_features)),
+        ({Need.PROMPTS}, stage.losses_without_prompts, of_theta),
+        ({Need.TARGET_LOSSES}, stage.losses_after, (*of_theta, *of_data, *learner)),
+        ({Need.TARGET_FEATURES}, stage.target_features, (*of_theta, *of_data)),
+        ({Need.TARGET_WORDS}, stage.words, of_data),
+        (set(TARGET_NEEDS), stage.duplicates, (*of_data, config.evaluation_threads)),
+    )
+    for made_for, make, depends_on in made:
+        if request.needs & made_for:
+            key = Key(TargetSignals, f"target {make.__name__}", depends_on)
+            found = found.merged(workspace.cached(key, make))
+    return found
 
 
 @dataclass(frozen=True)
@@ -68,22 +81,6 @@ class _Stage:
     workspace: Workspace
     request: ResolvedRequest
     sources: Sources
-
-    def kept(self, kind: str, make: Callable[[], TargetSignals]) -> TargetSignals:
-        config, dataset = self.sources.config, self.workspace.dataset
-        inputs, weights = self.sources.model
-        depends_on = (
-            weights.sha256,
-            dataset.fingerprint,
-            [target.sha256 for target in self.request.targets],
-            self.request.target_steps,
-            sorted(self.request.needs),
-            (config.model, config.seed, config.learners, config.augmentation),
-            inputs,
-            config.evaluation_threads,
-            str(self.workspace.device),
-        )
-        return self.workspace.cached(Key(TargetSignals, f"target {kind}", depends_on), make)
 
     @cached_property
     def joined(self) -> tuple[InMemory, list[Tensor]]:
@@ -95,14 +92,7 @@ class _Stage:
             target, _ = open_examples(content, workspace.dataset, max_examples=MOST_TARGET)
             before, both = len(both), appended(both, target)
             positions.append(torch.arange(before, len(both)))
-        found = InMemory(
-            both,
-            workspace.device,
-            allowed_modules=workspace.allowed_modules,
-            own_model=workspace.own_model,
-            on_progress=workspace.report,
-        )
-        return found, positions
+        return workspace.beside(both), positions
 
     @cached_property
     def model(self) -> nn.Module:

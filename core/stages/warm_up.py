@@ -94,7 +94,7 @@ def dynamics_of(
         # Inputs of the draw of shards, besides the fingerprint.
         (config.seed, config.validation, config.learners),
         workspace.dataset.fingerprint,
-        config.model,
+        config.network,
         inputs,
         config.evaluation_threads,
         str(workspace.device),
@@ -154,7 +154,7 @@ def warm_up_signals(
             theta_star.sha256,
             workspace.dataset.fingerprint,
             config.seed,
-            config.model,
+            config.network,
             config.validation,
             config.learners.frozen,
             config.learners.cpu_threads,

@@ -116,3 +116,22 @@ def test_a_diagnosis_of_completions_has_the_librarys_bits(
     found = session.client.diagnose(run.run_id)
     assert np.array_equal(found.label_quality, here.label_quality)
     assert repr(found) == repr(here)
+
+
+def test_a_run_with_another_scale_of_adapters_looks_at_its_own_learner(
+    session: Session, targets: dict[str, str]
+) -> None:
+    pytest.importorskip("peft", reason="the extra lm is not installed")
+    chosen = []
+    for alpha in (1.0, 1000.0):
+        settings = merge(session.client.target_settings(), QUICK)
+        run = session.pretrain(merge(settings, {"adapters": {"rank": 2, "alpha": alpha}}))
+        chosen.append((run.initial_weights, session.client.subset(run.run_id, **asked_of(targets))))
+    (first, of_first), (second, of_second) = chosen
+    # The same weights, which mean another model.
+    assert first == second
+    assert of_first.digest != of_second.digest
+
+
+def asked_of(targets: dict[str, str]) -> dict[str, Any]:
+    return {"target_data": targets["upper"], "fraction": 0.25, "options": {"spread": 1}}

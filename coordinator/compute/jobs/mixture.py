@@ -11,7 +11,6 @@ from lipt.coordinator.compute.context import Context
 from lipt.core.mixture.learning import TargetedPool, learned_for
 from lipt.core.mixture.mixture import mixture_of
 from lipt.core.pretraining.initialization import num_initialization_steps
-from lipt.core.workspace import InMemory
 from lipt.data.example_file import open_examples
 from lipt.data.inputs.specs import InputFormat
 from lipt.data.joining import MOST_TARGET
@@ -36,12 +35,7 @@ class FitMixture:
         content = context.read(self.target).read_bytes()
         target, num_given = open_examples(content, dataset, max_examples=MOST_TARGET)
         pool = TargetedPool.of(dataset, target, num_given, self.elsewhere)
-        workspace = InMemory(
-            pool.dataset,
-            context.device,
-            allowed_modules=context.allowed_modules,
-            on_progress=context.report,
-        )
+        workspace = context.beside(pool.dataset)
         model = context.new_model(config)
         initial = context.read_weights(self.initial_weights, model)
         read = context.read_learners(config, self.initial_weights, model)
