@@ -196,33 +196,22 @@ def train_learners(
     learners, diverged = list[CommittedLearner](), list[Divergence]()
     for index, (ids, density) in enumerate(cuts):
         try:
-            learners.append(one_learner(workspace, config, inputs, initial, index, ids, density))
+            made = train_here(workspace, config, inputs, initial, index, ids, density)
         except DivergedError as error:
             diverged.append(error.divergence)
+            continue
+        # In a worker's format.
+        *snapshots, result = (
+            workspace.put(encode_weights(weights, config.learners.encoding))
+            for weights in (*made.snapshots, made.weights)
+        )
+        learners.append(CommittedLearner(index, tuple(snapshots), result))
     if diverged:
         message = divergence_message(diverged, len(cuts))
         if len(learners) < config.learners.min_learners:
             raise DivergedError(message)
         logger.warning("%s", message)
     return tuple(learners)
-
-
-def one_learner(
-    workspace: InMemory,
-    config: RunConfig,
-    inputs: InputFormat,
-    initial: Weights,
-    index: int,
-    ids: Tensor,
-    density: float,
-) -> CommittedLearner:
-    """Train one learner for a few augmented steps, prune it, and store it in a worker's format."""
-    made = train_here(workspace, config, inputs, initial, index, ids, density)
-    *snapshots, result = (
-        workspace.put(encode_weights(weights, config.learners.encoding))
-        for weights in (*made.snapshots, made.weights)
-    )
-    return CommittedLearner(index, tuple(snapshots), result)
 
 
 def evaluator_of(

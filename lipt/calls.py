@@ -105,9 +105,8 @@ def select(
     from lipt.core.signals.views import INITIAL_NEEDS
     from lipt.pretraining import Pretrained, PretrainedStart
 
-    looks_at_theta_star = bool(find_strategy(strategy).needs_of({}) & INITIAL_NEEDS)
-    if arguments.get("target_data") is not None:
-        looks_at_theta_star = True
+    is_targeted = arguments.get("target_data") is not None
+    looks_at_theta_star = find_strategy(strategy).needs_of({}) & INITIAL_NEEDS or is_targeted
     pretrained = (PretrainedStart if looks_at_theta_star else Pretrained)(
         data,
         model,

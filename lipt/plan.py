@@ -25,7 +25,7 @@ from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.runs.admission import Examined, ceilings
 from lipt.coordinator.settings import LimitSettings
 from lipt.core.diagnosis.duplicates import are_pictures
-from lipt.core.pipeline import evaluator_of, model_inputs, one_learner
+from lipt.core.pipeline import evaluator_of, model_inputs
 from lipt.core.planning import INPUT_BYTES, PROCESS_BYTES, STEP_IMAGES, excesses, resident_bytes
 from lipt.core.pretraining.evaluation import num_evaluated_together
 from lipt.core.pretraining.sharding import num_validation_examples, require_shards_fit
@@ -38,6 +38,7 @@ from lipt.core.selection.strategy import Growth
 from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.signals import STORAGE_LIMITS
 from lipt.core.signals.views import Need
+from lipt.core.stages.learner import train_here
 from lipt.core.stages.resolve import ResolvedRequest
 from lipt.data.dataset import Dataset
 from lipt.data.shard import pack_shard
@@ -191,7 +192,7 @@ def time_images(opened: Pretrained, report: Callable[[str], None]) -> dict[str, 
     short = config.model_copy(update={"learners": config.learners.model_copy(update=steps)})
     # Called at every step.
     opened.on_progress = lambda _: clock.append(perf_counter())
-    one_learner(workspace, short, inputs, state, 0, ids, config.pruning.density_max)
+    train_here(workspace, short, inputs, state, 0, ids, config.pruning.density_max)
     rates = {"trained": (clock[1] - clock[0]) / len(ids)}
     report("timing a batch of evaluation")
     evaluator = evaluator_of(workspace, config, inputs, some)

@@ -66,39 +66,31 @@ def forward_with_features(model: nn.Module, inputs: Inputs) -> tuple[Tensor, Ten
 
     Both are float32 where autocast has made them narrower.
     """
-    name, _ = find_head(model)
-    logits_NC, given = _watched(model, inputs)
-    if len(given) != 1 or given[0].ndim != 2:
-        shapes = [tuple(features.shape) for features in given]
-        raise ConfigError(
-            f"{type(model).__name__} calls its linear layer {name!r} with the shapes {shapes}. "
-            'Call it once, with N x D features, or name another classifier: head="NAME".'
-        )
-    return logits_NC, in_full(given[0])
+    logits_NC, features_ND = _with_head_inputs(model, inputs, "N x D features")
+    return logits_NC, in_full(features_ND)
 
 
 def forward_with_states(model: nn.Module, inputs: Inputs) -> tuple[Tensor, Tensor]:
     """Run a causal model once: logits, and its head's inputs B x L x D; ConfigError for others."""
-    name, _ = find_head(model)
-    logits_BLV, given = _watched(model, inputs)
-    if len(given) != 1 or given[0].ndim != 3:
-        shapes = [tuple(features.shape) for features in given]
-        raise ConfigError(
-            f"{type(model).__name__} calls its linear layer {name!r} with the shapes {shapes}. "
-            'Call it once, with B x L x D states, or name the layer of the logits: head="NAME".'
-        )
-    return logits_BLV, given[0]
+    return _with_head_inputs(model, inputs, "B x L x D states")
 
 
-def _watched(model: nn.Module, inputs: Inputs) -> tuple[Tensor, list[Tensor]]:
-    """The model's logits, and what its head was called with."""
-    _, head = find_head(model)
+def _with_head_inputs(model: nn.Module, inputs: Inputs, wanted: str) -> tuple[Tensor, Tensor]:
+    """The logits, and what the head was called with; `wanted` names its dimensions by x."""
+    name, head = find_head(model)
     given: list[Tensor] = []
     handle = head.register_forward_pre_hook(lambda _, args: given.append(args[0]))
     try:
-        return call_model(model, inputs), given
+        logits = call_model(model, inputs)
     finally:
         handle.remove()
+    if len(given) != 1 or given[0].ndim != 1 + wanted.count(" x "):
+        shapes = [tuple(features.shape) for features in given]
+        raise ConfigError(
+            f"{type(model).__name__} calls its linear layer {name!r} with the shapes {shapes}. "
+            f'Call it once, with {wanted}, or name another classifier: head="NAME".'
+        )
+    return logits, given[0]
 
 
 def require_head(model: nn.Module, inputs: Inputs) -> None:

@@ -19,7 +19,7 @@ from lipt.common.errors import InvalidRequestError
 from lipt.common.tensor_files import KeptValue
 from lipt.core.passes import Batches, require_finite_rows, row_blocks
 from lipt.core.pretraining.merged_tokens import with_mean_states
-from lipt.core.signals.views import View
+from lipt.core.signals.views import TargetFeatures, TargetWords, View
 from lipt.data.dataset import Dataset
 from lipt.data.inputs.model_input import columns_in
 from lipt.data.inputs.specs import ColumnsSpec, call_model, tokens_in
@@ -43,6 +43,8 @@ class TargetSignals(View, KeptValue):
     target_features_MD, target_words_MW: likewise of the target's examples.
     facts: of the target, for a manifest, as JSON.
     """
+
+    whole = TargetFeatures.whole | TargetWords.whole
 
     losses_N: Tensor | None = None
     unprompted_N: Tensor | None = None

@@ -58,11 +58,13 @@ class View:
     """Values of N examples: row i of every tensor is the same example, the first field has N rows.
 
     need: what is computed for it. part: the field of the signals whose values it has, or all.
-    words: of a field in an error. remedy: for missing values.
+    whole: fields of a target, which stay as they are in `take`. words: of a field in an error.
+    remedy: for missing values.
     """
 
     need: ClassVar[Need | None] = None
     part: ClassVar[str] = ""
+    whole: ClassVar[frozenset[str]] = frozenset()
     words: ClassVar[str] = "{}"
     remedy: ClassVar[str] = "They were not computed: compute them first, or give your own."
 
@@ -90,8 +92,7 @@ class View:
     def take(self, positions_n: Tensor) -> Self:
         """The values of some of the examples, in the order given; halves become float32."""
         taken = {
-            # A target stays whole.
-            name: value if name.startswith("target_") else _taken(value, positions_n)
+            name: value if name in self.whole else _taken(value, positions_n)
             for name, value in vars(self).items()
         }
         return type(self)(**taken)
@@ -254,6 +255,8 @@ class TargetFeatures(View):
     need = Need.TARGET_FEATURES
     part = "targeted"
 
+    whole = frozenset({"target_features_MD"})
+
     features_ND: Tensor
     target_features_MD: Tensor
     in_target_N: Tensor | None = None
@@ -265,6 +268,8 @@ class TargetWords(View):
 
     need = Need.TARGET_WORDS
     part = "targeted"
+
+    whole = frozenset({"target_words_MW"})
 
     words_NW: Tensor
     target_words_MW: Tensor

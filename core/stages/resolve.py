@@ -307,7 +307,7 @@ def _strategy_of(request: SubsetRequest) -> Strategy:
 
 
 def _require_targets(strategy: Strategy, needs: frozenset[Need], request: SubsetRequest) -> None:
-    """Reject a target that is not looked at, and a strategy that lacks one."""
+    """Reject what the strategy does not look at, and a strategy that lacks a target."""
     for name, given in (("a proxy", request.proxy), ("features", request.features)):
         if needs & INITIAL_NEEDS and given is not None and not request.soft_labels:
             raise InvalidRequestError(

@@ -233,7 +233,7 @@ def test_the_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
     spec = write_model(tmp_path / "n", tokenizer=False)
     with pytest.raises(ConfigError, match=rf"has 256 tokens, and the model has {NUM_TOKENS}"):
         built(spec, num_classes=259)
-    # Rows of the embedding that no token has are nobody's.
+    # The embedding has more rows than there are tokens.
     assert built(spec, num_classes=NUM_CLASSES - 1)(TOKENS_BL).shape[-1] == NUM_CLASSES - 1
 
 

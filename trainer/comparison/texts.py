@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from lipt.common.process.devices import resolve_device
 from lipt.common.tensor_files import Weights
+from lipt.core.pretraining.merged_tokens import texts_at_once
 from lipt.core.pretraining.training import ForwardPass
 from lipt.data.dataset import Dataset
 from lipt.data.targets.values import MASKED
@@ -72,9 +73,10 @@ def texts_scored(
 
 def text_scores(model: nn.Module, test: Dataset, forward_pass: ForwardPass) -> TextScores:
     """Score a model on texts, in evaluation mode."""
+    size = min(_BATCH, texts_at_once(test.target))
     losses, exact, counts = list[Tensor](), list[Tensor](), list[Tensor]()
     with evaluation_mode(model), torch.inference_mode():
-        for ids_B in torch.split(torch.arange(len(test)), _BATCH):
+        for ids_B in torch.split(torch.arange(len(test)), size):
             outputs_BLV = forward_pass(model, test.examples(ids_B))
             wanted_BL = test.targets_N[ids_B].to(outputs_BLV.device)
             losses.append(test.target.losses(outputs_BLV, wanted_BL).double().cpu())
