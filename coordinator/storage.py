@@ -374,6 +374,9 @@ class StateStorage:
         self.store.listen(self.forget_named)
         newest = max((run.ended_at or run.created_at for run in self.store.runs()), default=None)
         self._aging = aging_clock(newest, self.wall_clock, self.steady_clock)
+        # Files used by this process get no older than it: a machine that sleeps for days, or sets
+        # its clock, would otherwise remove results that workers are about to report.
+        self._aging_of_files = aging_clock(None, self.wall_clock, self.steady_clock)
 
     def forget_named(self, run: RunRecord, learners: Sequence[LearnerRecord]) -> None:
         blobs = [run.initial_weights, run.pretrained_weights]
@@ -446,7 +449,7 @@ class StateStorage:
 
     def _collect(self, uploads: frozenset[str]) -> tuple[Collected | None, frozenset[str]]:
         """Collect once; also returns the uploads that are gone or in use. None while paused."""
-        now, settings = self.wall_clock(), self.settings
+        now, settings = self._aging_of_files(), self.settings
         with state_errors(self.directory), collection_allowed(self.directory) as allowed:
             if not allowed:
                 return None, frozenset()
@@ -466,10 +469,11 @@ class StateStorage:
 def aging_clock(
     newest_at: float | None, wall_clock: Callable[[], float], clock: Callable[[], float]
 ) -> Callable[[], float]:
-    """The time by which runs age, at most the wall clock's.
+    """The time by which runs and files age, at most the wall clock's.
 
     A wall clock that is wrong for hours would remove runs for good. So time goes on from the newest
-    run of earlier processes, with the steady clock: while no coordinator served, no run ages.
+    run of earlier processes, or from now, with the steady clock: while no coordinator served, no
+    run ages.
     """
     began, newest = clock(), wall_clock() if newest_at is None else newest_at
     return lambda: min(wall_clock(), newest + clock() - began)

@@ -44,7 +44,7 @@ def check(state_dir: StateDir) -> None:
         print_line(line)
     print_line(
         f"{state_dir}: {checked.num_runs} runs, {checked.num_subsets} subsets, "
-        f"{checked.num_diagnoses} diagnoses and "
+        f"{checked.num_diagnoses} diagnoses, {checked.num_mixtures} mixtures and "
         f"{checked.num_blobs} blobs ({format_bytes(checked.num_bytes)}; "
         f"{checked.num_unnamed} in no record), "
         f"{len(checked.problems) or 'no'} problem{'' if len(checked.problems) == 1 else 's'}"

@@ -142,8 +142,7 @@ _NAMED = """
         '$.config.initialization.weights_sha256') FROM runs
     WHERE json_valid(body)
     UNION ALL
-    SELECT json_extract(body, '$.blob') FROM records
-    WHERE kind IN ('subset', 'diagnosis') AND json_valid(body)
+    SELECT json_extract(body, '$.blob') FROM records WHERE json_valid(body)
 """
 
 
@@ -161,6 +160,7 @@ class Checked:
     num_runs: int
     num_subsets: int
     num_diagnoses: int
+    num_mixtures: int
     num_blobs: int
     # Blobs that no record names: uploads, or files newer than the database.
     num_unnamed: int
@@ -191,6 +191,7 @@ def check_state(directory: Path) -> Checked:
         num_runs=counts[RunRecord],
         num_subsets=counts[SubsetRecord],
         num_diagnoses=counts[DiagnosisRecord],
+        num_mixtures=counts[MixtureRecord],
         num_blobs=len(blobs),
         num_unnamed=len(unnamed),
         num_bytes=sum(blobs.values()),

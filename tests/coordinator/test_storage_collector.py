@@ -1,6 +1,7 @@
 import asyncio
 import os
 import threading
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
@@ -31,7 +32,7 @@ SPARE = ["ready shard 0", "ready shard 1", "training shard 0", "uploaded weights
 SPARE += [f"cancelled {what}" for what in ("shard 0", "shard 1", "result 0", "snapshot 0")]
 KEPT = ["ready result 0", "ready snapshot 0", "training shard 1", "training shard 2"]
 KEPT += ["training result 0", "cancelled theta*", "ready theta_p", "x" * 24]
-KEPT += ["diagnosis of ", "diagnosis of ready"]
+KEPT += ["diagnosis of ", "diagnosis of ready", "mixture of ready"]
 
 
 class Bench:
@@ -46,7 +47,14 @@ class Bench:
         self.accounts = Accounts(PLENTY, clock=self.clock, is_live=lambda _: False)
         self.storage = self.new_storage()
 
-    def new_storage(self, sleep: Any = asyncio.sleep, **settings: Any) -> StateStorage:
+    def new_storage(
+        self,
+        sleep: Any = asyncio.sleep,
+        *,
+        # It is decades after the start.
+        steady_clock: Callable[[], float] | None = None,
+        **settings: Any,
+    ) -> StateStorage:
         return StateStorage(
             self.state.directory,
             self.state.blobs,
@@ -56,8 +64,7 @@ class Bench:
             self.store,
             self.compute.queue,
             wall_clock=self.clock,
-            # It is decades after the start.
-            steady_clock=count(0.0, 1e9).__next__,
+            steady_clock=steady_clock or count(0.0, 1e9).__next__,
             sleep=sleep,
         )
 
@@ -113,6 +120,20 @@ async def test_only_unneeded_files_are_removed(bench: Bench) -> None:
     ) - len("young features")
     await bench.storage.collect()
     assert bench.events.counts() == {(EventKind.EXPIRED, "blobs"): 1}
+
+
+async def test_a_machine_that_slept_for_days_keeps_what_was_just_sent(bench: Bench) -> None:
+    steady = Clock(0.0)
+    storage = bench.new_storage(steady_clock=steady)
+    bench.put("result to be reported", 0.0)
+    part = bench.begin("being sent", 0.0)
+    bench.clock.now += 2 * DAY
+    await storage.collect()
+    assert bench.there(["result to be reported"])
+    assert [one.name for one in bench.state.blobs.expiry.parts()] == [part.sha256]
+    steady.now += 25 * HOUR
+    await storage.collect()
+    assert not bench.there(["result to be reported"])
 
 
 async def test_idle_uploads_are_removed(bench: Bench) -> None:

@@ -12,7 +12,13 @@ from lipt.common.config.run_config import InitializationConfig
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.runs.transitions import done
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import DiagnosisRecord, LearnerResult, RunRecord, SubsetRecord
+from lipt.coordinator.state.records import (
+    DiagnosisRecord,
+    LearnerResult,
+    MixtureRecord,
+    RunRecord,
+    SubsetRecord,
+)
 from tests.coordinator.made_up_runs import holder, made_up_run, status
 
 NUM_EXAMPLES = 2
@@ -99,10 +105,25 @@ class StateBench:
         name = f"diagnosis of {run_id}"
         return diagnosis_of(run_id, name).changed(blob=self.put(name))
 
+    def mixture(self, run_id: str) -> MixtureRecord:
+        name = f"mixture of {run_id}"
+        return MixtureRecord(
+            key=name,
+            run_id=run_id,
+            fingerprint="f" * 64,
+            target_sha256="t" * 64,
+            manifest={"seconds": 1.5},
+            blob=self.put(name),
+            created_at=1.0,
+        )
+
 
 @pytest.fixture
 async def state(tmp_path: Path) -> StateBench:
-    """One run that is ready, with a subset; one in training; one that was cancelled; diagnoses."""
+    """One run that is ready, with a subset; one in training; one that was cancelled.
+
+    The first has a diagnosis and a mixture, and the data has a diagnosis.
+    """
     bench = StateBench(tmp_path / "state")
     database = Database.open(bench.directory / "lipt.db")
     done, leased, queued = LearnerState.DONE, LearnerState.LEASED, LearnerState.QUEUED
@@ -119,6 +140,6 @@ async def state(tmp_path: Path) -> StateBench:
     for run in (ready, training, cancelled):
         await database.save_run(run, run.learners)
     await database.save(bench.subset(ready))
-    await database.save(bench.diagnosis(), bench.diagnosis("ready"))
+    await database.save(bench.diagnosis(), bench.diagnosis("ready"), bench.mixture("ready"))
     await database.close()
     return bench

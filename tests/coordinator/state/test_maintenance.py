@@ -26,6 +26,7 @@ def test_an_intact_state_has_no_problem(state: StateBench) -> None:
     checked = check_state(state.directory)
     assert checked.problems == ()
     assert (checked.num_runs, checked.num_subsets, checked.num_diagnoses) == (3, 1, 2)
+    assert checked.num_mixtures == 1
     files = list((state.directory / "blobs").glob("*/*"))
     assert checked.num_blobs == len(files)
     assert checked.num_bytes == sum(path.stat().st_size for path in files)
@@ -43,6 +44,7 @@ def test_an_intact_state_has_no_problem(state: StateBench) -> None:
         ("x" * 24, "subset grand .* of ready"),
         ("diagnosis of ", "diagnosis auto of the data"),
         ("diagnosis of ready", "diagnosis auto of ready"),
+        ("mixture of ready", "mixture mixture of r of ready"),
     ],
 )
 def test_a_missing_blob_is_named_with_its_users(state: StateBench, text: str, whose: str) -> None:
