@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.language_models.sources import Encoded
+from benchmarks.language_models.training import SMALL, Network
 from lipt.data.sources.tables.causal import FIRST
 from lipt.data.targets.values import MASKED
 
@@ -22,14 +23,14 @@ from lipt.data.targets.values import MASKED
 _NUM_NEAREST = 20
 
 
-def words_of(examples: Encoded) -> list[list[str]]:
+def words_of(examples: Encoded, network: Network = SMALL) -> list[list[str]]:
     """Words and marks of whole examples, completion included, in lower case."""
     found = list[list[str]]()
     for tokens_L, wanted_L in zip(examples.tokens_NL, examples.wanted_NL, strict=True):
         last = int((wanted_L != MASKED).nonzero().max())
         whole = [*tokens_L[: last + 1].tolist(), int(wanted_L[last])]
-        text = bytes(token - FIRST for token in whole if token >= FIRST)
-        found.append(re.findall(r"\w+|[^\w\s]", text.decode(errors="replace").lower()))
+        text = network.text_of([token - FIRST for token in whole if token >= FIRST])
+        found.append(re.findall(r"\w+|[^\w\s]", text.lower()))
     return found
 
 

@@ -3,12 +3,13 @@
 12 sources: 4 of texts, 7 families of tasks, and one of them with wrong completions. 3 targets that
 are no source: Spanish, C++, and two of the tasks, half of each.
 
-Shapes: K sources, R mixtures.
+Shapes: N examples, K sources, R mixtures, S resamples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,6 @@ from torch import Tensor
 from benchmarks.language_models.baselines import bm25, cosines, shares_of_nearest, words_of
 from benchmarks.language_models.sources import (
     FAMILIES,
-    NUM_TOKENS,
     Encoded,
     drawn,
     encoded,
@@ -29,13 +29,16 @@ from benchmarks.language_models.sources import (
     wrong,
 )
 from benchmarks.language_models.training import (
-    exact_match,
+    SMALL,
+    Network,
+    Weights,
     gradient_shares,
     hidden_means,
     losses_of,
     merged_of,
     mixed_batches,
     new_model,
+    score,
     train,
 )
 from lipt.core.mixture.baselines import by_size, lone_ranking
@@ -53,6 +56,25 @@ _MOST_NEAREST = 400
 TRAINED = ("merged", "n-grams", "lone ranking", "rds", "bm25")
 
 Record = Callable[[str, Callable[[], Any]], Any]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Sources, targets, and the lengths of learners and of real trainings.
+
+    learner_steps: of each of two learners of a source. real_steps: of a training on a mixture.
+    num_fit: examples of a target, which come before those of its test.
+    thorough: whether a fit is compared with that through the network, and of half the learners.
+    """
+
+    network: Network
+    theta: Weights
+    sources: Mapping[str, Encoded]
+    targets: Mapping[str, Encoded]
+    learner_steps: int
+    real_steps: int
+    num_fit: int
+    thorough: bool
 
 
 def sources_of(seed: int) -> dict[str, Encoded]:
@@ -96,15 +118,25 @@ def shared_weights(seed: int, sources: list[Encoded], record: Record) -> dict[st
 
 def measure(seed: int, record: Record) -> Iterator[dict[str, Any]]:
     """A line for each step; `record` computes a value once and keeps it on disk."""
-    named, targets = sources_of(seed), targets_of(seed)
-    sources, names = list(named.values()), list(named)
-    equal_K = uniform(len(sources))
-    theta = shared_weights(seed, sources, record)
+    sources = sources_of(seed)
+    theta = shared_weights(seed, list(sources.values()), record)
+    setup = Setup(
+        *(SMALL, theta, sources, targets_of(seed), LEARNER_STEPS, REAL_STEPS, NUM_FIT),
+        thorough=True,
+    )
+    return measured(setup, seed, record)
 
-    def learner(source: int, half: int) -> dict[str, Tensor]:
+
+def measured(setup: Setup, seed: int, record: Record) -> Iterator[dict[str, Any]]:
+    network, theta = setup.network, setup.theta
+    sources, names = list(setup.sources.values()), list(setup.sources)
+    equal_K = uniform(len(sources))
+
+    def learner(source: int, half: int) -> Weights:
         own_K = torch.eye(len(sources))[source]
-        batches = mixed_batches(sources, own_K, LEARNER_STEPS, 1000 * seed + 10 * source + half)
-        return train(theta, batches)
+        draws = 1000 * seed + 10 * source + half
+        batches = mixed_batches(sources, own_K, setup.learner_steps, draws, network)
+        return train(theta, batches, network=network)
 
     halves = [
         [record(f"learner-{k}-{half}", partial(learner, k, half)) for k in range(len(names))]
@@ -115,91 +147,98 @@ def measure(seed: int, record: Record) -> Iterator[dict[str, Any]]:
         for half in halves
     ]
 
-    def real(name: str, shares_K: Tensor) -> dict[str, list[float]]:
-        batches = mixed_batches(sources, shares_K, REAL_STEPS, 7_000 + 100 * seed)
-        weights = record(f"real-{name}", lambda: train(theta, batches))
-        found = {
-            one: [float(losses_of(weights, examples[NUM_FIT:]).mean())]
-            for one, examples in targets.items()
-        }
-        found["tasks"].append(exact_match(weights, targets["tasks"][NUM_FIT:]))
-        return found
+    def real(name: str, shares_K: Tensor, targets: Collection[str]) -> dict[str, Any]:
+        """By target each test example's loss, and the share of right answers."""
+        batches = mixed_batches(sources, shares_K, setup.real_steps, 7_000 + 100 * seed, network)
+        weights = record(f"real-{name}", lambda: train(theta, batches, network=network))
+        return record(f"tested-{name}", partial(tested, setup, weights, targets))
 
     torch.manual_seed(1000 + seed)
     prior = torch.distributions.Dirichlet(torch.full((len(names),), CONCENTRATION).double())
     random_RK = prior.sample(torch.Size((NUM_RANDOM,)))
     sizes_K = torch.tensor([len(source) for source in sources])
     common = {"uniform": equal_K, "size": by_size(sizes_K)}
-    fits = {
-        target: record(
-            f"fit-{target}",
-            partial(fitted, theta, added_halves, sources, examples, random_RK, seed),
-        )
-        for target, examples in targets.items()
-    }
-    for target, one in fits.items():
-        yield {"seed": seed, "target": target, "sources": names, **one}
     common |= {f"random {row}": shares_K for row, shares_K in enumerate(random_RK)}
+    before = record("tested-theta", partial(tested, setup, theta, setup.targets))
+    yield {"seed": seed, "sources": names, "mixture": "theta*", "real": before}
     for name, shares_K in common.items():
         same = {"seed": seed, "mixture": name, "shares": shares_K.tolist()}
-        yield {**same, "real": real(name, shares_K)}
-    for target, one in fits.items():
+        yield {**same, "real": real(name, shares_K, setup.targets)}
+    for target, examples in setup.targets.items():
+        one = record(
+            f"fit-{target}", partial(fitted, setup, added_halves, examples, random_RK, seed)
+        )
+        yield {"seed": seed, "target": target, **one}
         for name in TRAINED:
             shares_K = torch.tensor(one["shares"][name]).double()
-            found = real(f"{target}-{name}", shares_K)
+            found = real(f"{target}-{name}", shares_K, [target])
             yield {"seed": seed, "mixture": name, "target": target, "real": found}
 
 
+def tested(setup: Setup, weights: Weights, targets: Collection[str]) -> dict[str, Any]:
+    found = dict[str, Any]()
+    for name in targets:
+        examples = setup.targets[name][setup.num_fit :]
+        losses_N, is_right_N = score(weights, examples, setup.network)
+        right = float(is_right_N.float().mean())
+        found[name] = [[round(loss, 4) for loss in losses_N.tolist()], right]
+    return found
+
+
 def fitted(
-    theta: dict[str, Tensor],
+    setup: Setup,
     added_halves: list[dict[str, Tensor]],
-    sources: list[Encoded],
     examples: Encoded,
     random_RK: Tensor,
     seed: int,
 ) -> dict[str, Any]:
     """The shares of each choice for a target, and its predictions of the random mixtures."""
-    own, test, num_sources = examples[:NUM_FIT], examples[NUM_FIT:], len(sources)
+    network, theta, sources = setup.network, setup.theta, list(setup.sources.values())
+    own, test = examples[: setup.num_fit], examples[setup.num_fit :]
+    num_sources, num_tokens = len(sources), network.target.num_outputs
     first, second = added_halves
     added = {name: (first[name] + second[name]) / 2 for name in theta}
     # Shuffled: equal scores are taken in order.
-    order = np.random.default_rng(seed).permutation(num_sources * _MOST_NEAREST)
-    owners = order // _MOST_NEAREST
-    pool = joined([source[:_MOST_NEAREST] for source in sources])[torch.from_numpy(order)]
-    merged = merged_of(theta, added, own)
+    most = min(_MOST_NEAREST, *map(len, sources))
+    order = np.random.default_rng(seed).permutation(num_sources * most)
+    owners = order // most
+    pool = joined([source[:most] for source in sources])[torch.from_numpy(order)]
+    merged = merged_of(theta, added, own, network)
     fit = merged.fit(seed=seed)
     texts, wanted_NL = [(one.tokens_NL, one.wanted_NL) for one in sources], own.wanted_NL
     density_XK, bigram_XK = (
-        ngram_probabilities(texts, (own.tokens_NL, wanted_NL), NUM_TOKENS, order)
+        ngram_probabilities(texts, (own.tokens_NL, wanted_NL), num_tokens, order)
         for order in (3, 2)
     )
     every_N, corners = torch.arange(len(own)), torch.eye(num_sources).double()
     lone_K = torch.stack([merged.losses_at(one).mean() for one in corners])
-    hidden = [hidden_means(theta, one) for one in (pool, own)]
-    by_half = [
-        merged_of(theta, half, own).fit(seed=seed, num_resamples=0).weights_K.tolist()
-        for half in added_halves
-    ]
+    hidden = [hidden_means(theta, one, network) for one in (pool, own)]
+    words = [words_of(one, network) for one in (pool, own)]
     chosen = {
         "merged": fit.weights_K,
-        "merged, network's gradient": gradient_shares(merged, own),
         "n-grams": ngram_shares(density_XK, wanted_NL, every_N),
         "bigrams": ngram_shares(bigram_XK, wanted_NL, every_N),
         "lone ranking": lone_ranking(lone_K),
         "best lone": corners[lone_K.argmin()],
         "rds": shares_of_nearest(cosines(*hidden), owners, num_sources),
-        "bm25": shares_of_nearest(bm25(words_of(pool), words_of(own)), owners, num_sources),
+        "bm25": shares_of_nearest(bm25(*words), owners, num_sources),
     }
     counted_NL = wanted_NL != MASKED
     share_X = (counted_NL / counted_NL.sum(dim=1, keepdim=True) / len(own))[counted_NL]
     predicted = {
         "merged": torch.stack([merged.losses_at(one).mean() for one in random_RK]),
-        "merged, quadratic at equal shares": merged.linearized(uniform(num_sources))(
-            random_RK
-        ).mean(dim=1),
         "lone": random_RK @ lone_K.double(),
         "n-grams": -((random_RK @ density_XK.T).log() @ share_X.double()),
     }
+    by_half = list[Any]()
+    if setup.thorough:
+        chosen["merged, network's gradient"] = gradient_shares(merged, own)
+        around_equal = merged.linearized(uniform(num_sources))
+        predicted["merged, quadratic at equal shares"] = around_equal(random_RK).mean(dim=1)
+        by_half = [
+            merged_of(theta, half, own, network).fit(seed=seed, num_resamples=0).weights_K.tolist()
+            for half in added_halves
+        ]
     return {
         "shares": {name: one.tolist() for name, one in chosen.items()},
         "predicted": {name: one.tolist() for name, one in predicted.items()},
@@ -207,32 +246,54 @@ def fitted(
         "high": fit.high_K.tolist(),
         "strength": fit.strength,
         "halves": by_half,
-        "theta": float(losses_of(theta, test).mean()),
-        "at theta(w)": float(losses_of(merged.weights(fit.weights_K), test).mean()),
+        "at theta(w)": float(losses_of(merged.weights(fit.weights_K), test, network).mean()),
     }
 
 
 def table(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Rank correlations by target, and each choice's loss and share of the gap, by seed."""
+    """Rank correlations by target, and each choice's loss and share of the gap, by seed.
+
+    Intervals of 95% are of the difference to the merged learners' mixture, over test examples.
+    """
     for seed in sorted({line["seed"] for line in lines}):
         own = [line for line in lines if line["seed"] == seed]
         fits = {line["target"]: line for line in own if "predicted" in line}
         reals = [line for line in own if "real" in line]
         for target, one in fits.items():
-            losses = {
-                line["mixture"]: line["real"][target][0]
+            tests = {
+                line["mixture"]: line["real"][target]
                 for line in reals
                 if line.get("target", target) == target
             }
-            tried = [loss for name, loss in losses.items() if name.startswith("random")]
-            yield f"\nseed {seed}, target {target}: theta* {one['theta']:.3f}"
+            by_name = {name: np.array(losses_N) for name, (losses_N, _) in tests.items()}
+            tried = [name for name in tests if name.startswith("random")]
+            best = min(tried, key=lambda name: by_name[name].mean())
+            yield f"\nseed {seed}, target {target}; best of {len(tried)} is {best}"
             for name, predicted in one["predicted"].items():
-                yield f"  rank correlation, {name}: {rank_correlation(predicted, tried):.2f}"
-            whole = losses["uniform"] - min(tried)
-            for name, loss in [*losses.items(), ("best of 16", min(tried))]:
-                if not name.startswith("random"):
-                    closed = (losses["uniform"] - loss) / whole
-                    yield f"  {name:14} loss {loss:.3f}, {closed:.0%} of the gap"
+                found = [float(by_name[name].mean()) for name in tried]
+                yield f"  rank correlation, {name}: {rank_correlation(predicted, found):.2f}"
+            start = by_name["uniform"].mean()
+            whole = start - by_name[best].mean()
+            for name, losses_N in by_name.items():
+                if name not in {best, *(tests.keys() - tried)}:
+                    continue
+                closed = (start - losses_N.mean()) / whole
+                line = f"  {name:14} loss {losses_N.mean():.3f}, {closed:.0%} of the gap"
+                if (right := tests[name][1]) is not None:
+                    line += f", {right:.1%} right"
+                # Results of the first seeds have means alone.
+                if len(losses_N) > 1:
+                    low, high = interval(losses_N - by_name["merged"])
+                    line += f", over merged {low:+.3f} to {high:+.3f}"
+                yield line
+
+
+def interval(differences_N: np.ndarray) -> tuple[float, float]:
+    """Of the mean, by resamples of the examples."""
+    draws = np.random.default_rng(0)
+    rows_SN = draws.integers(0, len(differences_N), (1000, len(differences_N)))
+    low, high = np.quantile(differences_N[rows_SN].mean(axis=1), [0.025, 0.975])
+    return float(low), float(high)
 
 
 def rank_correlation(predicted: list[float], losses: list[float]) -> float:

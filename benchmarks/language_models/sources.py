@@ -49,11 +49,14 @@ def joined(parts: Sequence[Encoded]) -> Encoded:
 
 def encoded(examples: Sequence[Example]) -> Encoded:
     """The loss counts completions and their end."""
-    rows = [
-        encoded_example(list(prompt.encode()), list(completion.encode()), LENGTH)[:2]
-        for prompt, completion in examples
-    ]
-    return Encoded(*torch.from_numpy(np.array(rows)).unbind(dim=1))
+    rows = [(list(prompt.encode()), list(completion.encode())) for prompt, completion in examples]
+    return encoded_rows(rows, LENGTH)
+
+
+def encoded_rows(rows: Sequence[tuple[list[int], list[int]]], length: int) -> Encoded:
+    """Prompts and completions as numbers from 0."""
+    found = [encoded_example(prompt, completion, length)[:2] for prompt, completion in rows]
+    return Encoded(*torch.from_numpy(np.array(found)).unbind(dim=1))
 
 
 def _letters(draws: np.random.Generator, number: int) -> str:
@@ -133,7 +136,7 @@ _TEXTS: Mapping[str, tuple[str, str]] = {
 
 
 @cache
-def _bytes(name: str) -> bytes:
+def bytes_of(name: str) -> bytes:
     folder, pattern = _TEXTS[name]
     files = sorted(at for at in Path(folder).glob(pattern) if at.is_file())
     # Files of all folders, in an order of their own.
@@ -148,9 +151,14 @@ def _bytes(name: str) -> bytes:
 
 
 def text_blocks(name: str, number: int, seed: int) -> Encoded:
-    """Disjoint blocks of a source's texts, in random order; all tokens count."""
-    whole = torch.from_numpy(np.frombuffer(_bytes(name), dtype=np.uint8).astype(np.int64)) + 3
-    blocks_NL = whole[: len(whole) // LENGTH * LENGTH].reshape(-1, LENGTH)
+    numbers = np.frombuffer(bytes_of(name), dtype=np.uint8).astype(np.int64) + FIRST
+    return token_blocks(numbers, number, LENGTH, seed)
+
+
+def token_blocks(tokens: np.ndarray, number: int, length: int, seed: int) -> Encoded:
+    """Disjoint blocks of a source's tokens, in random order; all of them count."""
+    whole = torch.from_numpy(tokens.astype(np.int64))
+    blocks_NL = whole[: len(whole) // length * length].reshape(-1, length)
     order = torch.randperm(len(blocks_NL), generator=torch.Generator().manual_seed(seed))
     wanted_NL = blocks_NL[order[:number]]
     begin_N1 = torch.full((len(wanted_NL), 1), BEGIN)

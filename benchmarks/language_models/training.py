@@ -5,13 +5,15 @@ Shapes: N examples, L positions, V tokens, K sources, D features, R fits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from benchmarks.language_models.sources import LENGTH, NUM_TOKENS, Encoded
-from lipt.core.pretraining.merged_tokens import MergedTokens
+from lipt.core.pretraining.merged_tokens import MergedTokens, with_mean_states
 from lipt.core.pretraining.simplex import uniform
 from lipt.data.inputs.specs import Column, ColumnsSpec, ColumnType
 from lipt.data.targets.values import MASKED, NextTokens
@@ -19,12 +21,48 @@ from lipt.models.causal import CausalTransformer
 
 Weights = Mapping[str, Tensor]
 
-BATCH = 32
-_TEST_BATCH = 64
 # Examples of so many positions are passed apart from longer ones.
 _SHORT = 32
-TARGET = NextTokens(NUM_TOKENS, LENGTH)
 _INPUTS = ColumnsSpec((Column("", ColumnType.INT64, (LENGTH,), num_values=NUM_TOKENS),))
+_TARGET = NextTokens(NUM_TOKENS, LENGTH)
+
+
+def empty_model() -> CausalTransformer:
+    return CausalTransformer(num_classes=NUM_TOKENS, inputs=_INPUTS)
+
+
+def _text_of(tokens: Sequence[int]) -> str:
+    return bytes(tokens).decode(errors="replace")
+
+
+@dataclass(frozen=True)
+class Network:
+    """A causal model and how it trains.
+
+    build: the model, whose weights are loaded next. learned: part of the names of what is trained.
+    rate: of the optimizer. is_half: whether products are computed in bfloat16, but for a fit.
+    text_of: the text of tokens without BEGIN and END, numbered from 0.
+    """
+
+    build: Callable[[], nn.Module] = empty_model
+    target: NextTokens = _TARGET
+    batch_size: int = 32
+    test_batch_size: int = 64
+    rate: float = 1e-3
+    learned: str = ""
+    is_half: bool = False
+    text_of: Callable[[Sequence[int]], str] = _text_of
+
+    def precision(self) -> AbstractContextManager[object]:
+        return torch.autocast("cpu", torch.bfloat16, enabled=self.is_half)
+
+    def loaded(self, weights: Weights) -> nn.Module:
+        model = self.build()
+        model.load_state_dict(dict(weights), strict=not self.learned)
+        return model
+
+
+SMALL = Network()
 
 
 def trimmed(batch: Encoded) -> Encoded:
@@ -39,10 +77,6 @@ def by_length(batch: Encoded) -> list[Encoded]:
     return [trimmed(batch[some_N]) for some_N in (is_long_N, ~is_long_N) if bool(some_N.any())]
 
 
-def empty_model() -> CausalTransformer:
-    return CausalTransformer(num_classes=NUM_TOKENS, inputs=_INPUTS)
-
-
 def new_model(seed: int) -> nn.Module:
     torch.manual_seed(seed)
     return empty_model()
@@ -52,17 +86,14 @@ def train(
     initial: Weights,
     batches: Sequence[Encoded],
     *,
-    learning_rate: float = 1e-3,
-    train_only: str = "",
+    learning_rate: float | None = None,
+    network: Network = SMALL,
 ) -> dict[str, Tensor]:
     """AdamW over the batches: a tenth of warm-up, then a line to zero. Returns the weights."""
-    model = empty_model()
-    model.load_state_dict(dict(initial))
+    model = network.loaded(initial)
+    learned = {name: one for name, one in model.named_parameters() if network.learned in name}
     optimizer = torch.optim.AdamW(
-        [one for name, one in model.named_parameters() if train_only in name],
-        lr=learning_rate,
-        betas=(0.9, 0.95),
-        weight_decay=0.01,
+        learned.values(), lr=learning_rate or network.rate, betas=(0.9, 0.95), weight_decay=0.01
     )
     warm = max(1, len(batches) // 10)
 
@@ -73,20 +104,26 @@ def train(
     for batch in batches:
         optimizer.zero_grad()
         for part in by_length(batch):
-            losses_B = TARGET.losses(model(part.tokens_NL), part.wanted_NL)
+            with network.precision():
+                outputs_BLV = model(part.tokens_NL)
+            losses_B = network.target.losses(outputs_BLV.float(), part.wanted_NL)
             torch.autograd.backward(losses_B.sum() / len(batch))
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        nn.utils.clip_grad_norm_(learned.values(), 1.0)
         optimizer.step()
         schedule.step()
-    return {name: one.detach().clone() for name, one in model.state_dict().items()}
+    return {name: model.state_dict()[name].detach().clone() for name in initial}
 
 
 def mixed_batches(
-    sources: Sequence[Encoded], shares_K: Tensor, num_steps: int, seed: int
+    sources: Sequence[Encoded],
+    shares_K: Tensor,
+    num_steps: int,
+    seed: int,
+    network: Network = SMALL,
 ) -> list[Encoded]:
     """Batches of examples drawn by shares; a source is drawn from again after its last example."""
     draws = torch.Generator().manual_seed(seed)
-    total = num_steps * BATCH
+    total = num_steps * network.batch_size
     owners_N = torch.multinomial(shares_K.double(), total, replacement=True, generator=draws)
     tokens, wanted = (torch.empty(total, sources[0].tokens_NL.shape[1]).long() for _ in range(2))
     for source, part in enumerate(sources):
@@ -97,58 +134,62 @@ def mixed_batches(
         tokens[at_N], wanted[at_N] = part.tokens_NL[chosen], part.wanted_NL[chosen]
     return [
         Encoded(*pair)
-        for pair in zip(torch.split(tokens, BATCH), torch.split(wanted, BATCH), strict=True)
+        for pair in zip(
+            torch.split(tokens, network.batch_size),
+            torch.split(wanted, network.batch_size),
+            strict=True,
+        )
     ]
 
 
-def parts_of(examples: Encoded) -> list[Encoded]:
-    return [examples[at : at + _TEST_BATCH] for at in range(0, len(examples), _TEST_BATCH)]
+def parts_of(examples: Encoded, network: Network = SMALL) -> list[Encoded]:
+    size = network.test_batch_size
+    return [examples[at : at + size] for at in range(0, len(examples), size)]
+
+
+def losses_of(weights: Weights, examples: Encoded, network: Network = SMALL) -> Tensor:
+    return score(weights, examples, network)[0]
+
+
+def exact_match(weights: Weights, examples: Encoded, network: Network = SMALL) -> float:
+    return float(score(weights, examples, network)[1].float().mean())
 
 
 @torch.no_grad()
-def losses_of(weights: Weights, examples: Encoded) -> Tensor:
-    model = empty_model()
-    model.load_state_dict(dict(weights))
-    losses = [
-        TARGET.losses(model(part.tokens_NL), part.wanted_NL)
-        for part in map(trimmed, parts_of(examples))
-    ]
-    return torch.cat(losses)
-
-
-@torch.no_grad()
-def exact_match(weights: Weights, examples: Encoded) -> float:
-    """The share of examples whose greedy completion is right in every token and ends."""
-    model = empty_model()
-    model.load_state_dict(dict(weights))
-    # Greedy decoding is right in all tokens exactly if each token is the most likely one after
-    # the right ones before it.
-    right = list[Tensor]()
-    for part in map(trimmed, parts_of(examples)):
-        found_NL = model(part.tokens_NL).argmax(dim=-1)
+def score(weights: Weights, examples: Encoded, network: Network = SMALL) -> tuple[Tensor, Tensor]:
+    """Each example's loss, and whether its greedy completion is right in every token and ends."""
+    model, losses, right = network.loaded(weights), list[Tensor](), list[Tensor]()
+    for part in map(trimmed, parts_of(examples, network)):
+        with network.precision():
+            outputs_NLV = model(part.tokens_NL)
+        losses.append(network.target.losses(outputs_NLV.float(), part.wanted_NL))
+        # Greedy decoding is right in all tokens exactly if each token is the most likely one after
+        # the right ones before it.
+        found_NL = outputs_NLV.argmax(dim=-1)
         right.append(((found_NL == part.wanted_NL) | (part.wanted_NL == MASKED)).all(dim=1))
-    return float(torch.cat(right).float().mean())
+    return torch.cat(losses), torch.cat(right)
 
 
 @torch.no_grad()
-def hidden_means(weights: Weights, examples: Encoded) -> Tensor:
+def hidden_means(weights: Weights, examples: Encoded, network: Network = SMALL) -> Tensor:
     """Position-weighted means of the last hidden states; N x D."""
-    model = empty_model()
-    model.load_state_dict(dict(weights))
-    means = list[Tensor]()
-    for part in parts_of(examples):
-        ranks_NL = (part.tokens_NL != 0).cumsum(dim=1) * (part.tokens_NL != 0)
-        weights_NL = ranks_NL / ranks_NL.sum(dim=1, keepdim=True)
-        means.append(torch.einsum("nl,nld->nd", weights_NL, model.hidden(part.tokens_NL)))
+    model = network.loaded(weights)
+    with network.precision():
+        means = [
+            with_mean_states(model, part.tokens_NL)[1].float()
+            for part in parts_of(examples, network)
+        ]
     return torch.cat(means)
 
 
-def merged_of(initial: Weights, added: Mapping[str, Tensor], examples: Encoded) -> MergedTokens:
+def merged_of(
+    initial: Weights, added: Mapping[str, Tensor], examples: Encoded, network: Network = SMALL
+) -> MergedTokens:
     """The library's merged learners on examples of a target."""
     end = trimmed(examples)
-    batches = torch.split(end.tokens_NL, _TEST_BATCH)
-    model = empty_model()
-    return MergedTokens(model, dict(initial), dict(added), batches, TARGET, end.wanted_NL)
+    batches = torch.split(end.tokens_NL, network.test_batch_size)
+    model, target = network.loaded(initial), network.target
+    return MergedTokens(model, dict(initial), dict(added), batches, target, end.wanted_NL)
 
 
 def gradient_shares(merged: MergedTokens, examples: Encoded, num_steps: int = 30) -> Tensor:
@@ -161,7 +202,7 @@ def gradient_shares(merged: MergedTokens, examples: Encoded, num_steps: int = 30
         model.zero_grad()
         total = 0.0
         for part in map(trimmed, parts_of(examples)):
-            loss = TARGET.losses(model(part.tokens_NL), part.wanted_NL).sum() / len(examples)
+            loss = SMALL.target.losses(model(part.tokens_NL), part.wanted_NL).sum() / len(examples)
             torch.autograd.backward(loss)
             total += float(loss.detach())
         if total > least:
