@@ -124,7 +124,8 @@ class ComputeSettings(SettingsGroup):
     """Workers with `--worker-data` that share passes over the data: those of the `same` device,
     processor and versions (the same bits), `any`, or `none`."""
     scoring_range: int = Field(default=4096, ge=1)
-    """Examples per range that such a worker scores, rounded up to whole batches."""
+    """Examples per range that such a worker scores, rounded up to whole batches. Fewer data are the
+    coordinator's alone."""
     verified_share: float = Field(default=0.05, gt=0.0, le=1.0)
     """Random share of such workers' examples that is scored here again: n forged ones go unnoticed
     with probability (1 - share)^n."""

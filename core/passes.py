@@ -1,18 +1,20 @@
-"""Passes over the data: errors and features of batches, for all examples or a range.
+"""Passes over the data: values of each example by one forward pass, for all examples or a range.
 
 Errors are of each example's OWN loss: a batch mean would overweight a smaller last batch. Results
-do not depend on ranges if each begins with a batch.
+do not depend on ranges if each begins with a batch. A range's values travel as a file.
 
-Shapes: N examples, B of a batch, C classes, D features.
+Shapes: N examples, B of a batch, L positions, V tokens, C classes, D features.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,17 +24,27 @@ from lipt.common.config.run_config import WeightEncoding
 from lipt.common.errors import SignalsError
 from lipt.common.tensor_files import TensorSpec, Weights, non_finite
 from lipt.common.text import listed
-from lipt.core.tasks import ScoringTask
+from lipt.core.tasks import ScoredValues, ScoringTask
 from lipt.data.dataset import Dataset
 from lipt.data.inputs.model_input import Stored, pinned, stored_on, to_model_input
-from lipt.data.inputs.specs import InputFormat, Inputs
+from lipt.data.inputs.specs import InputFormat, Inputs, call_model, tokens_in
 from lipt.data.parallel import prefetched
+from lipt.data.sources.tables.causal import BEGIN, PADDING
+from lipt.data.targets.kinds import TargetKind
+from lipt.data.targets.values import MASKED, Target
 from lipt.models.encodings import encode_weights, open_weights
-from lipt.models.head import evaluation_mode, find_head, forward_with_features
+from lipt.models.head import (
+    evaluation_mode,
+    find_head,
+    forward_with_features,
+    forward_with_states,
+)
 
 BLOCK_BYTES = 64 * 1024**2
 # With more narrow rows at a time, what is computed from them leaves a CPU's cache.
 CACHED_ROWS = 4096
+# Logits at a time.
+_MOST_LOGITS = 2**26
 
 
 def row_blocks(
@@ -46,11 +58,24 @@ def row_blocks(
         yield slice(start, min(start + size, num_rows))
 
 
+def texts_at_once(target: Target) -> int:
+    """As many examples as may be scored together: a text has logits for each position."""
+    length = getattr(target, "length", 1)
+    return max(1, _MOST_LOGITS // (length * target.num_outputs))
+
+
 OnProgress = Callable[[int, int], None]
 # Called after every batch with the number of examples done; may raise to end the pass.
 OnDone = Callable[[int], None]
 
-_ERRORS, _FEATURES = "errors", "features"
+# Names of values, and those of each pass.
+ERRORS, FEATURES, LOSSES = "errors", "features", "losses"
+_NAMES = {
+    ScoredValues.SIGNALS: (ERRORS, FEATURES),
+    ScoredValues.LOSSES: (LOSSES,),
+    ScoredValues.LOSSES_AND_FEATURES: (LOSSES, FEATURES),
+    ScoredValues.UNPROMPTED: (LOSSES,),
+}
 
 
 def results_on_cpu(
@@ -157,29 +182,92 @@ class Batches:
 def pass_over(
     model: nn.Module,
     batches: Batches,
-    errors_NC: Tensor,
-    features_ND: Tensor,
+    values: ScoredValues,
+    into: Mapping[str, Tensor],
     on_done: OnDone = lambda _: None,
 ) -> None:
-    """Fill errors and features on the CPU in one forward pass, row i for the i-th id."""
+    """Fill arrays on the CPU, as of `value_specs`, in one forward pass, row i for the i-th id.
+
+    SignalsError, with the first ids, for values that are not finite, or too large for float16.
+    """
     ids_N = batches.ids_N
     with evaluation_mode(model), computation(), torch.inference_mode():
-        for rows, (finite_B, errors_BC, features_BD) in results_on_cpu(_outputs(model, batches)):
+        for rows, (finite_B, *found) in results_on_cpu(_outputs(model, batches, values)):
             require_finite_rows(finite_B, ids_N[rows], "outputs")
-            errors_NC[rows], features_ND[rows] = errors_BC, features_BD
-            if features_ND.dtype == torch.float16:
-                fits_B = features_ND[rows].isfinite().all(dim=-1)
-                require_finite_rows(fits_B, ids_N[rows], "features, kept in float16,")
+            for (name, all_N), own_B in zip(into.items(), found, strict=True):
+                all_N[rows] = own_B
+                if all_N.dtype == torch.float16:
+                    fits_B = all_N[rows].isfinite().all(dim=-1)
+                    require_finite_rows(fits_B, ids_N[rows], f"{name}, kept in float16,")
             on_done(rows.stop)
 
 
-def _outputs(model: nn.Module, batches: Batches) -> Iterator[tuple[slice, tuple[Tensor, ...]]]:
-    """Each batch's rows, then its finite flags, errors and features."""
+def _outputs(
+    model: nn.Module, batches: Batches, values: ScoredValues
+) -> Iterator[tuple[slice, tuple[Tensor, ...]]]:
+    """Each batch's rows, then its finite flags and its values."""
     target = batches.dataset.target
-    for rows, inputs_B, targets_B in batches:
-        logits_BC, features_BD = forward_with_features(model, inputs_B)
-        finite_B = logits_BC.isfinite().all(dim=-1) & features_BD.isfinite().all(dim=-1)
-        yield rows, (finite_B, target.residuals(logits_BC, targets_B), features_BD)
+    states = with_mean_states if target.kind is TargetKind.TOKENS else forward_with_features
+    for rows, given, wanted_B in batches:
+        inputs_B, targets_B = given, wanted_B
+        if values is ScoredValues.SIGNALS:
+            logits_BC, features_BD = forward_with_features(model, inputs_B)
+            finite_B = logits_BC.isfinite().all(dim=-1) & features_BD.isfinite().all(dim=-1)
+            yield rows, (finite_B, target.residuals(logits_BC, targets_B), features_BD)
+            continue
+        if values is ScoredValues.LOSSES_AND_FEATURES:
+            outputs_B, features_BD = states(model, inputs_B)
+            losses_B = target.losses(outputs_B, targets_B)
+            finite_B = losses_B.isfinite() & features_BD.isfinite().all(dim=-1)
+            yield rows, (finite_B, losses_B, features_BD)
+            continue
+        if values is ScoredValues.UNPROMPTED:
+            inputs_B, targets_B = without_prompts(tokens_in(inputs_B), targets_B)
+        losses_B = target.losses(call_model(model, inputs_B), targets_B)
+        yield rows, (losses_B.isfinite(), losses_B)
+
+
+def without_prompts(tokens_BL: Tensor, wanted_BL: Tensor) -> tuple[Tensor, Tensor]:
+    """Completions alone: tokens and next tokens from the first that counts on."""
+    counted_BL = wanted_BL != MASKED
+    places_BL = counted_BL.int().argmax(dim=1, keepdim=True) + torch.arange(
+        wanted_BL.shape[1], device=wanted_BL.device
+    )
+    is_beyond_BL, last = places_BL >= wanted_BL.shape[1], wanted_BL.shape[1] - 1
+    places_BL = places_BL.clamp(max=last)
+    moved_BL = tokens_BL.gather(1, places_BL).masked_fill(is_beyond_BL, PADDING)
+    moved_BL[:, 0] = BEGIN
+    return moved_BL, wanted_BL.gather(1, places_BL).masked_fill(is_beyond_BL, MASKED)
+
+
+def with_mean_states(model: nn.Module, inputs: Inputs) -> tuple[Tensor, Tensor]:
+    """A causal model's logits, and means of its last hidden states, B x D: later ones weigh more.
+
+    Source: RDS+ (Ivison et al. 2025, arXiv:2503.01807).
+    """
+    tokens_BL, (logits_BLV, states_BLD) = tokens_in(inputs), forward_with_states(model, inputs)
+    is_text_BL = tokens_BL != PADDING
+    ranks_BL = is_text_BL.cumsum(dim=1) * is_text_BL
+    shares_BL = ranks_BL / ranks_BL.sum(dim=1, keepdim=True).clamp(min=1)
+    return logits_BLV, (shares_BL[:, None] @ states_BLD.float())[:, 0]
+
+
+def value_specs(
+    values: ScoredValues,
+    num_examples: int,
+    *,
+    num_outputs: int,
+    num_features: int,
+    halves: Collection[str] = (),
+) -> dict[str, TensorSpec]:
+    """The arrays of a pass by name; those named in `halves` are float16, the others float32."""
+    rest = {ERRORS: (num_outputs,), FEATURES: (num_features,), LOSSES: ()}
+    return {
+        name: TensorSpec(
+            (num_examples, *rest[name]), torch.float16 if name in halves else torch.float32
+        )
+        for name in _NAMES[values]
+    }
 
 
 def score_range(
@@ -191,27 +279,27 @@ def score_range(
     on_done: OnDone = lambda _: None,
     some: Tensor | None = None,
 ) -> Weights:
-    """The errors N x C and features N x D, on the CPU, of a range's examples or of `some`."""
+    """The task's values, on the CPU, of a range's examples or of the N ids in `some`."""
     _, head = find_head(model)
     ids_N = torch.arange(task.start, task.stop) if some is None else some
-    like = range_specs(task, head.in_features)
-    errors_NC, features_ND = (
-        torch.empty(len(ids_N), like[name].shape[1], dtype=like[name].dtype)
-        for name in (_ERRORS, _FEATURES)
-    )
+    scored = {
+        name: torch.empty(len(ids_N), *spec.shape[1:], dtype=spec.dtype)
+        for name, spec in range_specs(task, head.in_features).items()
+    }
     batches = Batches(dataset, task.inputs, device, task.batch_size, lambda *_: None, some=ids_N)
     with computation(task.threads):
-        pass_over(model, batches, errors_NC, features_ND, on_done)
-    return {_ERRORS: errors_NC, _FEATURES: features_ND}
+        pass_over(model, batches, task.values, scored, on_done)
+    return scored
 
 
 def range_specs(task: ScoringTask, num_features: int) -> dict[str, TensorSpec]:
-    halves = {_ERRORS: task.half_errors, _FEATURES: task.half_features}
-    widths = {_ERRORS: task.num_classes, _FEATURES: num_features}
-    return {
-        name: TensorSpec((len(task), width), torch.float16 if halves[name] else torch.float32)
-        for name, width in widths.items()
-    }
+    return value_specs(
+        task.values,
+        len(task),
+        num_outputs=task.num_classes,
+        num_features=num_features,
+        halves=[ERRORS] * task.half_errors + [FEATURES] * task.half_features,
+    )
 
 
 def data_proof(dataset: Dataset, nonce: str, ids: Sequence[int]) -> str:
@@ -228,9 +316,48 @@ def encode_range(scored: Weights) -> bytes:
     return encode_weights(scored, WeightEncoding.PLANES)
 
 
-def read_range(source: bytes | Path, task: ScoringTask, num_features: int) -> tuple[Tensor, Tensor]:
-    """The errors N x C and features N x D of an untrusted range file."""
-    scored = dict(open_weights(source, like=range_specs(task, num_features)))
+def read_range(source: bytes | Path, task: ScoringTask, num_features: int) -> Weights:
+    """The values of an untrusted range file, by name."""
+    specs = range_specs(task, num_features)
+    scored = dict(open_weights(source, like=specs))
     if bad := non_finite(scored):
         raise SignalsError(f"{bad}: of examples {task.start} to {task.stop - 1}. Score them again.")
-    return scored[_ERRORS], scored[_FEATURES]
+    return {name: scored[name] for name in specs}
+
+
+# A manifest states the probability for this fraction of a credential's examples.
+STATED_FRACTION = 0.01
+
+
+def account(
+    num_here: int, num_examples: Mapping[str, int], num_verified: Mapping[str, int], share: float
+) -> dict[str, Any]:
+    """Numbers of scored and of verified examples by credential, for a manifest."""
+    credentials = [
+        {
+            "credential": credential,
+            "num_examples": number,
+            "num_verified": num_verified.get(credential, 0),
+            "unnoticed_at_1_percent": unnoticed(share, STATED_FRACTION * number),
+        }
+        for credential, number in sorted(num_examples.items())
+    ]
+    return {"num_here": num_here, "verified_share": share, "credentials": credentials}
+
+
+def unnoticed(share: float, num_forged: float) -> float:
+    """The probability that none of the forged examples is among those drawn."""
+    return float((1.0 - share) ** num_forged)
+
+
+def merged_account(*accounts: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """One account of several passes, with the least share of examples that was verified."""
+    given = list(filter(None, accounts))
+    if len(given) < 2:
+        return given[0] if given else None
+    num_examples, num_verified = Counter[str](), Counter[str]()
+    for each in (one for found in given for one in found["credentials"]):
+        num_examples[each["credential"]] += each["num_examples"]
+        num_verified[each["credential"]] += each["num_verified"]
+    share = min(one["verified_share"] for one in given)
+    return account(sum(one["num_here"] for one in given), num_examples, num_verified, share)

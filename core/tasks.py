@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Annotated, Self
 
 from pydantic import Field
@@ -19,6 +20,7 @@ from lipt.common.config.run_config import (
 from lipt.common.determinism import derive_seed
 from lipt.common.errors import ConfigError
 from lipt.data.inputs.specs import ColumnsFormat, ImageFormat, InputFormat
+from lipt.data.targets.kinds import TargetKind
 from lipt.data.targets.values import OtherTarget, SingleLabel, Target
 
 
@@ -86,6 +88,19 @@ class LearnerTask(ModelTask):
         )
 
 
+class ScoredValues(StrEnum):
+    """The values of each example that a pass computes.
+
+    SIGNALS: the last layer's error and feature. LOSSES: of the example; with FEATURES the head's
+    input, or the mean of a text's. UNPROMPTED: losses of completions without their prompts.
+    """
+
+    SIGNALS = "signals"
+    LOSSES = "losses"
+    LOSSES_AND_FEATURES = "losses_and_features"
+    UNPROMPTED = "unprompted"
+
+
 @dataclass(frozen=True, kw_only=True)
 class ScoringTask(ModelTask):
     """A range of examples to score; equal tasks give equal bits on one kind of device.
@@ -100,6 +115,7 @@ class ScoringTask(ModelTask):
     stop: Annotated[int, Field(ge=1)]
     batch_size: Annotated[int, Field(ge=1)]
     threads: Annotated[int, Field(ge=1)]
+    values: ScoredValues
     half_errors: bool = False
     half_features: bool = False
     quarantined: Annotated[tuple[int, ...], Field(max_length=10_000)] = ()
@@ -111,6 +127,9 @@ class ScoringTask(ModelTask):
         super().__post_init__()
         if self.stop <= self.start:
             raise ConfigError(f"the task's range is empty: {self}. Use the coordinator's lipt.")
+        is_of_texts = self.target.kind is TargetKind.TOKENS
+        if self.values is ScoredValues.UNPROMPTED and not is_of_texts:
+            raise ConfigError(f"the task has no prompts: {self}. Use the coordinator's lipt.")
 
     def __len__(self) -> int:
         return self.stop - self.start

@@ -31,7 +31,7 @@ from lipt.common.tensor_files import (
     unusable,
 )
 from lipt.core.call_parts import CallPart, CallParts
-from lipt.core.passes import Batches
+from lipt.core.passes import Batches, texts_at_once
 from lipt.core.pretraining.evaluation import batch_size_for
 from lipt.core.pretraining.initialization import begins_trained
 from lipt.core.pretraining.results import open_learner
@@ -219,7 +219,9 @@ class Workspace(ABC):
 
     @property
     def batch_size(self) -> int:
-        return batch_size_for(self.dataset.inputs, self.device)
+        """Examples whose outputs are computed together; a text has logits for each position."""
+        most = texts_at_once(self.dataset.target)
+        return min(batch_size_for(self.dataset.inputs, self.device), most)
 
     def batches(
         self,

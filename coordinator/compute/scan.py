@@ -35,25 +35,32 @@ from time import monotonic
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from torch import Tensor, nn
+from torch import Tensor
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.files import make_directory, state_errors, write_durably
-from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import LiptError
+from lipt.common.nested import parse_json
 from lipt.common.process.devices import device_name, kind_of, versions_on
+from lipt.common.tensor_files import load_tensors, pack
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.messages import ScanClosed, ScanNews
 from lipt.coordinator.settings import ScoringWorkers
-from lipt.core.passes import data_proof, encode_range, read_range, score_range
-from lipt.core.signals.compute import empty_signals
-from lipt.core.signals.signals import STORAGE_LIMITS, Signals
-from lipt.core.stages.warm_up import model_signals
+from lipt.core.passes import (
+    ERRORS,
+    FEATURES,
+    account,
+    data_proof,
+    encode_range,
+    range_specs,
+    read_range,
+    score_range,
+)
+from lipt.core.signals.compute import allocated, stored_specs
+from lipt.core.stages.warm_up import ModelPass, PassResult, pass_here
 from lipt.core.tasks import ScoringTask
 from lipt.core.workspace import model_seed
-from lipt.data.inputs.specs import ColumnsFormat, ImageFormat, InputFormat
-from lipt.data.targets.values import MultiLabel, Regression
+from lipt.data.inputs.specs import ColumnsFormat, ImageFormat
 from lipt.models.head import find_head
 
 logger = logging.getLogger(__name__)
@@ -65,13 +72,11 @@ SCAN = "scan-"
 _MOST_SCANS = 3
 # Examples by which a worker proves that it has the data.
 _PROOF_EXAMPLES = 16
-# Score the examples with these ids: errors and features.
+# Score the examples with these ids: their values, in the order of the pass.
 ScoreIds = Callable[[Tensor], Sequence[Tensor]]
 
 # Values from another kind of machine, or from another place in a batch, may differ by this much.
 OTHER_KIND, OTHER_PLACE = 2e-3, 1e-4
-# The manifest states the probability for this fraction of a credential's examples.
-STATED_FRACTION = 0.01
 # A pass draws at least this many examples. Verification may lag by this share of its examples.
 _FEWEST_DRAWN, _SHARE_WAITING = 1000, 0.05
 
@@ -158,8 +163,10 @@ class Scan:
     @property
     def max_file_bytes(self) -> int:
         """An upper bound of a range's file: values, a mask bit for each, and a header."""
-        row_bytes = 5 * (self.whole.num_classes + self.num_features)
-        return self.range_examples * row_bytes + 2**20
+        specs = range_specs(
+            replace(self.whole, start=0, stop=self.range_examples), self.num_features
+        )
+        return 5 * sum(spec.num_elements for spec in specs.values()) + 2**20
 
 
 @dataclass(frozen=True)
@@ -193,11 +200,6 @@ class CredentialDistrusted(ScanNews):
 
     credential: str
     ranges: frozenset[int]
-
-
-def unnoticed(share: float, num_forged: float) -> float:
-    """The probability that none of the forged examples is among those drawn."""
-    return float((1.0 - share) ** num_forged)
 
 
 @dataclass(frozen=True)
@@ -283,96 +285,84 @@ def _agree(mine: Iterable[Tensor], sent: Iterable[Tensor], tolerance: float) -> 
     )
 
 
-def account(
-    num_examples: Mapping[str, int], num_verified: Mapping[str, int], share: float
-) -> dict[str, Any]:
-    """Numbers of scored and of verified examples by credential, for a manifest."""
-    credentials = [
-        {
-            "credential": credential,
-            "num_examples": number,
-            "num_verified": num_verified.get(credential, 0),
-            "unnoticed_at_1_percent": unnoticed(share, STATED_FRACTION * number),
-        }
-        for credential, number in sorted(num_examples.items())
-    ]
-    return {"verified_share": share, "credentials": credentials}
-
-
 def scorers_of(scored_by: Mapping[str, Any] | None) -> set[str]:
     """The credentials that `account` names."""
     return {each["credential"] for each in (scored_by or {}).get("credentials", ())}
 
 
-def scanned_signals(
-    context: Context, config: RunConfig, inputs: InputFormat, model: nn.Module, *, weights: BlobName
-) -> Signals:
-    """Errors and features as of `model_signals`; `weights` is the model's stored blob."""
-    scan = scan_of(context, config, inputs, model, weights)
+def scanned(context: Context, wanted: ModelPass) -> PassResult:
+    """The values as of `pass_here`, shared with workers where there are several ranges."""
     alone = context.settings.compute.scoring_workers is ScoringWorkers.NONE
-    if scan.num_ranges < 2 or alone:
-        return model_signals(context, config, inputs, model)
-    return _SharedPass(context, scan, model).run()
+    if alone or len(context.dataset) <= range_examples(context):
+        return pass_here(context, wanted)
+    # Otherwise workers cannot read them.
+    stored = wanted.weights or context.blobs.put_bytes(pack(wanted.model.state_dict()))
+    scan = scan_of(context, wanted, stored)
+    return _SharedPass(context, scan, wanted).run()
 
 
-def scan_of(
-    context: Context, config: RunConfig, inputs: InputFormat, model: nn.Module, weights: BlobName
-) -> Scan:
-    _, head = find_head(model)
-    dataset, compute = context.dataset, context.settings.compute
-    target, num_examples = dataset.target, len(dataset)
-    error_dtype = STORAGE_LIMITS.error_dtype(num_examples * head.out_features)
-    feature_dtype = STORAGE_LIMITS.feature_dtype(num_examples * head.in_features)
+def range_examples(context: Context) -> int:
+    """The examples of a range: `compute.scoring_range`, rounded up to whole batches."""
+    size = context.batch_size
+    return -(-context.settings.compute.scoring_range // size) * size
+
+
+def scan_of(context: Context, wanted: ModelPass, weights: BlobName) -> Scan:
+    """The scan of a pass by a model whose stored blob is `weights`."""
+    config, inputs = wanted.config, wanted.inputs
+    dataset, targets = context.dataset, context.dataset.rows.targets
+    specs = stored_specs(wanted.model, len(dataset), wanted.values)
+    halves = {name for name, spec in specs.items() if spec.dtype == torch.float16}
+    _, head = find_head(wanted.model)
     whole = ScoringTask(
         model=config.model,
-        num_classes=target.num_outputs,
+        num_classes=dataset.target.num_outputs,
         image=inputs if isinstance(inputs, ImageFormat) else None,
         columns=inputs if isinstance(inputs, ColumnsFormat) else None,
-        other_target=target if isinstance(target, MultiLabel | Regression) else None,
+        other_target=None if targets is None else targets.target,
         fingerprint=dataset.fingerprint,
         start=0,
-        stop=num_examples,
+        stop=len(dataset),
         batch_size=context.batch_size,
         threads=config.evaluation_threads,
-        half_errors=error_dtype == torch.float16,
-        half_features=feature_dtype == torch.float16,
+        values=wanted.values,
+        half_errors=ERRORS in halves,
+        half_features=FEATURES in halves,
         quarantined=dataset.quarantined,
         seed=model_seed(config),
         adapters=config.adapters,
     )
-    same = compute.scoring_workers is ScoringWorkers.SAME
+    same = context.settings.compute.scoring_workers is ScoringWorkers.SAME
     versions = versions_on(context.device)
     return Scan(
         whole,
         weights,
         num_features=head.in_features,
-        # Rounded up to whole batches.
-        range_examples=-(-compute.scoring_range // context.batch_size) * context.batch_size,
+        range_examples=range_examples(context),
         kind=kind_of(device_name(context.device), versions) if same else "",
         lipt=versions["lipt"],
     )
 
 
 class _SharedPass:
-    def __init__(self, context: Context, scan: Scan, model: nn.Module) -> None:
-        self._context, self._scan = context, scan
+    def __init__(self, context: Context, scan: Scan, wanted: ModelPass) -> None:
+        self._context, self._scan, self._activity = context, scan, wanted.activity
         self._folder = RangeFolder(scans_dir(context.settings.state_dir), scan.scan_id)
-        self._score = partial(score_range, model, context.dataset, device=context.device)
+        self._score = partial(score_range, wanted.model, context.dataset, device=context.device)
         self._verification = ScoreVerification(
             scan.whole,
             lambda ids: tuple(self._score(scan.whole, some=ids).values()),
             share=context.settings.compute.verified_share,
             exact=bool(scan.kind),
         )
-        dataset = context.dataset
-        every = torch.arange(len(dataset))
-        self._signals = empty_signals(model, dataset, every, scratch=context.signals_dir)
-        # Scorer of each range in the signals, by index.
+        specs = range_specs(scan.whole, scan.num_features)
+        self._computed = allocated(specs, context.scratch)
+        # Scorer of each range in the values, by index.
         self._taken: dict[int, str] = {}
         self._distrusted: set[str] = set()
         self._began = monotonic()
 
-    def run(self) -> Signals:
+    def run(self) -> PassResult:
         self._folder.open()
         scan_id, present = self._scan.scan_id, frozenset(self._folder.files())
         self._context.send(ScanOpened(scan_id, self._scan, present, self._challenge()))
@@ -388,7 +378,7 @@ class _SharedPass:
             self._compute(missing)
         self._context.send(ScanClosed(scan_id))
         shutil.rmtree(self._folder.path, ignore_errors=True)
-        return replace(self._signals, scored_by=self._account())
+        return PassResult(self._computed, self._account())
 
     def _challenge(self) -> Challenge:
         dataset, draw = self._context.dataset, secrets.SystemRandom()
@@ -401,7 +391,7 @@ class _SharedPass:
         before = sum(len(self._scan.task(one)) for one in self._taken)
 
         def on_done(done: int) -> None:
-            self._context.report("computing signals", before + done, num_examples)
+            self._context.report(self._activity, before + done, num_examples)
 
         scored = self._score(self._scan.task(index), on_done=on_done)
         self._folder.keep(index, HERE, encode_range(scored))
@@ -425,8 +415,8 @@ class _SharedPass:
 
     def _take(self, index: int, credential: str, values: Sequence[Tensor]) -> None:
         task = self._scan.task(index)
-        rows = slice(task.start, task.stop)
-        self._signals.errors_NC[rows], self._signals.features_ND[rows] = values
+        for all_N, own_B in zip(self._computed.values(), values, strict=True):
+            all_N[task.start : task.stop] = own_B
         self._taken[index] = credential
 
     def _distrust(self, credential: str) -> None:
@@ -437,8 +427,8 @@ class _SharedPass:
         self._taken = {index: who for index, who in self._taken.items() if who != credential}
         forgotten = forget_scores(self._context.signals_dir, credential)
         logger.warning(
-            "%s has sent signals that its examples do not have: its %d ranges of this pass are "
-            "scored again, %d kept signals with its scores are removed, and it gets no more. "
+            "%s has sent values that its examples do not have: its %d ranges of this pass are "
+            "scored again, %d kept files with its scores are removed, and it gets no more. "
             "Look at its machines, or revoke its token",
             *(credential, len(ranges), forgotten),
         )
@@ -450,7 +440,7 @@ class _SharedPass:
         try:
             if BlobName.of_file(file.path).sha256 == file.sha256:
                 task = self._scan.task(file.index)
-                return read_range(file.path, task, self._scan.num_features)
+                return tuple(read_range(file.path, task, self._scan.num_features).values())
         except (LiptError, OSError) as error:
             why = error
         logger.warning("%s cannot be used, its examples are scored again: %s", file.path, why)
@@ -463,21 +453,19 @@ class _SharedPass:
             num_examples[credential] += len(self._scan.task(index))
         num_here, num_verified = num_examples.pop(HERE, 0), self._verification.num_verified
         logger.info(
-            "signals of %d examples in %.1f s: of %d ranges, %d by workers of %d credentials; "
+            "%s of %d examples in %.1f s: of %d ranges, %d by workers of %d credentials; "
             "%d of their %d examples verified",
-            *(len(self._scan.whole), monotonic() - self._began, self._scan.num_ranges),
+            *(self._scan.whole.values, len(self._scan.whole), monotonic() - self._began),
+            self._scan.num_ranges,
             *(sum(credential != HERE for credential in self._taken.values()), len(num_examples)),
             *(num_verified.total(), num_examples.total()),
         )
-        share = self._verification.least_share
-        return {"num_here": num_here, **account(num_examples, num_verified, share)}
+        return account(num_here, num_examples, num_verified, self._verification.least_share)
 
 
 def forget_scores(signals_dir: Path, credential: str) -> int:
-    """Remove kept signals that a credential contributed to; their number."""
-    scored = [
-        path for path in signals_dir.glob("signals-*.safetensors") if credential in _scorers(path)
-    ]
+    """Remove kept values that a credential contributed to; their number."""
+    scored = [path for path in signals_dir.glob("*.safetensors") if credential in _scorers(path)]
     for path in scored:
         path.unlink(missing_ok=True)
     return len(scored)
@@ -485,6 +473,8 @@ def forget_scores(signals_dir: Path, credential: str) -> int:
 
 def _scorers(path: Path) -> AbstractSet[str]:
     try:
-        return scorers_of(Signals.load(path).scored_by)
-    except (LiptError, OSError, SafetensorError, KeyError, ValueError):
+        return load_tensors(
+            path, lambda _, facts: scorers_of(parse_json(facts["rest"]).get("scored_by"))
+        )
+    except LiptError:
         return frozenset()  # damaged: its next reader removes it

@@ -16,21 +16,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from lipt.common.computation import computation
 from lipt.common.tensor_files import Weights
+from lipt.core.passes import texts_at_once, with_mean_states
 from lipt.core.pretraining.merged import SLOPE_STEP, Merged
 from lipt.core.pretraining.simplex import Losses
 from lipt.data.inputs.specs import Inputs, call_model, tokens_in
-from lipt.data.sources.tables.causal import PADDING
 from lipt.data.targets.kinds import TargetKind
 from lipt.data.targets.values import MASKED, Target
-from lipt.models.head import evaluation_mode, forward_with_states
+from lipt.models.head import evaluation_mode
 
-# Logits at a time, of all models together.
-_MOST_LOGITS = 2**26
 # Logits whose curvature is computed at a time.
 _MOST_SLOPES = 2**23
 
@@ -105,24 +103,6 @@ class MergedTokens(Merged):
         # A computation sets its own gradient mode.
         with evaluation_mode(self.model), computation(1), torch.no_grad():
             return call_model(self.model, inputs).float().cpu()
-
-
-def with_mean_states(model: nn.Module, inputs: Inputs) -> tuple[Tensor, Tensor]:
-    """A causal model's logits, and means of its last hidden states, B x D: later ones weigh more.
-
-    Source: RDS+ (Ivison et al. 2025, arXiv:2503.01807).
-    """
-    tokens_BL, (logits_BLV, states_BLD) = tokens_in(inputs), forward_with_states(model, inputs)
-    is_text_BL = tokens_BL != PADDING
-    ranks_BL = is_text_BL.cumsum(dim=1) * is_text_BL
-    shares_BL = ranks_BL / ranks_BL.sum(dim=1, keepdim=True).clamp(min=1)
-    return logits_BLV, (shares_BL[:, None] @ states_BLD.float())[:, 0]
-
-
-def texts_at_once(target: Target) -> int:
-    """As many examples as may be scored together: a text has logits for each position."""
-    length = getattr(target, "length", 1)
-    return max(1, _MOST_LOGITS // (length * target.num_outputs))
 
 
 def merged_class(target: Target) -> type[Merged]:

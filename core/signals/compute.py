@@ -9,8 +9,8 @@ Source: Paul et al. 2021, "Deep Learning on a Data Diet" (arXiv:2107.07075).
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -21,8 +21,17 @@ from torch.func import functional_call, grad, vmap
 from torch.utils._pytree import tree_map
 
 from lipt.common.computation import computation
-from lipt.core.passes import Batches, pass_over, require_finite_rows
+from lipt.common.tensor_files import TensorSpec
+from lipt.core.passes import (
+    ERRORS,
+    FEATURES,
+    Batches,
+    pass_over,
+    require_finite_rows,
+    value_specs,
+)
 from lipt.core.signals.signals import STORAGE_LIMITS, Signals
+from lipt.core.tasks import ScoredValues
 from lipt.data.dataset import Dataset
 from lipt.data.inputs.specs import Inputs, arguments_of, logits_of
 from lipt.data.sources.storage import allocate_tensor
@@ -31,29 +40,58 @@ from lipt.models.head import evaluation_mode, find_head
 
 
 def compute_signals(model: nn.Module, batches: Batches, *, scratch: Path | None = None) -> Signals:
-    """Errors and features by one forward pass over the examples.
-
-    Large arrays are mapped files in the folder `scratch`. SignalsError, with the first ids, if
-    outputs are not finite or features too large for float16.
-    """
-    signals = empty_signals(model, batches.dataset, batches.ids_N, scratch=scratch)
-    pass_over(model, batches, signals.errors_NC, signals.features_ND)
-    return signals
+    """Errors and features by one forward pass over the examples; errors as of `compute_values`."""
+    computed = compute_values(model, batches, ScoredValues.SIGNALS, scratch=scratch)
+    return signals_from(computed, model, batches.dataset, batches.ids_N)
 
 
-def empty_signals(
-    model: nn.Module, dataset: Dataset, ids_N: Tensor, *, scratch: Path | None = None
+def signals_from(
+    computed: Mapping[str, Tensor], model: nn.Module, dataset: Dataset, ids_N: Tensor
 ) -> Signals:
-    limits, (_, head) = STORAGE_LIMITS, find_head(model)
-    room = partial(allocate_tensor, folder=scratch, memory_bytes=limits.memory_bytes)
-    shapes = (len(ids_N), head.out_features), (len(ids_N), head.in_features)
+    """The signals of a pass's values, with the examples' labels."""
+    _, head = find_head(model)
     return Signals(
-        room(shapes[0], limits.error_dtype(math.prod(shapes[0]))),
-        room(shapes[1], limits.feature_dtype(math.prod(shapes[1]))),
+        computed[ERRORS],
+        computed[FEATURES],
         dataset.labels_N[ids_N],
         has_bias=head.bias is not None,
         kind=dataset.target.kind,
     )
+
+
+def compute_values(
+    model: nn.Module, batches: Batches, values: ScoredValues, *, scratch: Path | None = None
+) -> dict[str, Tensor]:
+    """A pass's values by name, of all examples of the batches.
+
+    Large arrays are mapped files in the folder `scratch`. SignalsError, with the first ids, if
+    outputs are not finite or features too large for float16.
+    """
+    computed = allocated(stored_specs(model, len(batches), values), scratch)
+    pass_over(model, batches, values, computed)
+    return computed
+
+
+def stored_specs(
+    model: nn.Module, num_examples: int, values: ScoredValues
+) -> dict[str, TensorSpec]:
+    """The arrays of a pass over so many examples; those of signals are float16 if too large."""
+    limits, (_, head) = STORAGE_LIMITS, find_head(model)
+    specs = value_specs(
+        values, num_examples, num_outputs=head.out_features, num_features=head.in_features
+    )
+    if values is not ScoredValues.SIGNALS:
+        return specs
+    dtypes = {ERRORS: limits.error_dtype, FEATURES: limits.feature_dtype}
+    return {
+        name: replace(spec, dtype=dtypes[name](spec.num_elements)) for name, spec in specs.items()
+    }
+
+
+def allocated(specs: Mapping[str, TensorSpec], scratch: Path | None) -> dict[str, Tensor]:
+    """Uninitialized arrays, in mapped files of the folder where they are large."""
+    room = partial(allocate_tensor, folder=scratch, memory_bytes=STORAGE_LIMITS.memory_bytes)
+    return {name: room(spec.shape, spec.dtype) for name, spec in specs.items()}
 
 
 def errors_of(logits_NC: Tensor, labels_N: Tensor) -> Tensor:

@@ -1,32 +1,29 @@
 """Signals for a target: losses, features and words of a pool's examples, and of the target's.
 
-Shapes: N examples, M of the target, P parts of the target, B of a batch, L positions, D features,
+Shapes: N examples, M of the target, P parts of the target, B of a block, L positions, D features,
 W words.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from lipt.common.computation import computation
 from lipt.common.errors import InvalidRequestError
 from lipt.common.tensor_files import KeptValue
-from lipt.core.passes import Batches, require_finite_rows, row_blocks
-from lipt.core.pretraining.merged_tokens import with_mean_states
+from lipt.core.passes import merged_account, row_blocks
 from lipt.core.signals.views import TargetFeatures, TargetWords, View
 from lipt.data.dataset import Dataset
 from lipt.data.inputs.model_input import columns_in
-from lipt.data.inputs.specs import ColumnsSpec, call_model, tokens_in
-from lipt.data.sources.tables.causal import BEGIN, FIRST, NUM_BYTES, PADDING
+from lipt.data.inputs.specs import ColumnsSpec
+from lipt.data.sources.tables.causal import FIRST, NUM_BYTES, PADDING
 from lipt.data.targets.kinds import TargetKind
 from lipt.data.targets.values import MASKED
-from lipt.models.head import evaluation_mode, forward_with_features
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 
@@ -42,6 +39,7 @@ class TargetSignals(View, KeptValue):
     words_NW: numbers of the words, -1 from an example's last word on.
     target_features_MD, target_words_MW: likewise of the target's examples.
     facts: of the target, for a manifest, as JSON.
+    scored_by: as of `Signals`.
     """
 
     whole = TargetFeatures.whole | TargetWords.whole
@@ -55,66 +53,14 @@ class TargetSignals(View, KeptValue):
     target_features_MD: Tensor | None = None
     target_words_MW: Tensor | None = None
     facts: Mapping[str, Any] | None = None
+    scored_by: Mapping[str, Any] | None = None
 
     def merged(self, other: Self) -> Self:
         """These, with what `other` has."""
-        return replace(self, **{k: v for k, v in vars(other).items() if v is not None})
-
-
-@dataclass(frozen=True)
-class Scores:
-    """Each example's loss, N float32, and the head's inputs, or a text's mean of them."""
-
-    losses_N: Tensor
-    features_ND: Tensor | None
-
-
-def score(
-    model: nn.Module,
-    batches: Batches,
-    threads: int,
-    *,
-    with_features: bool = False,
-    changed: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None,
-) -> Scores:
-    """Losses and features by one forward pass; SignalsError where one is not finite.
-
-    changed: of texts, from tokens and next tokens, B x L, to those that are looked at.
-    """
-    ids_N, target = batches.ids_N, batches.dataset.target
-    losses_N, features = torch.empty(len(ids_N)), list[Tensor]()
-    with evaluation_mode(model), computation(threads), torch.inference_mode():
-        for rows, inputs, targets_B in batches:
-            given, wanted_B = inputs, targets_B
-            if changed is not None:
-                given, wanted_B = changed(tokens_in(inputs), targets_B)
-            if with_features and target.kind is TargetKind.TOKENS:
-                outputs_B, features_BD = with_mean_states(model, given)
-            elif with_features:
-                outputs_B, features_BD = forward_with_features(model, given)
-            else:
-                outputs_B, features_BD = call_model(model, given), torch.empty(0)
-            losses_B = target.losses(outputs_B, wanted_B)
-            require_finite_rows(losses_B.isfinite(), ids_N[rows], "losses")
-            losses_N[rows] = losses_B.cpu()
-            if with_features:
-                finite_B = features_BD.isfinite().all(dim=1)
-                require_finite_rows(finite_B, ids_N[rows], "features")
-                features.append(features_BD.float().cpu())
-    return Scores(losses_N, torch.cat(features) if with_features else None)
-
-
-def without_prompts(tokens_BL: Tensor, wanted_BL: Tensor) -> tuple[Tensor, Tensor]:
-    """Completions alone: tokens and next tokens from the first that counts on."""
-    counted_BL = wanted_BL != MASKED
-    places_BL = counted_BL.int().argmax(dim=1, keepdim=True) + torch.arange(
-        wanted_BL.shape[1], device=wanted_BL.device
-    )
-    is_beyond_BL, last = places_BL >= wanted_BL.shape[1], wanted_BL.shape[1] - 1
-    places_BL = places_BL.clamp(max=last)
-    moved_BL = tokens_BL.gather(1, places_BL).masked_fill(is_beyond_BL, PADDING)
-    moved_BL[:, 0] = BEGIN
-    return moved_BL, wanted_BL.gather(1, places_BL).masked_fill(is_beyond_BL, MASKED)
+        found = {k: v for k, v in vars(other).items() if v is not None}
+        return replace(
+            self, **{**found, "scored_by": merged_account(self.scored_by, other.scored_by)}
+        )
 
 
 def words_of(dataset: Dataset, ids_N: Tensor) -> Iterator[list[str]]:

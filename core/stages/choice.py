@@ -30,7 +30,7 @@ from lipt.common.subsets import Examples
 from lipt.core.auto.evidence import gather
 from lipt.core.call_parts import CallPart
 from lipt.core.diagnosis.label_errors import find_label_errors
-from lipt.core.passes import row_blocks
+from lipt.core.passes import merged_account, row_blocks
 from lipt.core.proxies.proxy import with_features_as_text
 from lipt.core.proxies.ridge import class_weights, leave_one_out, weighted_accuracy
 from lipt.core.selection.by_source import Division, SourceShares, select_by_source
@@ -61,10 +61,10 @@ from lipt.core.stages.proxy import proxied_features, proxied_signals, with_proba
 from lipt.core.stages.resolve import PROXY_NEEDS, ResolvedRequest, Sources
 from lipt.core.stages.target import target_signals
 from lipt.core.stages.warm_up import (
-    ComputeSignals,
+    RunPass,
     WarmUpSignals,
     dynamics_of,
-    model_signals,
+    pass_here,
     signals_of,
     warm_up_signals,
 )
@@ -101,13 +101,13 @@ def choose(
     request: ResolvedRequest,
     sources: Sources,
     *,
-    compute: ComputeSignals = model_signals,
+    run_pass: RunPass = pass_here,
 ) -> ChosenSubset:
     """Compute the inputs and select; SignalsError for outputs not finite, or an empty selection."""
     config, needs = sources.config, request.needs
     division = _division(workspace, request)
     with span("signals", strategy=request.strategy):
-        signals, warm_up = _signals(workspace, request, sources, compute)
+        signals, warm_up = _signals(workspace, request, sources, run_pass)
     selecting = workspace.progress(f"selecting by {request.strategy}", CallPart.SELECTION)
     selecting(0, 1)
     # Draws from labels alone are the same on any device: no accelerator is needed.
@@ -239,7 +239,7 @@ def _findings(
 
 
 def _signals(
-    workspace: Workspace, request: ResolvedRequest, sources: Sources, compute: ComputeSignals
+    workspace: Workspace, request: ResolvedRequest, sources: Sources, run_pass: RunPass
 ) -> tuple[Signals, WarmUpSignals | None]:
     dataset, config, needs, warmed = workspace.dataset, sources.config, request.needs, None
     proxy = None if request.proxy.is_own_head else request.proxy
@@ -266,11 +266,13 @@ def _signals(
             str(workspace.device),
         )
         load = partial(workspace.loaded_model, config, weights)
-        signals = signals_of(workspace, sources, of_model, depends_on, load, compute=compute)
+        signals = signals_of(
+            workspace, sources, of_model, depends_on, load, run_pass=run_pass, weights=weights
+        )
         if proxy is not None and needs & PROXY_NEEDS:
             proxied = _proxied(workspace, request, sources, proxy)
             signals = replace(proxied, gradient_norms_N=signals.gradient_norms_N)
-    return _completed(workspace, request, sources, signals, own), warmed
+    return _completed(workspace, request, sources, signals, own, run_pass), warmed
 
 
 def _proxied(
@@ -302,6 +304,7 @@ def _completed(
     sources: Sources,
     signals: Signals,
     own: UserFeatures | None,
+    run_pass: RunPass,
 ) -> Signals:
     """The signals with the user's features, and with inputs that need no model."""
     config, needs = sources.config, request.needs
@@ -315,7 +318,9 @@ def _completed(
         dynamics = dynamics_of(workspace, config, sources.model[0], sources.trajectories)
         signals = replace(signals, dynamics=dynamics)
     if needs & INITIAL_NEEDS:
-        signals = replace(signals, targeted=target_signals(workspace, request, sources))
+        targeted = target_signals(workspace, request, sources, run_pass)
+        scored_by = merged_account(signals.scored_by, targeted.scored_by)
+        signals = replace(signals, targeted=targeted, scored_by=scored_by)
     if Need.DUPLICATES in needs:
         copies = matches_of(workspace, config.evaluation_threads)
         signals = replace(signals, duplicate_group_N=copies.duplicate_group_N)

@@ -29,7 +29,6 @@ from lipt.core.diagnosis.duplicates import Matches, find_duplicates
 from lipt.core.diagnosis.findings import LearningCurve, Redundancy
 from lipt.core.diagnosis.label_errors import without_suspects
 from lipt.core.pretraining.initialization import begins_trained, initialize
-from lipt.core.pretraining.merged_tokens import texts_at_once
 from lipt.core.pretraining.training import ForwardPass
 from lipt.core.stages.resolve import Sources
 from lipt.core.workspace import Workspace
@@ -86,7 +85,6 @@ def losses_unseen(workspace: Workspace, config: RunConfig) -> tuple[Tensor, floa
     settings, layout = _settings(config), memory_format(config.model)
     forward = ForwardPass(inputs, dataset.target, workspace.device, layout, bfloat16=False)
     losses_N, counts = torch.empty(len(dataset)), list[Tensor]()
-    size = min(workspace.batch_size, texts_at_once(dataset.target))
     for part in range(_NUM_PARTS):
         held_out_M = order_N[part::_NUM_PARTS].sort().values
         model = workspace.new_model(config)
@@ -108,7 +106,7 @@ def losses_unseen(workspace: Workspace, config: RunConfig) -> tuple[Tensor, floa
         )
         # A computation sets its own gradient mode.
         with evaluation_mode(model), computation(1), torch.inference_mode():
-            for ids_B in torch.split(held_out_M, size):
+            for ids_B in torch.split(held_out_M, workspace.batch_size):
                 outputs_B = forward(model, dataset.examples(ids_B))
                 targets_B = dataset.targets_N[ids_B].to(workspace.device)
                 losses_N[ids_B] = dataset.target.losses(outputs_B, targets_B).cpu()

@@ -17,23 +17,20 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.blobs.blob import BlobName
+from lipt.common.computation import computation
 from lipt.common.config.run_config import PruningConfig, PruningMethod, ShardRule
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import InvalidRequestError
-from lipt.core.passes import Batches
-from lipt.core.pretraining.merged_tokens import texts_at_once
+from lipt.core.passes import FEATURES, LOSSES, merged_account
 from lipt.core.pretraining.sharding import draw_by_shares
-from lipt.core.signals.targeted import (
-    TargetSignals,
-    numbered,
-    score,
-    without_prompts,
-    words_of,
-)
+from lipt.core.signals.compute import compute_values
+from lipt.core.signals.targeted import TargetSignals, numbered, words_of
 from lipt.core.signals.views import TARGET_NEEDS, Need
 from lipt.core.stages.diagnosis import matches_of
 from lipt.core.stages.learner import train_here
 from lipt.core.stages.resolve import ResolvedRequest, Sources
+from lipt.core.stages.warm_up import ModelPass, PassResult, RunPass, pass_here
+from lipt.core.tasks import ScoredValues
 from lipt.core.workspace import InMemory, Key, Workspace
 from lipt.data.example_file import open_examples
 from lipt.data.joining import MOST_TARGET, appended
@@ -41,14 +38,15 @@ from lipt.data.targets.values import MASKED
 
 
 def target_signals(
-    workspace: Workspace, request: ResolvedRequest, sources: Sources
+    workspace: Workspace, request: ResolvedRequest, sources: Sources, run_pass: RunPass = pass_here
 ) -> TargetSignals:
     """Values of theta* and its targets that the request's strategy needs, by position.
 
     DataError for a target of another form than the data, InvalidRequestError for data without
     prompts or words where they are looked at, SignalsError for losses that are not finite.
     """
-    stage, config, found = _Stage(workspace, request, sources), sources.config, TargetSignals()
+    stage = _Stage(workspace, request, sources, run_pass)
+    config, found = sources.config, TargetSignals()
     inputs, weights = sources.model
     of_data = (workspace.dataset.fingerprint, [one.sha256 for one in request.targets])
     of_theta = (
@@ -81,6 +79,7 @@ class _Stage:
     workspace: Workspace
     request: ResolvedRequest
     sources: Sources
+    run_pass: RunPass
 
     @cached_property
     def joined(self) -> tuple[InMemory, list[Tensor]]:
@@ -102,15 +101,19 @@ class _Stage:
     def initial(self) -> TargetSignals:
         """Losses under theta*, and features where they are looked at, in one pass."""
         with_features = Need.TARGET_FEATURES in self.request.needs
-        batches = self.batches(self.workspace, "losses under theta*")
-        scored = score(self.model, batches, self.threads, with_features=with_features)
-        return TargetSignals(losses_N=scored.losses_N, features_ND=scored.features_ND)
+        values = ScoredValues.LOSSES_AND_FEATURES if with_features else ScoredValues.LOSSES
+        done = self.scored(values, "losses under theta*", self.sources.model[1])
+        return TargetSignals(
+            losses_N=done.computed[LOSSES],
+            features_ND=done.computed.get(FEATURES),
+            scored_by=done.scored_by,
+        )
 
     def losses_without_prompts(self) -> TargetSignals:
         self.require_prompts()
-        batches = self.batches(self.workspace, "losses without prompts")
-        found = score(self.model, batches, self.threads, changed=without_prompts).losses_N
-        return TargetSignals(unprompted_N=found)
+        values, weights = ScoredValues.UNPROMPTED, self.sources.model[1]
+        done = self.scored(values, "losses without prompts", weights)
+        return TargetSignals(unprompted_N=done.computed[LOSSES], scored_by=done.scored_by)
 
     def losses_after(self) -> TargetSignals:
         """After one short learner on each target; nothing of it is pruned, as nothing travels."""
@@ -133,23 +136,27 @@ class _Stage:
         short = config.model_copy(update={"learners": learners, "pruning": unpruned})
         model = self.model
         initial = workspace.read_weights(weights, model)
-        after = list[Tensor]()
+        after = list[PassResult]()
         for part, ids in enumerate(positions):
             draws = derive_generator(config.seed, "target shard", part)
             size = learners.num_minibatches * learners.batch_size
             shard = draw_by_shares([ids], torch.ones(1), size, generator=draws)
             learner = train_here(joined, short, inputs, initial, 0, shard, 1.0)
             model.load_state_dict({**initial, **learner.weights})
-            batches = self.batches(workspace, f"losses after target {part + 1}")
-            after.append(score(model, batches, self.threads).losses_N)
+            after.append(self.scored(ScoredValues.LOSSES, f"losses after target {part + 1}"))
         model.load_state_dict(initial)
-        return TargetSignals(after_NP=torch.stack(after, dim=1))
+        return TargetSignals(
+            after_NP=torch.stack([done.computed[LOSSES] for done in after], dim=1),
+            scored_by=merged_account(*(done.scored_by for done in after)),
+        )
 
     def target_features(self) -> TargetSignals:
         joined, positions = self.joined
-        batches = self.batches(joined, "features of the target", torch.cat(positions))
-        scored = score(self.model, batches, self.threads, with_features=True)
-        return TargetSignals(target_features_MD=scored.features_ND)
+        inputs, ids_M = self.sources.model[0], torch.cat(positions)
+        with computation(self.threads):
+            batches = joined.batches(inputs, "features of the target", some=ids_M)
+            found = compute_values(self.model, batches, ScoredValues.LOSSES_AND_FEATURES)
+        return TargetSignals(target_features_MD=found[FEATURES])
 
     def words(self) -> TargetSignals:
         joined, positions = self.joined
@@ -172,13 +179,17 @@ class _Stage:
         }
         return TargetSignals(in_target_N=in_target_N, facts=facts)
 
+    def scored(
+        self, values: ScoredValues, activity: str, weights: BlobName | None = None
+    ) -> PassResult:
+        """A pass of the model over the data, with the weights that it has now."""
+        inputs, model = self.sources.model[0], self.model
+        wanted = ModelPass(self.sources.config, inputs, model, values, activity, weights)
+        return self.run_pass(self.workspace, wanted)
+
     @property
     def threads(self) -> int:
         return self.sources.config.evaluation_threads
-
-    def batches(self, of: Workspace, activity: str, some: Tensor | None = None) -> Batches:
-        size = min(of.batch_size, texts_at_once(of.dataset.target))
-        return of.batches(self.sources.model[0], activity, size=size, some=some)
 
     def require_prompts(self) -> None:
         targets_N = self.workspace.dataset.targets_N

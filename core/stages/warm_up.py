@@ -8,13 +8,15 @@ Shapes: N examples.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from lipt.common.blobs.blob import BlobName
 from lipt.common.computation import computation
 from lipt.common.config.run_config import RunConfig
 from lipt.common.determinism import derive_seed
@@ -22,26 +24,55 @@ from lipt.common.requests import WarmUp
 from lipt.common.tensor_files import Weights
 from lipt.core.pretraining.initialization import WarmUpState, num_steps_of, warm_up
 from lipt.core.pretraining.results import Trajectories
-from lipt.core.signals.compute import compute_signals, default_chunk_size, full_gradient_norms
+from lipt.core.signals.compute import (
+    compute_values,
+    default_chunk_size,
+    full_gradient_norms,
+    signals_from,
+)
 from lipt.core.signals.dynamics import Dynamics, States, compute_dynamics
 from lipt.core.signals.signals import Signals, labels_only
 from lipt.core.signals.views import Need
 from lipt.core.stages.resolve import PROXY_NEEDS, Sources
+from lipt.core.tasks import ScoredValues
 from lipt.core.workspace import Key, Workspace
 from lipt.data.inputs.specs import InputFormat
 from lipt.models.head import freeze
 
-# Signals of a run's model with some weights, on the workspace's device, over all examples.
-ComputeSignals = Callable[[Workspace, RunConfig, InputFormat, nn.Module], Signals]
+
+@dataclass(frozen=True)
+class ModelPass:
+    """A pass of a run's model over all examples of the data, and the activity to report.
+
+    weights: the file of the model's weights, if it has one.
+    """
+
+    config: RunConfig
+    inputs: InputFormat
+    model: nn.Module
+    values: ScoredValues
+    activity: str
+    weights: BlobName | None = None
 
 
-def model_signals(
-    workspace: Workspace, config: RunConfig, inputs: InputFormat, model: nn.Module
-) -> Signals:
-    """Errors and features, by one forward pass over the data."""
-    with computation(config.evaluation_threads):
-        batches = workspace.batches(inputs, "computing signals")
-        return compute_signals(model, batches, scratch=workspace.scratch)
+@dataclass(frozen=True)
+class PassResult:
+    """A pass's values by name, and the account of those who computed them."""
+
+    computed: Mapping[str, Tensor]
+    scored_by: Mapping[str, Any] | None = None
+
+
+# Computes a pass on the workspace's device, or with others.
+RunPass = Callable[[Workspace, ModelPass], PassResult]
+
+
+def pass_here(workspace: Workspace, wanted: ModelPass) -> PassResult:
+    """Compute a pass in this process."""
+    with computation(wanted.config.evaluation_threads):
+        batches = workspace.batches(wanted.inputs, wanted.activity)
+        model, values = wanted.model, wanted.values
+        return PassResult(compute_values(model, batches, values, scratch=workspace.scratch))
 
 
 def model_norms(
@@ -62,24 +93,34 @@ def signals_of(
     depends_on: tuple[object, ...],
     load: Callable[[], nn.Module],
     *,
-    compute: ComputeSignals = model_signals,
+    run_pass: RunPass = pass_here,
+    weights: BlobName | None = None,
     models: int = 0,
 ) -> Signals:
-    """The signals that one model provides, and the labels, each computed once."""
-    dataset, inputs = workspace.dataset, sources.model[0]
+    """The signals that one model provides, and the labels, each computed once.
 
-    def cached(kind: str, compute: ComputeSignals) -> Signals:
-        return workspace.cached(
-            Key(Signals, kind, depends_on, models),
-            lambda: compute(workspace, sources.config, inputs, load()),
+    weights: the file of the model's weights, if it has one.
+    """
+    dataset, config, inputs = workspace.dataset, sources.config, sources.model[0]
+
+    def signals() -> Signals:
+        model = load()
+        wanted = ModelPass(
+            config, inputs, model, ScoredValues.SIGNALS, "computing signals", weights
         )
+        done = run_pass(workspace, wanted)
+        found = signals_from(done.computed, model, dataset, torch.arange(len(dataset)))
+        return replace(found, scored_by=done.scored_by)
+
+    def cached(kind: str, compute: Callable[[], Signals]) -> Signals:
+        return workspace.cached(Key(Signals, kind, depends_on, models), compute)
 
     found = labels_only(dataset.labels_N, dataset.target.kind)
     if needs & PROXY_NEEDS:
-        found = cached("signals", compute)
+        found = cached("signals", signals)
     if Need.GRADIENT_NORMS in needs:
-        norms_N = cached("gradients", model_norms).gradient_norms_N
-        found = replace(found, gradient_norms_N=norms_N)
+        norms = cached("gradients", lambda: model_norms(workspace, config, inputs, load()))
+        found = replace(found, gradient_norms_N=norms.gradient_norms_N)
     return found
 
 

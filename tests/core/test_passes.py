@@ -9,23 +9,34 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
-from lipt.common.errors import DataError, SignalsError, WeightsError
+from lipt.common.errors import ConfigError, DataError, SignalsError, WeightsError
 from lipt.common.tensor_files import Weights
 from lipt.core.passes import (
     Batches,
+    account,
     encode_range,
+    merged_account,
     pass_over,
     read_range,
     results_on_cpu,
     score_range,
+    texts_at_once,
+    unnoticed,
+    value_specs,
+    with_mean_states,
+    without_prompts,
 )
-from lipt.core.tasks import ScoringTask
+from lipt.core.tasks import ScoredValues, ScoringTask
 from lipt.data.dataset import Dataset
 from lipt.data.inputs.model_input import to_model_input
 from lipt.data.inputs.specs import Inputs
 from lipt.data.loading import open_dataset
+from lipt.data.sources.tables.causal import BEGIN, END, PADDING
+from lipt.data.targets.values import MASKED, NextTokens, SingleLabel
+from lipt.models.head import evaluation_mode, forward_with_features
 from tests.core.signals.made_up import CPU, IMAGE, made_up_dataset, made_up_network
 
 
@@ -105,6 +116,7 @@ TASK = ScoringTask(
     stop=len(DATASET),
     batch_size=4,
     threads=1,
+    values=ScoredValues.SIGNALS,
 )
 
 
@@ -112,18 +124,77 @@ def score(task: ScoringTask) -> Weights:
     return score_range(MODEL, DATASET, task, device=CPU)
 
 
-@given(st.integers(1, 5))
-def test_ranges_of_whole_batches_equal_one_pass_bit_for_bit(num_batches: int) -> None:
-    whole = {"errors": torch.empty(len(DATASET), 3), "features": torch.empty(len(DATASET), 64)}
+OF_CLASSES = st.sampled_from([one for one in ScoredValues if one is not ScoredValues.UNPROMPTED])
+
+
+@given(st.integers(1, 5), OF_CLASSES)
+def test_ranges_of_whole_batches_equal_one_pass_bit_for_bit(
+    num_batches: int, values: ScoredValues
+) -> None:
+    specs = value_specs(values, len(DATASET), num_outputs=3, num_features=64)
+    whole = {name: torch.empty(spec.shape) for name, spec in specs.items()}
     batches = Batches(DATASET, IMAGE, CPU, TASK.batch_size, lambda *_: None)
-    pass_over(MODEL, batches, whole["errors"], whole["features"])
-    size = num_batches * TASK.batch_size
+    pass_over(MODEL, batches, values, whole)
+    task, size = replace(TASK, values=values), num_batches * TASK.batch_size
     parts = [
-        score(replace(TASK, start=start, stop=min(start + size, TASK.stop)))
+        score(replace(task, start=start, stop=min(start + size, TASK.stop)))
         for start in range(0, TASK.stop, size)
     ]
-    for name, values in whole.items():
-        assert torch.equal(torch.cat([part[name] for part in parts]), values)
+    assert all(part.keys() == whole.keys() for part in parts)
+    for name, expected in whole.items():
+        assert torch.equal(torch.cat([part[name] for part in parts]), expected)
+
+
+def test_losses_and_features_are_those_of_the_outputs() -> None:
+    images_BCHW = tensor(to_model_input(DATASET.images(torch.arange(4)), IMAGE, CPU))
+    with evaluation_mode(MODEL), torch.no_grad():
+        logits_BC, features_BD = forward_with_features(MODEL, images_BCHW)
+    expected_B = functional.cross_entropy(logits_BC, DATASET.labels_N[:4], reduction="none")
+    found = score(replace(TASK, stop=4, values=ScoredValues.LOSSES_AND_FEATURES))
+    assert torch.allclose(found["losses"], expected_B, atol=1e-6)
+    assert torch.equal(found["features"], features_BD)
+    assert score(replace(TASK, stop=4, values=ScoredValues.LOSSES)).keys() == {"losses"}
+
+
+def test_a_task_of_prompts_is_one_of_texts() -> None:
+    with pytest.raises(ConfigError, match="the task has no prompts"):
+        replace(TASK, values=ScoredValues.UNPROMPTED)
+
+
+def test_a_completion_alone_begins_where_it_counts() -> None:
+    # The prompt 7 8 and the completion 9 4; then a text without a prompt.
+    tokens_BL = torch.tensor([[BEGIN, 7, 8, 9, 4, PADDING], [BEGIN, 5, *[PADDING] * 4]])
+    wanted_BL = torch.full((2, 6), MASKED)
+    wanted_BL[0, 2:5] = torch.tensor([9, 4, END])
+    wanted_BL[1, :2] = torch.tensor([5, END])
+    moved_BL, next_BL = without_prompts(tokens_BL, wanted_BL)
+    assert moved_BL.tolist() == [[BEGIN, 9, 4, *[PADDING] * 3], [BEGIN, 5, *[PADDING] * 4]]
+    assert next_BL[0].tolist() == [9, 4, END, MASKED, MASKED, MASKED]
+    assert next_BL[1].tolist() == wanted_BL[1].tolist()
+
+
+class Echo(nn.Module):
+    """States are the tokens themselves, twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(2, 4)
+
+    def forward(self, tokens_BL: torch.Tensor) -> torch.Tensor:
+        logits_BLV: torch.Tensor = self.fc(tokens_BL[..., None].float().expand(-1, -1, 2))
+        return logits_BLV
+
+
+def test_later_positions_of_a_text_count_more_and_padding_nothing() -> None:
+    _, means_BD = with_mean_states(Echo(), torch.tensor([[1, 6, 3, 0], [4, 0, 0, 0]]))
+    # Of the tokens 1, 6 and 3 with the weights 1/6, 2/6 and 3/6.
+    assert torch.allclose(means_BD, torch.tensor([[22 / 6, 22 / 6], [4.0, 4.0]]))
+
+
+def test_fewer_texts_are_scored_at_once_the_more_logits_they_have() -> None:
+    assert texts_at_once(NextTokens(num_tokens=2**16, length=2**9)) == 2
+    assert texts_at_once(NextTokens(num_tokens=2**20, length=2**16)) == 1
+    assert texts_at_once(SingleLabel(10)) > 10**6
 
 
 def test_float16_values_are_rounded_and_too_large_features_refused_by_id() -> None:
@@ -140,17 +211,47 @@ def test_float16_values_are_rounded_and_too_large_features_refused_by_id() -> No
 
 
 def test_a_range_file_keeps_its_bits_and_wrong_files_are_refused() -> None:
-    task = replace(TASK, stop=8)
-    scored = score(task)
-    num_features = scored["features"].shape[1]
-    errors, features = read_range(encode_range(scored), task, num_features)
-    assert torch.equal(errors, scored["errors"])
-    assert torch.equal(features, scored["features"])
-    with pytest.raises(WeightsError, match="the model has"):
-        read_range(encode_range(scored), TASK, num_features)
-    scored["errors"][0, 0] = float("nan")
-    with pytest.raises(SignalsError, match="examples 0 to 7"):
-        read_range(encode_range(scored), task, num_features)
+    for values in (ScoredValues.SIGNALS, ScoredValues.LOSSES):
+        task = replace(TASK, stop=8, values=values)
+        scored = score(task)
+        found = read_range(encode_range(scored), task, 64)
+        assert [*found] == [*scored]
+        assert all(torch.equal(found[name], scored[name]) for name in scored)
+        # Of another range, or of another pass.
+        for other in (
+            replace(task, stop=9),
+            replace(task, values=ScoredValues.LOSSES_AND_FEATURES),
+        ):
+            with pytest.raises(WeightsError, match="the model has"):
+                read_range(encode_range(scored), other, 64)
+        next(iter(scored.values()))[0] = float("nan")
+        with pytest.raises(SignalsError, match="examples 0 to 7"):
+            read_range(encode_range(scored), task, 64)
+
+
+def test_an_account_states_the_probability_of_unnoticed_forgeries_by_hand() -> None:
+    assert unnoticed(0.5, 3) == 0.125
+    assert unnoticed(1.0, 1) == 0.0
+    assert unnoticed(0.05, 0) == 1.0
+    assert account(9, {"a": 200, "b": 100}, {"b": 7}, 0.5) == {
+        "num_here": 9,
+        "verified_share": 0.5,
+        "credentials": [
+            credential("a", num_examples=200, num_verified=0, unnoticed_at_1_percent=0.25),
+            credential("b", num_examples=100, num_verified=7, unnoticed_at_1_percent=0.5),
+        ],
+    }
+
+
+def credential(name: str, **numbers: float) -> dict[str, object]:
+    return {"credential": name, **numbers}
+
+
+def test_accounts_of_several_passes_are_added_up() -> None:
+    first, second = account(9, {"a": 100}, {"a": 4}, 0.5), account(4, {"a": 100, "b": 3}, {}, 0.75)
+    assert merged_account(None, None) is None
+    assert merged_account(None, first) == first
+    assert merged_account(first, None, second) == account(13, {"a": 200, "b": 3}, {"a": 4}, 0.5)
 
 
 Computed = Iterator[tuple[slice, tuple[Tensor, ...]]]

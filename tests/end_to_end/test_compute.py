@@ -220,7 +220,7 @@ def test_faulty_scoring_workers_do_not_change_the_subset(cluster: Cluster, diges
         second.submit_range(forged, wrong, digits())
         chosen = wanted.result()
     assert chosen.digest == digest
-    coordinator.wait_for("has sent signals that its examples do not have: its 2 ranges")
+    coordinator.wait_for("has sent values that its examples do not have: its 2 ranges")
     scored_by = chosen.manifest["scored_by"]
     (credential,) = scored_by["credentials"]
     assert credential["credential"].startswith(f"token-{honest.token.token_id}-")

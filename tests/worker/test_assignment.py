@@ -32,7 +32,7 @@ from lipt.common.process import Machine
 from lipt.common.tensor_files import Weights, pack, specs_of
 from lipt.core.passes import data_proof, read_range, score_range
 from lipt.core.pretraining.learner import TrainedLearner
-from lipt.core.tasks import LearnerTask, ScoringTask
+from lipt.core.tasks import LearnerTask, ScoredValues, ScoringTask
 from lipt.data.dataset import Dataset
 from lipt.data.inputs.model_input import images_in
 from lipt.data.inputs.specs import ImageFormat, spec_of
@@ -300,6 +300,7 @@ class Scorer:
             stop=190,
             batch_size=32,
             threads=1,
+            values=ScoredValues.SIGNALS,
             nonce="nonce",
             proof_ids=(5, 7),
         )
@@ -323,16 +324,17 @@ def scorer(tmp_path: Path) -> Scorer:
     return Scorer(tmp_path)
 
 
-def test_a_range_s_values_are_submitted(scorer: Scorer) -> None:
-    scorer.run()
+@pytest.mark.parametrize("values", [ScoredValues.SIGNALS, ScoredValues.LOSSES_AND_FEATURES])
+def test_a_range_s_values_are_submitted(scorer: Scorer, values: ScoredValues) -> None:
+    scorer.run(values=values)
     ((worker_id, name, report, snapshots),) = scorer.fake.committed
     assert (worker_id, snapshots) == ("w", ())
-    task = scorer.task
+    task = replace(scorer.task, values=values)
     assert scorer.fake.proofs == [data_proof(scorer.digits, "nonce", (5, 7))]
-    errors, features = read_range(scorer.fake.blobs.store.read_bytes(name), task, 64)
+    sent = read_range(scorer.fake.blobs.store.read_bytes(name), task, 64)
     here = score_range(scorer.model, scorer.digits, task, device=torch.device("cpu"))
-    assert torch.equal(errors, here["errors"])
-    assert torch.equal(features, here["features"])
+    assert sent.keys() == here.keys()
+    assert all(torch.equal(sent[name], here[name]) for name in here)
     assert report.bytes_received == scorer.assignment.initial_weights.size_bytes
     assert sums(scorer.worker.meters, BLOB_BYTES)["sent",] == name.size_bytes
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from lipt.common.process.devices import resolve_device
 from lipt.common.tensor_files import Weights
-from lipt.core.pretraining.merged_tokens import texts_at_once
+from lipt.core.passes import texts_at_once
 from lipt.core.pretraining.training import ForwardPass
 from lipt.data.dataset import Dataset
 from lipt.data.targets.values import MASKED

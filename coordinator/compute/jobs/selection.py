@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
@@ -19,16 +19,16 @@ from lipt.common.requests import Proxy
 from lipt.common.subsets import pack
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.messages import MAX_LIGHT_BYTES
-from lipt.coordinator.compute.scan import scanned_signals
+from lipt.coordinator.compute.scan import scanned
 from lipt.core.selection.select import find_strategy
 from lipt.core.selection.strategy import Growth
 from lipt.core.signals.compute import compute_signals
-from lipt.core.signals.signals import Signals
 from lipt.core.signals.views import INITIAL_NEEDS, Need
 from lipt.core.stages.choice import ChosenSubset, choose
 from lipt.core.stages.diagnosis import diagnose
 from lipt.core.stages.recheck import Recheck, recheck
 from lipt.core.stages.resolve import ResolvedRequest, Sources
+from lipt.core.stages.warm_up import ModelPass, PassResult
 from lipt.core.workspace import Workspace
 from lipt.data.images.formats import data_url
 from lipt.data.inputs.model_input import columns_in, images_in
@@ -84,11 +84,10 @@ class SelectSubset:
     def run(self, context: Context) -> StoredSubset:
         started = monotonic()
 
-        def scan(_: Workspace, config: RunConfig, inputs: InputFormat, model: nn.Module) -> Signals:
-            weights = self.sources.model[1]
-            return scanned_signals(context, config, inputs, model, weights=weights)
+        def share(_: Workspace, wanted: ModelPass) -> PassResult:
+            return scanned(context, wanted)
 
-        chosen = choose(context, self.request, self.sources, compute=scan)
+        chosen = choose(context, self.request, self.sources, run_pass=share)
         return StoredSubset.stored(context.blobs, chosen, seconds=monotonic() - started)
 
 

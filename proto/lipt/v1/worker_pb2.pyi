@@ -10,6 +10,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class ScoredValues(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SCORED_VALUES_UNSPECIFIED: _ClassVar[ScoredValues]
+    SCORED_VALUES_SIGNALS: _ClassVar[ScoredValues]
+    SCORED_VALUES_LOSSES: _ClassVar[ScoredValues]
+    SCORED_VALUES_LOSSES_AND_FEATURES: _ClassVar[ScoredValues]
+    SCORED_VALUES_UNPROMPTED: _ClassVar[ScoredValues]
+
 class TargetKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     TARGET_KIND_UNSPECIFIED: _ClassVar[TargetKind]
@@ -45,6 +53,11 @@ class DivergedQuantity(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DIVERGED_QUANTITY_LOSS: _ClassVar[DivergedQuantity]
     DIVERGED_QUANTITY_WEIGHTS: _ClassVar[DivergedQuantity]
     DIVERGED_QUANTITY_GRADIENT: _ClassVar[DivergedQuantity]
+SCORED_VALUES_UNSPECIFIED: ScoredValues
+SCORED_VALUES_SIGNALS: ScoredValues
+SCORED_VALUES_LOSSES: ScoredValues
+SCORED_VALUES_LOSSES_AND_FEATURES: ScoredValues
+SCORED_VALUES_UNPROMPTED: ScoredValues
 TARGET_KIND_UNSPECIFIED: TargetKind
 TARGET_KIND_CLASS: TargetKind
 TARGET_KIND_CLASSES: TargetKind
@@ -206,7 +219,7 @@ class LearnerTask(_message.Message):
     def __init__(self, model: _Optional[str] = ..., num_classes: _Optional[int] = ..., image: _Optional[_Union[ImageFormat, _Mapping]] = ..., learners: _Optional[_Union[_config_pb2.LearnersConfig, _Mapping]] = ..., augmentation: _Optional[_Union[_config_pb2.AugmentationConfig, _Mapping]] = ..., pruning_method: _Optional[_Union[_config_pb2.PruningMethod, str]] = ..., density: _Optional[float] = ..., seed: _Optional[int] = ..., columns: _Optional[_Union[ColumnsFormat, _Mapping]] = ..., other_target: _Optional[_Union[Target, _Mapping]] = ..., adapters: _Optional[_Union[_config_pb2.AdaptersConfig, _Mapping]] = ...) -> None: ...
 
 class ScoringTask(_message.Message):
-    __slots__ = ("model", "num_classes", "image", "columns", "other_target", "fingerprint", "start", "stop", "batch_size", "threads", "half_errors", "half_features", "seed", "quarantined", "nonce", "proof_ids", "adapters")
+    __slots__ = ("model", "num_classes", "image", "columns", "other_target", "fingerprint", "start", "stop", "batch_size", "threads", "half_errors", "half_features", "seed", "quarantined", "nonce", "proof_ids", "adapters", "values")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     NUM_CLASSES_FIELD_NUMBER: _ClassVar[int]
     IMAGE_FIELD_NUMBER: _ClassVar[int]
@@ -224,6 +237,7 @@ class ScoringTask(_message.Message):
     NONCE_FIELD_NUMBER: _ClassVar[int]
     PROOF_IDS_FIELD_NUMBER: _ClassVar[int]
     ADAPTERS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
     model: str
     num_classes: int
     image: ImageFormat
@@ -241,7 +255,8 @@ class ScoringTask(_message.Message):
     nonce: str
     proof_ids: _containers.RepeatedScalarFieldContainer[int]
     adapters: _config_pb2.AdaptersConfig
-    def __init__(self, model: _Optional[str] = ..., num_classes: _Optional[int] = ..., image: _Optional[_Union[ImageFormat, _Mapping]] = ..., columns: _Optional[_Union[ColumnsFormat, _Mapping]] = ..., other_target: _Optional[_Union[Target, _Mapping]] = ..., fingerprint: _Optional[str] = ..., start: _Optional[int] = ..., stop: _Optional[int] = ..., batch_size: _Optional[int] = ..., threads: _Optional[int] = ..., half_errors: bool = ..., half_features: bool = ..., seed: _Optional[int] = ..., quarantined: _Optional[_Iterable[int]] = ..., nonce: _Optional[str] = ..., proof_ids: _Optional[_Iterable[int]] = ..., adapters: _Optional[_Union[_config_pb2.AdaptersConfig, _Mapping]] = ...) -> None: ...
+    values: ScoredValues
+    def __init__(self, model: _Optional[str] = ..., num_classes: _Optional[int] = ..., image: _Optional[_Union[ImageFormat, _Mapping]] = ..., columns: _Optional[_Union[ColumnsFormat, _Mapping]] = ..., other_target: _Optional[_Union[Target, _Mapping]] = ..., fingerprint: _Optional[str] = ..., start: _Optional[int] = ..., stop: _Optional[int] = ..., batch_size: _Optional[int] = ..., threads: _Optional[int] = ..., half_errors: bool = ..., half_features: bool = ..., seed: _Optional[int] = ..., quarantined: _Optional[_Iterable[int]] = ..., nonce: _Optional[str] = ..., proof_ids: _Optional[_Iterable[int]] = ..., adapters: _Optional[_Union[_config_pb2.AdaptersConfig, _Mapping]] = ..., values: _Optional[_Union[ScoredValues, str]] = ...) -> None: ...
 
 class Target(_message.Message):
     __slots__ = ("kind", "num_labels", "mean", "std", "num_tokens", "length")

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
+from lipt.common.tensor_files import read_weights, specs_of
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.messages import News, ScanClosed, ScanNews
 from lipt.coordinator.compute.scan import (
@@ -20,18 +21,17 @@ from lipt.coordinator.compute.scan import (
     Scan,
     ScanOpened,
     ScoreVerification,
-    account,
     scan_of,
-    scanned_signals,
+    scanned,
     scans_dir,
     scorers_of,
-    unnoticed,
 )
 from lipt.coordinator.settings import CoordinatorSettings
-from lipt.core.passes import data_proof, encode_range, score_range
-from lipt.core.signals.signals import Signals
-from lipt.core.stages.warm_up import model_signals
-from lipt.core.tasks import ScoringTask
+from lipt.core.passes import account, data_proof, encode_range, score_range, unnoticed
+from lipt.core.signals.signals import labels_only
+from lipt.core.signals.targeted import TargetSignals
+from lipt.core.stages.warm_up import ModelPass, PassResult, pass_here
+from lipt.core.tasks import ScoredValues, ScoringTask
 from lipt.data.inputs.specs import ImageFormat
 from tests.digits import digits_settings
 from tests.tiny import linear
@@ -52,7 +52,11 @@ class World:
     """A compute process, what it says, and what workers do when it does."""
 
     def __init__(
-        self, state_dir: Path, monkeypatch: pytest.MonkeyPatch, scoring_range: int = RANGE
+        self,
+        state_dir: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        scoring_range: int = RANGE,
+        values: ScoredValues = ScoredValues.SIGNALS,
     ) -> None:
         monkeypatch.setattr(Context, "batch_size", property(lambda _: 64))
         settings = digits_settings(state_dir)
@@ -64,7 +68,8 @@ class World:
         self.when_done: Callable[[RangeDone], None] = lambda _: None
         self.model = linear(num_classes=10)
         self.context = self.started(self.settings)
-        self.scan = scan_of(self.context, CONFIG, IMAGE, self.model, WEIGHTS)
+        self.wanted = ModelPass(CONFIG, IMAGE, self.model, values, "scoring", WEIGHTS)
+        self.scan = scan_of(self.context, self.wanted, WEIGHTS)
         self.folder = RangeFolder(scans_dir(state_dir), self.scan.scan_id)
 
     def computing(self, **changes: object) -> CoordinatorSettings:
@@ -82,11 +87,11 @@ class World:
         elif isinstance(said, RangeDone):
             self.when_done(said)
 
-    def signals(self) -> Signals:
-        return scanned_signals(self.context, CONFIG, IMAGE, self.model, weights=WEIGHTS)
+    def shared(self) -> PassResult:
+        return scanned(self.context, self.wanted)
 
-    def alone(self) -> Signals:
-        return model_signals(self.context, CONFIG, IMAGE, self.model)
+    def alone(self) -> PassResult:
+        return pass_here(self.context, self.wanted)
 
     def sent(self, credential: str, index: int, model: nn.Module | None = None) -> None:
         self.folder.keep(index, credential, self.file(index, model or self.model))
@@ -111,14 +116,22 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return World(tmp_path, monkeypatch)
 
 
-def same(first: Signals, second: Signals) -> bool:
-    return torch.equal(first.errors_NC, second.errors_NC) and torch.equal(
-        first.features_ND, second.features_ND
-    )
+def same(first: PassResult, second: PassResult) -> bool:
+    assert first.computed.keys() == second.computed.keys()
+    return all(torch.equal(first.computed[name], second.computed[name]) for name in first.computed)
 
 
-def test_a_coordinator_alone_computes_all_ranges_to_the_same_bits(world: World) -> None:
-    assert same(world.signals(), world.alone())
+EACH_KIND = pytest.mark.parametrize(
+    "values", [ScoredValues.SIGNALS, ScoredValues.LOSSES, ScoredValues.LOSSES_AND_FEATURES]
+)
+
+
+@EACH_KIND
+def test_a_coordinator_alone_computes_all_ranges_to_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: ScoredValues
+) -> None:
+    world = World(tmp_path, monkeypatch, values=values)
+    assert same(world.shared(), world.alone())
     assert world.done_here() == [7, 6, 5, 4, 3, 2, 1, 0]
     assert isinstance(world.news[0], ScanOpened)
     assert isinstance(world.news[-1], ScanClosed)
@@ -132,31 +145,37 @@ def test_an_interrupted_pass_computes_only_missing_ranges(world: World) -> None:
 
     world.when_done = end
     with pytest.raises(Killed):
-        world.signals()
+        world.shared()
     assert set(world.folder.files()) == {4, 5, 6, 7}
     world.when_done = lambda _: None
     world.news.clear()
-    assert same(world.signals(), world.alone())
+    assert same(world.shared(), world.alone())
     assert world.done_here() == [3, 2, 1, 0]
     opened = world.news[0]
     assert isinstance(opened, ScanOpened)
     assert opened.present == {4, 5, 6, 7}
 
 
+@EACH_KIND
 def test_wrong_values_are_found_and_the_credential_s_ranges_repeated(
-    world: World, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    values: ScoredValues,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    world = World(tmp_path, monkeypatch, values=values)
+
     def send(_: Scan) -> None:
         world.sent("faulty", 1)
         world.sent("faulty", 2, linear(num_classes=10))
         world.sent("honest", 3)
 
     world.when_opened = send
-    signals = world.signals()
+    signals = world.shared()
     assert same(signals, world.alone())
     assert world.done_here() == [7, 6, 5, 4, 2, 1, 0]
     assert world.distrusted() == {"faulty": {1, 2}}
-    assert "faulty has sent signals that its examples do not have" in caplog.text
+    assert "faulty has sent values that its examples do not have" in caplog.text
     assert signals.scored_by is not None
     (credential,) = signals.scored_by["credentials"]
     assert (
@@ -181,7 +200,7 @@ def test_each_of_many_credentials_is_verified_in_each_of_its_ranges(
         world.sent("honest", 12)
 
     world.when_opened = send
-    assert same(world.signals(), world.alone())
+    assert same(world.shared(), world.alone())
     assert world.distrusted().keys() == faulty
     assert 12 not in world.done_here()
 
@@ -197,7 +216,7 @@ def test_a_forged_last_range_and_later_ranges_are_detected(world: World) -> None
             world.sent("early", 1)
 
     world.when_done = send
-    assert same(world.signals(), world.alone())
+    assert same(world.shared(), world.alone())
     assert world.distrusted().keys() == {"early", "late"}
     assert world.done_here() == [7, 6, 5, 4, 3, 2, 1, 0]
     assert not world.folder.path.exists()
@@ -207,7 +226,7 @@ def test_sampled_examples_of_a_partial_batch_are_verified_at_the_end(world: Worl
     # Some 26 of 256, and a batch has 64.
     world.context = world.started(world.computing(verified_share=0.1))
     world.when_opened = lambda _: world.sent("faulty", 0, linear(num_classes=10))
-    assert same(world.signals(), world.alone())
+    assert same(world.shared(), world.alone())
     assert world.distrusted() == {"faulty": {0}}
 
 
@@ -216,18 +235,19 @@ def test_cached_signals_lose_ranges_of_a_distrusted_credential(world: World) -> 
     other.open()
     for credential in ("faulty", "honest"):
         other.keep(0 if credential == "faulty" else 1, credential, b"content")
-        scored_by = {"credentials": [{"credential": credential}]}
-        path = world.context.signals_dir / f"signals-{credential}.0.safetensors"
-        replace(world.alone(), scored_by=scored_by).save(path)
+        for kind, kept in (("signals", labels_only(torch.zeros(3))), ("target", TargetSignals())):
+            path = world.context.signals_dir / f"{kind}-{credential}.0.safetensors"
+            replace(kept, scored_by=account(0, {credential: 3}, {}, 0.5)).save(path)
+    (world.context.signals_dir / "damaged-faulty.0.safetensors").write_bytes(b"faulty")
     world.when_opened = lambda _: world.sent("faulty", 0, linear(num_classes=10))
-    world.signals()
-    kept = world.context.signals_dir.glob("signals-*.safetensors")
-    assert [path.name for path in kept] == ["signals-honest.0.safetensors"]
+    world.shared()
+    kept = {path.name.partition(".")[0] for path in world.context.signals_dir.glob("*.safetensors")}
+    assert kept == {"signals-honest", "target-honest", "damaged-faulty"}
     assert [file.credential for file in other.files().values()] == ["honest"]
 
 
 def test_a_data_proof_depends_on_each_example_target_and_nonce(world: World) -> None:
-    world.signals()
+    world.shared()
     (opened,) = (said for said in world.news if isinstance(said, ScanOpened))
     dataset, asked = world.context.dataset, opened.challenge
     assert data_proof(dataset, asked.nonce, asked.ids) == asked.proof
@@ -247,7 +267,7 @@ def test_machines_of_any_kind_differ_in_last_digits_and_coarse_ones_are_rejected
     coarse.load_state_dict(rounded)
     any_kind = world.computing(scoring_workers=world.settings.compute.scoring_workers.ANY)
     world.context = world.started(any_kind)
-    scan = scan_of(world.context, CONFIG, IMAGE, world.model, WEIGHTS)
+    scan = scan_of(world.context, world.wanted, WEIGHTS)
     assert (scan.kind, scan.scan_id != world.scan.scan_id) == ("", True)
     world.scan = scan
     world.folder = RangeFolder(scans_dir(world.settings.state_dir), scan.scan_id)
@@ -257,12 +277,13 @@ def test_machines_of_any_kind_differ_in_last_digits_and_coarse_ones_are_rejected
         world.sent("coarse", 1, coarse)
 
     world.when_opened = send
-    signals, alone = world.signals(), world.alone()
+    signals, alone = world.shared(), world.alone()
     assert not same(signals, alone)
-    assert torch.allclose(signals.errors_NC, alone.errors_NC, atol=1e-4)
+    errors = signals.computed["errors"], alone.computed["errors"]
+    assert torch.allclose(errors[0], errors[1], atol=1e-4)
     assert 0 not in world.done_here()
     assert world.distrusted() == {"coarse": {1}}
-    chosen = [it.errors_NC.norm(dim=1).argsort(stable=True)[-180:] for it in (signals, alone)]
+    chosen = [errors_NC.norm(dim=1).argsort(stable=True)[-180:] for errors_NC in errors]
     assert set(chosen[0].tolist()) == set(chosen[1].tolist())
 
 
@@ -288,7 +309,7 @@ def test_a_damaged_range_file_is_computed_again(world: World, damage: str) -> No
         path.write_bytes(left)
 
     world.when_opened = send
-    assert same(world.signals(), world.alone())
+    assert same(world.shared(), world.alone())
     assert 5 in world.done_here()
 
 
@@ -311,6 +332,7 @@ WHOLE = ScoringTask(
     stop=NUM_EXAMPLES,
     batch_size=8,
     threads=1,
+    values=ScoredValues.SIGNALS,
 )
 TRUE = torch.rand(NUM_EXAMPLES, 2, generator=torch.Generator().manual_seed(1))
 TRIALS = 300
@@ -387,17 +409,20 @@ def test_the_verified_share_falls_under_load_to_a_minimum() -> None:
     assert checked.num_verified["a"] - before > 500
 
 
-def test_stated_detection_probabilities_by_hand() -> None:
-    assert unnoticed(0.5, 3) == 0.125
-    assert unnoticed(1.0, 1) == 0.0
-    assert unnoticed(0.05, 0) == 1.0
-    told = account({"a": 200, "b": 100}, {"b": 7}, 0.5)
-    assert told["verified_share"] == 0.5
-    assert told["credentials"] == [
-        {"credential": "a", "num_examples": 200, "num_verified": 0, "unnoticed_at_1_percent": 0.25},
-        {"credential": "b", "num_examples": 100, "num_verified": 7, "unnoticed_at_1_percent": 0.5},
-    ]
-    assert (scorers_of(told), scorers_of(None)) == ({"a", "b"}, set())
+def test_weights_without_a_file_are_stored_for_workers(world: World) -> None:
+    world.wanted = replace(world.wanted, weights=None)
+    world.shared()
+    (opened,) = (said for said in world.news if isinstance(said, ScanOpened))
+    state = world.model.state_dict()
+    stored = read_weights(
+        world.context.read(opened.scan.weights), like=specs_of(state), max_bytes=2**20
+    )
+    assert all(torch.equal(stored[name], state[name]) for name in state)
+
+
+def test_the_credentials_of_an_account_are_its_scorers() -> None:
+    assert scorers_of(account(0, {"a": 200, "b": 100}, {"b": 7}, 0.5)) == {"a", "b"}
+    assert scorers_of(None) == set()
 
 
 def test_one_last_bit_is_noticed_on_equal_machines_and_accepted_on_others() -> None:

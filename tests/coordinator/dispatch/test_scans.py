@@ -42,7 +42,7 @@ from lipt.coordinator.instruments import SCORED_EXAMPLES
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.core.passes import encode_range, range_specs
-from lipt.core.tasks import ScoringTask
+from lipt.core.tasks import ScoredValues, ScoringTask
 from lipt.data.inputs.specs import ImageFormat
 from tests.clock import Clock
 from tests.coordinator.dispatch.conftest import Bench
@@ -62,6 +62,7 @@ SCAN = Scan(
         stop=10,
         batch_size=4,
         threads=1,
+        values=ScoredValues.SIGNALS,
     ),
     THETA_P,
     num_features=2,
@@ -89,6 +90,10 @@ def opened(scan: Scan = SCAN, present: frozenset[int] = frozenset()) -> Scans:
     scans = Scans(LeaseTable(30.0, Clock()))
     scans.note(replace(OPENED, scan_id=scan.scan_id, scan=scan, present=present))
     return scans
+
+
+# The same ranges with a loss for each example.
+OF_LOSSES = replace(SCAN, whole=replace(SCAN.whole, values=ScoredValues.LOSSES))
 
 
 def scored(grant: RangeGrant, value: float = 0.5) -> Weights:
@@ -229,13 +234,15 @@ def test_a_reopened_scan_has_no_leases(scans: Scans) -> None:
         scans.require(first.lease)
 
 
-def test_every_range_file_fits_max_file_bytes(scans: Scans) -> None:
-    held = grant(scans, "a")
+@pytest.mark.parametrize("scan", [SCAN, OF_LOSSES], ids=["signals", "losses"])
+def test_every_range_file_fits_max_file_bytes(scan: Scan) -> None:
+    held = grant(opened(scan), "a")
     noise = {
         name: torch.randn(value.shape, generator=torch.Generator().manual_seed(0))
         for name, value in scored(held).items()
     }
-    assert len(encode_range(noise)) <= SCAN.max_file_bytes
+    assert len(encode_range(noise)) <= scan.max_file_bytes
+    assert OF_LOSSES.max_file_bytes < SCAN.max_file_bytes
 
 
 @given(
@@ -352,15 +359,20 @@ async def test_the_scoring_permission_ends_with_its_token(intake: Intake) -> Non
     assert intake.dispatcher.scans.take(workers.note_call(joined.worker_id)) is not None
 
 
+@pytest.mark.parametrize("scan", [SCAN, OF_LOSSES], ids=["signals", "losses"])
 async def test_an_invalid_range_file_is_refused_and_computed_by_the_job(
-    intake: Intake, blobs: BlobStore, folder: RangeFolder
+    intake: Intake, blobs: BlobStore, folder: RangeFolder, scan: Scan
 ) -> None:
+    intake.dispatcher.scans.note(CLOSED)
+    intake.dispatcher.scans.note(replace(OPENED, scan_id=scan.scan_id, scan=scan))
     held = granted_to(intake, "a")
     with pytest.raises(UnknownBlobError):
         await take_range(intake, held, BlobName.of(b"never sent"))
     assert granted_to(intake, "a") == held
     bad = scored(held, float("nan"))
-    contents = [encode_range(bad), b"garbage", encode_range({"errors": torch.zeros(4, 3)})]
+    # Without features, and of three examples.
+    few = {"errors": torch.zeros(4, 3)}, {"losses": torch.zeros(3)}
+    contents = [encode_range(bad), b"garbage", encode_range(few[scan is OF_LOSSES])]
     with pytest.raises(LearnerRejectedError, match="NaN or infinite"):
         await take_range(intake, held, blobs.put_bytes(contents[0]))
     for number, content in enumerate(contents[1:], start=1):

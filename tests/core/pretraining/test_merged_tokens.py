@@ -82,7 +82,7 @@ def test_of_linear_logits_the_curvature_is_exact() -> None:
 
 def test_small_parts_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = merged().linearized(AROUND)(torch.eye(3).double())
-    monkeypatch.setattr("lipt.core.pretraining.merged_tokens._MOST_LOGITS", 1)
+    monkeypatch.setattr("lipt.core.passes._MOST_LOGITS", 1)
     monkeypatch.setattr("lipt.core.pretraining.merged_tokens._MOST_SLOPES", 1)
     assert torch.allclose(merged().linearized(AROUND)(torch.eye(3).double()), whole, atol=1e-6)
 
