@@ -44,6 +44,7 @@ from lipt.data.held_out import DataForm
 from lipt.data.loading import open_data, open_set
 from lipt.data.targets.kinds import TargetKind
 from lipt.models.adapters import save_adapter
+from lipt.models.causal_folder import in_data_numbers
 from lipt.models.head import HEAD
 from lipt.models.own import copy_of, in_float32_if_needed
 from lipt.models.registry import ModelSource, OwnModel, comes_trained, default_model
@@ -63,8 +64,13 @@ from lipt.trainer.views import CostsView, ProgressView
 open_dataset = checked(computed(open_data))
 
 
-def own_model(model: nn.Module | Callable[..., nn.Module], head: str | None = None) -> OwnModel:
-    """A live model: a new copy of a module, or what a function returns."""
+def own_model(
+    model: nn.Module | Callable[..., nn.Module], head: str | None = None, named: object = None
+) -> OwnModel:
+    """A live model: a new copy of a module, or what a function returns.
+
+    named: the object that was given, where the model is made of it.
+    """
 
     def make(*, num_classes: int) -> nn.Module:
         if isinstance(model, nn.Module):
@@ -75,7 +81,8 @@ def own_model(model: nn.Module | Callable[..., nn.Module], head: str | None = No
             setattr(made, HEAD, head)
         return made
 
-    named = type(model) if isinstance(model, nn.Module) else model
+    named = model if named is None else named
+    named = type(named) if isinstance(named, nn.Module) else named
     return OwnModel(f"own:{getattr(named, '__name__', 'model')}", make)
 
 
@@ -111,14 +118,17 @@ class Pretrained:
         self._target = target
         self._chose_model = model is None
         model = default_model(self.data.inputs, self.data.target.kind) if model is None else model
+        named = model
         if isinstance(model, nn.Module):
-            model = in_float32_if_needed(copy_of(model), self.data.inputs)
+            inputs, num_outputs = self.data.inputs, self.data.target.num_outputs
+            copied = in_data_numbers(copy_of(model), num_classes=num_outputs, inputs=inputs)
+            model = in_float32_if_needed(copied, inputs)
         if isinstance(model, str) and head is not None:
             raise ConfigError(
                 f"head={head!r} names a layer of your own module, and the model is {model!r}. "
                 "Leave the head out, or give the module."
             )
-        own = None if isinstance(model, str) else own_model(model, head)
+        own = None if isinstance(model, str) else own_model(model, head, named)
         self.model = str(model) if own is None else own.name
         self.model_source: ModelSource = own or self.model
         settings: dict[str, Any] = {"model": self.model, "seed": int(seed)}

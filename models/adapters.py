@@ -101,7 +101,7 @@ def require_adapter(config: RunConfig) -> Path:
     if not folders:
         raise ConfigError(
             f"an adapter is saved for {CAUSAL}FOLDER, and the model is {config.model}. Take theta "
-            "itself."
+            "itself, or call save_pretrained(FOLDER) of a live model, and name its folder."
         )
     if len(folders) > 1:
         raise ConfigError(

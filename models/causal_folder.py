@@ -1,6 +1,6 @@
-"""Causal models of a folder, as transformers saves them: `causal:FOLDER`, `causal:FOLDER@ADAPTER`.
+"""Causal models of transformers: of a folder, `causal:FOLDER` or `causal:FOLDER@ADAPTER`, or live.
 
-The folder's weights are safetensors. Nothing of it is unpickled or run, and no hub is asked. An
+A folder's weights are safetensors. Nothing of it is unpickled or run, and no hub is asked. An
 adapter of peft is added to the weights.
 
 The data numbers tokens otherwise (`lipt.data.sources.tables.causal`): 0 is padding, 1 begins an
@@ -12,8 +12,9 @@ Shapes: B texts, L positions, V tokens of the data, T of the tokenizer.
 
 from __future__ import annotations
 
+import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -25,12 +26,12 @@ from torch import Tensor, nn
 from lipt.common.errors import ConfigError, LiptError, WeightsError
 from lipt.common.imports import folders_of, import_extra
 from lipt.common.text import listed
-from lipt.data.inputs.specs import InputSpec, shown_error
+from lipt.data.inputs.specs import InputSpec, call_model, shown_error
 from lipt.data.sources.tables.causal import BEGIN, END, FIRST
 from lipt.data.sources.tables.chat import read_json, special_texts
 from lipt.data.sources.tables.texts import opened_tokenizer
 from lipt.models.head import HEAD, evaluation_mode
-from lipt.models.networks import token_column
+from lipt.models.networks import predicts_tokens, token_column
 
 _WEIGHTS, _ADAPTER = "model.safetensors", "adapter_model.safetensors"
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
@@ -40,7 +41,7 @@ _NEVER, _LESS = -1e4, 20.0
 _NOISE = 1e-3
 
 
-class FolderModel(nn.Module):
+class CausalNetwork(nn.Module):
     """A network of transformers with the data's numbers of tokens.
 
     begin, end: the network's numbers of them. Both 2 and the tokenizer's own number of the end
@@ -63,6 +64,50 @@ class FolderModel(nn.Module):
         logits_BLV = torch.cat([never_BL2, end_BL1, of_text_BLT], dim=-1)
         logits_BLV[..., FIRST + self.end] -= _LESS
         return logits_BLV
+
+
+def in_data_numbers(model: nn.Module, *, num_classes: int, inputs: InputSpec) -> nn.Module:
+    """A live causal model of transformers as one of the data's tokens; other models unchanged.
+
+    LoRA adapters of peft are merged into its weights. It is changed in place, to float32.
+
+    ConfigError for quantized weights, no end of texts, or a vocabulary of another tokenizer.
+    """
+    peft = sys.modules.get("peft")
+    is_adapted = peft is not None and isinstance(model, peft.PeftModel)
+    given: Any = model
+    network = given.get_base_model() if is_adapted else given
+    # It is loaded where there is such a model.
+    modeling = sys.modules.get("transformers.modeling_utils")
+    if modeling is None or not isinstance(network, modeling.PreTrainedModel):
+        return model
+    if not predicts_tokens(inputs, num_classes):
+        return model
+    spec, config = type(network).__name__, network.config
+    if getattr(config, "quantization_config", None) is not None:
+        raise ConfigError(
+            f"the model {spec} has quantized weights, which cannot be trained. Load it in float32 "
+            "or bfloat16."
+        )
+    if is_adapted:
+        network = _merged(given, spec).requires_grad_(requires_grad=True)
+    num_tokens, num_rows = num_classes - FIRST, network.get_input_embeddings().weight.shape[0]
+    # Vocabularies are padded, by some percent.
+    if not num_rows / 2 < num_tokens <= num_rows:
+        raise _other_tokenizer(spec, num_tokens, f"the model has {num_rows}")
+    begin, end = _numbers_of_ends(spec, {}, config, num_tokens)
+    _require_length(spec, config, token_column(inputs, spec).shape[0])
+    return CausalNetwork(network.float(), begin=begin, end=end, num_tokens=num_tokens)
+
+
+def _merged(model: Any, spec: str) -> Any:
+    try:
+        return model.merge_and_unload()
+    except (AttributeError, ValueError, NotImplementedError) as error:
+        raise ConfigError(
+            f"the adapter of {spec} cannot be merged into its weights: {shown_error(error)}. Give "
+            "the model without it."
+        ) from error
 
 
 def causal_model(
@@ -110,10 +155,10 @@ def causal_model(
     num_rows = network.get_input_embeddings().weight.shape[0]
     if num_classes - FIRST > num_rows:
         raise _other_tokenizer(spec, num_classes - FIRST, f"the model has {num_rows}")
-    model = FolderModel(network, begin=begin, end=end, num_tokens=num_classes - FIRST)
+    model = CausalNetwork(network, begin=begin, end=end, num_tokens=num_classes - FIRST)
     model.requires_grad_(requires_grad=True)
     if with_values:
-        _require_causal(model, spec)
+        require_causal(model, spec)
     return model
 
 
@@ -212,6 +257,13 @@ def _ends_of(spec: str, folder: Path, config: Any, num_tokens: int) -> tuple[int
         if num_tokens != own_tokens:
             raise _other_tokenizer(spec, num_tokens, f"the model's tokenizer {own_tokens}", file)
         named |= of_tokens
+    return _numbers_of_ends(spec, named, config, num_tokens)
+
+
+def _numbers_of_ends(
+    spec: str, named: Mapping[str, int | None], config: Any, num_tokens: int
+) -> tuple[int, int]:
+    """As `_ends_of`, of a configuration where no tokenizer has `named` them."""
     numbers = {
         name: named.get(name, _first(getattr(config, f"{name}_token_id", None)))
         for name in ("bos", "eos")
@@ -220,7 +272,7 @@ def _ends_of(spec: str, folder: Path, config: Any, num_tokens: int) -> tuple[int
     if end is None or not 0 <= end < num_tokens:
         raise ConfigError(
             f"the model {spec} ends a text with the token {end}, and the data has {num_tokens}. "
-            "Set eos_token_id in its config.json."
+            "Set eos_token_id in its config."
         )
     # A model without a token for the begin has read the last text's end before one.
     return (begin if begin is not None and 0 <= begin < num_tokens else end), end
@@ -270,12 +322,12 @@ def _head_of(network: Any) -> str:
     )
 
 
-def _require_causal(model: FolderModel, spec: str) -> None:
-    """Refuse a model of which an earlier position sees a later token."""
-    tokens_BL = torch.full((2, 3), BEGIN)
-    tokens_BL[:, 1], tokens_BL[:, 2] = FIRST, torch.tensor([FIRST, END])
+def require_causal(model: nn.Module, spec: str, length: int = 3) -> None:
+    """Refuse a model of texts of which an earlier position sees a later token."""
+    tokens_BL = torch.full((2, length), FIRST)
+    tokens_BL[:, 0], tokens_BL[1, -1] = BEGIN, END
     with evaluation_mode(model), torch.no_grad():
-        first_LV, second_LV = model(tokens_BL)[:, :2, END:]
+        first_LV, second_LV = call_model(model, tokens_BL)[:, :-1, END:]
     # Kernels sum in another order for other values, which large models show.
     if float((first_LV - second_LV).abs().max()) > _NOISE * float(first_LV.abs().max()):
         raise ConfigError(

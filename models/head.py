@@ -93,14 +93,18 @@ def _with_head_inputs(model: nn.Module, inputs: Inputs, wanted: str) -> tuple[Te
     return logits, given[0]
 
 
-def require_head(model: nn.Module, inputs: Inputs) -> None:
-    """Check that `find_head` finds the output layer; on the meta device, by tensor identity."""
+def require_head(model: nn.Module, inputs: Inputs, *, of_tokens: bool = False) -> None:
+    """Check that `find_head` finds the output layer; on the meta device, by tensor identity.
+
+    of_tokens: whether there are logits for each position of a text.
+    """
     name, head = find_head(model)
     returned: list[Tensor] = []
     handle = head.register_forward_hook(lambda *called: returned.append(called[-1]))
     try:
         with torch.no_grad():
-            logits_NC, _ = forward_with_features(model, inputs)
+            forward = forward_with_states if of_tokens else forward_with_features
+            logits_NC, _ = forward(model, inputs)
     finally:
         handle.remove()
     (found_NC,) = returned

@@ -344,6 +344,14 @@ def token_column(inputs: InputSpec, model: str) -> Column:
     )
 
 
+def predicts_tokens(inputs: InputSpec, num_outputs: int) -> bool:
+    """Whether the outputs are the tokens of a text, so those of each next one."""
+    if not isinstance(inputs, ColumnsSpec) or len(inputs.columns) != 1:
+        return False
+    (column,) = inputs.columns
+    return len(column.shape) == 1 and column.num_values == num_outputs
+
+
 PREFIX = "torchvision:"
 
 _WITH_PARTS = {"googlenet", "inception_v3"}

@@ -15,7 +15,9 @@ from torch.nn.parameter import is_lazy
 from lipt.common.errors import ConfigError
 from lipt.common.tensor_files import DTYPES, Weights, quoted
 from lipt.data.inputs.specs import Inputs, InputSpec, arguments_of, logits_of, shown_error
+from lipt.models.causal_folder import CausalNetwork, require_causal
 from lipt.models.head import evaluation_mode, require_head
+from lipt.models.networks import predicts_tokens, token_column
 
 # Attribute of a module that `torch.compile` returns.
 _COMPILED = "_orig_mod"
@@ -127,6 +129,7 @@ def require_logits(
 ) -> None:
     """Check that a model maps a batch of zeros to logits, by its last linear layer if `with_head`.
 
+    Where the classes are the tokens of a text, also to logits of each next token, and causally.
     Unless on the meta device, it has to be trainable, and the same at every call, too.
     """
     has_values = device != "meta"
@@ -143,18 +146,26 @@ def require_logits(
         found = f"a {type(outputs).__name__}"
         if isinstance(outputs, Tensor) and outputs.is_floating_point():
             found = f"the shape {tuple(outputs.shape)}"
-        if found != f"the shape {(_BATCH_SIZE, num_classes)}":
+        accepted, wanted = {f"the shape {(_BATCH_SIZE, num_classes)}"}, "N x C"
+        if predicts_tokens(inputs, num_classes):
+            length = token_column(inputs, spec).shape[0]
+            accepted |= {f"the shape {(_BATCH_SIZE, length, num_classes)}"}
+            wanted = f"N x {length} x C"
+        if found not in accepted:
             raise ConfigError(
                 f"the model {spec!r} maps {_BATCH_SIZE} examples of {inputs} to {found}. Return "
-                "N x C floating-point logits, alone or as `logits` of an output; C, here "
+                f"{wanted} floating-point logits, alone or as `logits` of an output; C, here "
                 f"{num_classes}, is the factory's argument num_classes."
             )
         assert isinstance(outputs, Tensor)  # noqa: S101 - it has the shape
+        of_tokens = outputs.ndim == 3
         if has_values:
             _require_trainable(model, spec, outputs)
             _require_repeatable(model, spec, outputs, batch)
-        if with_head:
-            require_head(model, batch)
+            if of_tokens:
+                require_causal(model, spec, outputs.shape[1])
+        if with_head and not isinstance(model, CausalNetwork):
+            require_head(model, batch, of_tokens=of_tokens)
 
 
 def in_float32_if_needed(model: nn.Module, inputs: InputSpec) -> nn.Module:

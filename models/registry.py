@@ -30,7 +30,7 @@ from lipt.data.targets.kinds import TargetKind
 from lipt.models import networks
 from lipt.models.adapters import add_adapters
 from lipt.models.causal import CausalTransformer
-from lipt.models.causal_folder import causal_model
+from lipt.models.causal_folder import causal_model, in_data_numbers
 from lipt.models.networks import PREFIX, build_torchvision
 from lipt.models.own import (
     in_float32_if_needed,
@@ -185,7 +185,7 @@ def _construct(
     with_values: bool = True,
 ) -> nn.Module:
     if isinstance(spec, OwnModel):
-        return _made(spec.name, spec.make, num_classes)
+        return _made(spec.name, spec.make, num_classes, inputs)
     if spec in _OF_INPUTS:
         return _OF_INPUTS[spec](num_classes=num_classes, inputs=inputs)
     if spec in _OF_IMAGES:
@@ -197,19 +197,20 @@ def _construct(
         require_allowed(spec, allowed_modules, f"the model {spec!r} reads a folder")
         return causal_model(spec, num_classes=num_classes, inputs=inputs, with_values=with_values)
     if module_of(spec):
-        return _made(spec, load_factory(spec, allowed_modules=allowed_modules), num_classes)
+        factory = load_factory(spec, allowed_modules=allowed_modules)
+        return _made(spec, factory, num_classes, inputs)
     raise UnknownNameError(
         f"there is no model {spec!r}.{did_you_mean(spec, _BUILT_IN)} There are: "
         f"{', '.join(_BUILT_IN)}, {CAUSAL}FOLDER, {PREFIX}NAME, package.module:factory."
     )
 
 
-def _made(spec: str, factory: Callable[..., Any], num_classes: int) -> nn.Module:
+def _made(spec: str, factory: Callable[..., Any], num_classes: int, inputs: InputSpec) -> nn.Module:
     model = call_factory(spec, factory, num_classes=num_classes)
     if not isinstance(model, nn.Module):
         returned = type(model).__name__
         raise ConfigError(f"{spec!r} returned a {returned}, not a torch.nn.Module. Return one.")
-    return prepared(model)
+    return in_data_numbers(prepared(model), num_classes=num_classes, inputs=inputs)
 
 
 def _image(spec: str, inputs: InputSpec) -> ImageSpec:

@@ -4,15 +4,19 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import lipt
 from lipt.common.config.run_config import AdaptersConfig
 from lipt.common.errors import ConfigError, DataError, InvalidRequestError, ProxyError
 from lipt.models.registry import build_model
-from tests.causal_folders import NUM_CLASSES, inputs, write_model
+from tests.causal_folders import NUM_CLASSES, inputs, write_model, write_tokenizer
 
 OPTIONS = "?prompt=word&completion=answer&max_length=12"
 QUICK = {
@@ -115,6 +119,60 @@ def test_the_model_of_a_folder_is_mixed_and_selects(folder: Path) -> None:
     of_bytes = [sources[name].removesuffix(own) for name in ("upper", "doubled")]
     with pytest.raises(ConfigError, match=r"has 256 tokens, .*its tokenizer is another one"):
         lipt.mix(dict(enumerate(of_bytes)), of_bytes[0], model, device="cpu", progress=False)
+
+
+def test_a_live_model_is_mixed_and_selects_as_its_folder(folder: Path, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    # Without a tokenizer of its own, so that the configuration names the end for both.
+    named = write_model(tmp_path / "model", tokenizer=False)
+    own = f"&tokenizer={write_tokenizer(tmp_path)}"
+    live = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    before = {name: tensor.clone() for name, tensor in live.state_dict().items()}
+    pool = written(folder, "live pool", str.upper, 60, 4) + own
+    doubled = written(folder, "live doubled", RULES["doubled"], 60, 6) + own
+    target = written(folder, "live target", str.upper, 30, 5) + own
+    run: dict[str, Any] = {"learners": {"num_minibatches": 2, "batch_size": 8}}
+    rest: Any = {"device": "cpu", "progress": False}
+    here, there = (
+        lipt.select(pool, model, target_data=target, budget=10, run=run, **rest)
+        for model in (live, named)
+    )
+    assert np.array_equal(here.indices, there.indices)
+    assert here.manifest["run_config"]["model"] == "own:LlamaForCausalLM"
+    run["adapters"] = {"rank": 2}
+    sources = {"upper": pool, "doubled": doubled}
+    mixtures = [lipt.mix(sources, target, model, run=run, **rest) for model in (live, named)]
+    assert mixtures[0].weights == mixtures[1].weights
+    # The caller's model is not changed.
+    assert all(torch.equal(live.state_dict()[name], before[name]) for name in before)
+    with pytest.raises(ConfigError, match=r"the model is own:LlamaForCausalLM. .* name its folder"):
+        mixtures[0].save_adapter(tmp_path / "adapter")
+
+
+class MeansOfEarlier(nn.Module):
+    """Logits of the next byte by the mean state so far."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.states, self.fc = nn.Embedding(259, 16), nn.Linear(16, 259)
+
+    def forward(self, tokens_BL: torch.Tensor) -> Any:
+        states_BLD = self.states(tokens_BL).cumsum(dim=1)
+        places_L = torch.arange(1, 1 + tokens_BL.shape[1], device=tokens_BL.device)
+        return SimpleNamespace(logits=self.fc(states_BLD / places_L[:, None]))
+
+
+def test_a_plain_module_of_tokens_selects(folder: Path) -> None:
+    pool, model = written(folder, "plain pool", str.upper, 60, 4), MeansOfEarlier()
+    subset = lipt.select(
+        *(pool, model),
+        target_data=pool,
+        options={"duplicates": "keep", "steps": 2},
+        budget=10,
+        device="cpu",
+        progress=False,
+    )
+    assert len(subset) == 10
 
 
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")

@@ -14,10 +14,17 @@ from lipt.common.config.run_config import WeightEncoding
 from lipt.common.errors import ConfigError, FactoryNotAllowedError, MissingExtraError, WeightsError
 from lipt.common.tensor_files import pack, specs_of
 from lipt.data.inputs.specs import Column, ColumnsSpec, ColumnType
+from lipt.models.causal_folder import in_data_numbers
 from lipt.models.encodings import encode_weights, open_weights
 from lipt.models.footprint import measure_model
 from lipt.models.head import find_head
-from lipt.models.registry import build_model, build_without_values, is_users_own, load_model
+from lipt.models.registry import (
+    OwnModel,
+    build_model,
+    build_without_values,
+    is_users_own,
+    load_model,
+)
 from tests.causal_folders import NUM_CLASSES, NUM_TOKENS, inputs, write_model, write_tokenizer
 
 transformers = pytest.importorskip("transformers")
@@ -59,6 +66,79 @@ def test_logits_are_transformers_own_by_the_datas_numbers(tmp_path: Path, kind: 
     assert float(shares_LV[:, 4].max()) < 1e-8
     assert found_LV.isfinite().all()
     assert float(shares_LV[:, :2].max()) == 0.0
+
+
+def live(folder: Path, **changes: Any) -> Any:
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, **changes)
+
+
+def in_numbers(network: nn.Module, num_classes: int = NUM_CLASSES, length: int = 8) -> nn.Module:
+    inputs_ = inputs(length, num_classes)
+    return in_data_numbers(network, num_classes=num_classes, inputs=inputs_)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_a_live_network_is_that_of_its_folder(tmp_path: Path, kind: str) -> None:
+    spec = write_model(tmp_path / kind, kind)
+    found = in_numbers(live(tmp_path / kind, dtype=torch.float32))
+    expected = built(spec)
+    assert found.state_dict().keys() == expected.state_dict().keys()
+    assert find_head(found)[0] == find_head(expected)[0]
+    with torch.no_grad():
+        assert torch.equal(found.eval()(TOKENS_BL), expected.eval()(TOKENS_BL))
+    narrow = in_numbers(live(tmp_path / kind, dtype=torch.bfloat16))
+    assert {tensor.dtype for tensor in narrow.state_dict().values()} == {torch.float32}
+
+
+def test_a_function_may_return_a_live_network(tmp_path: Path) -> None:
+    spec = write_model(tmp_path / "m")
+    source = OwnModel("own:made", lambda num_classes: live(tmp_path / "m"))
+    made = build_model(source, num_classes=NUM_CLASSES, inputs=inputs(), seed=0)
+    assert made.state_dict().keys() == built(spec).state_dict().keys()
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
+def test_the_adapter_of_a_live_network_is_merged_and_trained(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    write_model(tmp_path / "m")
+    settings = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    adapted = peft.get_peft_model(live(tmp_path / "m"), settings).eval()
+    with torch.no_grad():
+        own_LT = adapted(input_ids=OWN_BL).logits[0]
+        model = in_numbers(adapted)
+        found_LV = model.eval()(TOKENS_BL)[0, :5]
+    assert torch.allclose(found_LV[:, 5:], own_LT[:, 2:], atol=1e-5)
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    prompted = peft.get_peft_model(
+        live(tmp_path / "m"), peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
+    )
+    with pytest.raises(ConfigError, match=r"the adapter of LlamaForCausalLM cannot be merged"):
+        in_numbers(prompted)
+
+
+def test_a_live_network_that_cannot_read_the_data_is_refused(tmp_path: Path) -> None:
+    write_model(tmp_path / "m", vocab_size=600)
+    network = live(tmp_path / "m")
+    # Bytes, and a larger vocabulary.
+    for num_classes in (259, 700):
+        with pytest.raises(ConfigError, match=r"the model has 600: its tokenizer is another one"):
+            in_numbers(network, num_classes)
+    with pytest.raises(
+        ConfigError, match="LlamaForCausalLM takes 64 positions, and the data has 65"
+    ):
+        in_numbers(network, 600, length=65)
+    network.config.eos_token_id = None
+    with pytest.raises(ConfigError, match="ends a text with the token None"):
+        in_numbers(network, 600)
+    network.config.quantization_config = {"bits": 4}
+    with pytest.raises(ConfigError, match="LlamaForCausalLM has quantized weights"):
+        in_numbers(network, 600)
+
+
+def test_a_model_of_classes_stays_as_it_is(tmp_path: Path) -> None:
+    write_model(tmp_path / "m")
+    for model in (live(tmp_path / "m"), nn.Linear(2, 2)):
+        assert in_data_numbers(model, num_classes=2, inputs=inputs()) is model
 
 
 def test_padding_and_a_missing_pad_token_change_nothing(tmp_path: Path) -> None:

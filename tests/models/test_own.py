@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from lipt.common.errors import ConfigError, LiptError
 from lipt.data.inputs.specs import Column, ColumnsSpec, ColumnType
+from lipt.models.head import HEAD
 from lipt.models.own import (
     copy_of,
     in_float32_if_needed,
@@ -182,3 +183,39 @@ def test_a_state_of_dense_tensors_is_accepted() -> None:
     net = Net()
     net.register_buffer("counts", torch.arange(3))
     require_state(net, "the model")
+
+
+class OfTokens(nn.Module):
+    """Logits of the next of six tokens; `seen` is what a position sees of all states."""
+
+    def __init__(self, seen: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.states, self.fc, self.seen = nn.Embedding(6, 4), nn.Linear(4, 6), seen
+
+    def forward(self, tokens_BL: Tensor) -> Tensor:
+        logits_BLV: Tensor = self.fc(self.seen(self.states(tokens_BL)))
+        return logits_BLV
+
+
+def require_tokens(model: nn.Module) -> None:
+    texts = ColumnsSpec((Column("", ColumnType.INT64, (5,), num_values=6),))
+    require_logits(model, "own", num_classes=6, inputs=texts)
+
+
+def test_logits_of_each_next_token_are_accepted_from_earlier_ones_alone() -> None:
+    require_tokens(OfTokens(lambda states_BLD: states_BLD.cumsum(dim=1)))
+    # Classes as many as tokens.
+    require_tokens(OfTokens(lambda states_BLD: states_BLD.mean(dim=1)))
+    with pytest.raises(ConfigError, match="a token changes the logits before it"):
+        require_tokens(OfTokens(lambda states_BLD: states_BLD.flip(1).cumsum(dim=1)))
+    with pytest.raises(ConfigError, match=r"to the shape \(2, 4, 6\). Return N x 5 x C"):
+        require_tokens(OfTokens(lambda states_BLD: states_BLD[:, 1:]))
+
+
+def test_the_last_linear_layer_gives_the_logits_of_tokens() -> None:
+    model = OfTokens(lambda states_BLD: states_BLD.cumsum(dim=1))
+    model.last = nn.Linear(2, 2)
+    with pytest.raises(ConfigError, match="calls its linear layer 'last' with the shapes"):
+        require_tokens(model)
+    setattr(model, HEAD, "fc")
+    require_tokens(model)
