@@ -40,7 +40,7 @@ from lipt.models.head import evaluation_mode, find_head
 
 
 def compute_signals(model: nn.Module, batches: Batches, *, scratch: Path | None = None) -> Signals:
-    """Errors and features by one forward pass over the examples; errors as of `compute_values`."""
+    """Errors and features by one forward pass over the examples; raises as `compute_values`."""
     computed = compute_values(model, batches, ScoredValues.SIGNALS, scratch=scratch)
     return signals_from(computed, model, batches.dataset, batches.ids_N)
 

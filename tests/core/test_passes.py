@@ -30,12 +30,14 @@ from lipt.core.passes import (
     without_prompts,
 )
 from lipt.core.tasks import ScoredValues, ScoringTask
-from lipt.data.dataset import Dataset
+from lipt.core.workspace import InMemory
+from lipt.data.dataset import Dataset, input_format
 from lipt.data.inputs.model_input import to_model_input
-from lipt.data.inputs.specs import Inputs
+from lipt.data.inputs.specs import ColumnsFormat, Inputs
 from lipt.data.loading import open_dataset
 from lipt.data.sources.tables.causal import BEGIN, END, PADDING
 from lipt.data.targets.values import MASKED, NextTokens, SingleLabel
+from lipt.models.causal import CausalTransformer
 from lipt.models.head import evaluation_mode, forward_with_features
 from tests.core.signals.made_up import CPU, IMAGE, made_up_dataset, made_up_network
 
@@ -156,6 +158,31 @@ def test_losses_and_features_are_those_of_the_outputs() -> None:
     assert score(replace(TASK, stop=4, values=ScoredValues.LOSSES)).keys() == {"losses"}
 
 
+def test_ranges_of_completions_alone_equal_one_pass(tmp_path: Path) -> None:
+    lines = [f"{number},{number * number}" for number in range(10)]
+    (tmp_path / "texts.csv").write_text("\n".join(["ask,say", *lines]))
+    texts = open_dataset(f"csv:{tmp_path}/texts.csv?prompt=ask&completion=say&max_length=8")
+    inputs = input_format(texts, torch.arange(10), 0)
+    assert isinstance(inputs, ColumnsFormat)
+    task = replace(
+        TASK,
+        num_classes=259,
+        image=None,
+        columns=inputs,
+        other_target=NextTokens(num_tokens=259, length=8),
+        stop=10,
+        values=ScoredValues.UNPROMPTED,
+    )
+    model = CausalTransformer(num_classes=259, inputs=texts.inputs)
+    whole, first, last = (
+        score_range(model, texts, replace(task, start=start, stop=stop), device=CPU)["losses"]
+        for start, stop in ((0, 10), (0, 4), (4, 10))
+    )
+    assert torch.equal(torch.cat([first, last]), whole)
+    prompted = replace(task, values=ScoredValues.LOSSES)
+    assert not torch.equal(score_range(model, texts, prompted, device=CPU)["losses"], whole)
+
+
 def test_a_task_of_prompts_is_one_of_texts() -> None:
     with pytest.raises(ConfigError, match="the task has no prompts"):
         replace(TASK, values=ScoredValues.UNPROMPTED)
@@ -195,6 +222,15 @@ def test_fewer_texts_are_scored_at_once_the_more_logits_they_have() -> None:
     assert texts_at_once(NextTokens(num_tokens=2**16, length=2**9)) == 2
     assert texts_at_once(NextTokens(num_tokens=2**20, length=2**16)) == 1
     assert texts_at_once(SingleLabel(10)) > 10**6
+
+
+def test_a_workspaces_batches_have_few_logits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "texts.csv").write_text("text\na\nb\n")
+    texts = open_dataset(f"csv:{tmp_path}/texts.csv?text=text&max_length=8")
+    monkeypatch.setattr("lipt.core.passes._MOST_LOGITS", 2 * 8 * 259)
+    assert InMemory(texts, CPU).batch_size == 2
 
 
 def test_float16_values_are_rounded_and_too_large_features_refused_by_id() -> None:
