@@ -25,6 +25,8 @@ SCHEMES = frozenset(
         *("parquet", "webdataset", "text", "torchvision"),
     )
 )
+# Begins the name of a live model, which no other process can build.
+OWN = "own:"
 # Begins the name of a causal model in a folder; an adapter's folder may follow.
 CAUSAL = "causal:"
 # Options of pairs that name code.

@@ -123,7 +123,7 @@ def mix(
         else:
             learned = learn(begun.workspace, targeted, pool, config, begun.begins_with)
             result, shares_K = fit_mixture(targeted, pool, config, learned, findings, check=check)
-            theta = learned.merged.weights(shares_K)
+            theta = begun.by_own_names(learned.merged.model, learned.merged.weights(shares_K))
     manifest = {**result.manifest, "data": _facts(opened, target)}
     result = replace(result, fingerprint=opened.fingerprint, manifest=manifest)
     return Mixture(**vars(result), theta=theta, data=opened.data)

@@ -18,14 +18,14 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Unpack
 
-from torch import nn
+from torch import Tensor, nn
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.computation import computed
 from lipt.common.config.run_config import RunConfig, merge, preset_of
 from lipt.common.config.values import dump, validate
 from lipt.common.errors import ConfigError
-from lipt.common.imports import call_by_name_or_place, modules_of
+from lipt.common.imports import OWN, call_by_name_or_place, modules_of
 from lipt.common.process.devices import resolve_device
 from lipt.common.requests import Proxy
 from lipt.common.tensor_files import Weights, copy_to_cpu, pack
@@ -44,7 +44,7 @@ from lipt.data.held_out import DataForm
 from lipt.data.loading import open_data, open_set
 from lipt.data.targets.kinds import TargetKind
 from lipt.models.adapters import save_adapter
-from lipt.models.causal_folder import in_data_numbers
+from lipt.models.causal_folder import by_own_names, in_data_numbers
 from lipt.models.head import HEAD
 from lipt.models.own import copy_of, in_float32_if_needed
 from lipt.models.registry import ModelSource, OwnModel, comes_trained, default_model
@@ -83,7 +83,7 @@ def own_model(
 
     named = model if named is None else named
     named = type(named) if isinstance(named, nn.Module) else named
-    return OwnModel(f"own:{getattr(named, '__name__', 'model')}", make)
+    return OwnModel(f"{OWN}{getattr(named, '__name__', 'model')}", make)
 
 
 class Pretrained:
@@ -164,7 +164,8 @@ class Pretrained:
     def save_adapter(self, folder: str | Path) -> Path:
         """Write theta_p's adapter, as peft's `PeftModel.from_pretrained` loads it.
 
-        ConfigError without adapters (`adapters.rank`), or for a model that is in no folder.
+        ConfigError without adapters (`adapters.rank`), or for a model that is neither live nor in a
+        folder.
         """
         return save_adapter(Path(folder), self.theta_p, self.config)
 
@@ -182,8 +183,10 @@ class Pretrained:
         trained, workspace = self._all, self.workspace
         initial = trained.outcome.initial_weights
         assert initial is not None  # noqa: S101 - it was trained
-        read = workspace.read_learners(self.config, initial, workspace.new_model(self.config))
-        return tuple(dict(read(learner.result)) for learner in trained.outcome.learners)
+        model = workspace.new_model(self.config)
+        read = workspace.read_learners(self.config, initial, model)
+        learners = trained.outcome.learners
+        return tuple(self.by_own_names(model, read(learner.result)) for learner in learners)
 
     @property
     def soup(self) -> Mapping[int, Ingredient]:
@@ -352,8 +355,12 @@ class Pretrained:
 
     def _weights(self, name: BlobName | None) -> Weights:
         assert name is not None  # noqa: S101 - it was trained
-        workspace = self.workspace
-        return workspace.read_weights(name, workspace.new_model(self.config))
+        model = self.workspace.new_model(self.config)
+        return self.by_own_names(model, self.workspace.read_weights(name, model))
+
+    def by_own_names(self, model: nn.Module, weights: Mapping[str, Tensor]) -> Weights:
+        """Weights of the run's model, by the names of the live one that was given."""
+        return by_own_names(model, weights) if self.workspace.own_model else dict(weights)
 
     def _report(self, activity: str, done: int, total: int) -> None:
         parts = self.workspace.parts

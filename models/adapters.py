@@ -20,9 +20,10 @@ from torch import Tensor, nn
 from lipt.common.config.run_config import ALL_LINEAR, AdaptersConfig, RunConfig
 from lipt.common.determinism import derive_seed, seeded_generators
 from lipt.common.errors import ConfigError
-from lipt.common.imports import CAUSAL, folders_of, import_extra
+from lipt.common.imports import CAUSAL, OWN, folders_of, import_extra
 from lipt.common.tensor_files import write_packed
 from lipt.common.text import did_you_mean, listed
+from lipt.models.causal_folder import NETWORK
 from lipt.models.head import ADAPTERS, find_head
 
 # Parts of a name in an adapted layer, before its "weight".
@@ -87,10 +88,10 @@ def plain_name(name: str) -> str:
     return name.replace(_INNER, ".")
 
 
-def require_adapter(config: RunConfig) -> Path:
-    """The folder of the model that a run's adapter is of.
+def require_adapter(config: RunConfig) -> Path | None:
+    """The folder of the model that a run's adapter is of; None for a live one.
 
-    ConfigError for a run without adapters, or of a model that is not in a folder alone.
+    ConfigError for a run without adapters, or of another model, or one of a folder and an adapter.
     """
     if not config.adapters.rank:
         raise ConfigError(
@@ -98,10 +99,12 @@ def require_adapter(config: RunConfig) -> Path:
             "such as 8."
         )
     folders = folders_of(config.model)
+    if config.model.startswith(OWN):
+        return None
     if not folders:
         raise ConfigError(
             f"an adapter is saved for {CAUSAL}FOLDER, and the model is {config.model}. Take theta "
-            "itself, or call save_pretrained(FOLDER) of a live model, and name its folder."
+            "itself."
         )
     if len(folders) > 1:
         raise ConfigError(
@@ -114,11 +117,12 @@ def require_adapter(config: RunConfig) -> Path:
 def save_adapter(folder: Path, weights: Mapping[str, Tensor], config: RunConfig) -> Path:
     """Write the adapter of a run's weights as `PeftModel.from_pretrained` reads it.
 
-    The model is that of the run's folder, as transformers opens it. Errors as `require_adapter`.
+    The model is that of the run's folder, as transformers opens it, or a live one, whose own names
+    the weights have. Errors as `require_adapter`.
     """
     base = require_adapter(config)
+    begin = "" if base is None else NETWORK
     peft = import_extra("peft", package="peft", extra="lm", needed_for="an adapter's file")
-    begin = "network."
     saved = {
         f"base_model.model.{name.removeprefix(begin).replace(_OWN, '.')}": tensor
         for name, tensor in weights.items()
@@ -129,8 +133,8 @@ def save_adapter(folder: Path, weights: Mapping[str, Tensor], config: RunConfig)
         r=config.adapters.rank,
         lora_alpha=config.adapters.alpha,
         target_modules=sorted(adapted),
-        base_model_name_or_path=str(base),
-        task_type="CAUSAL_LM",
+        base_model_name_or_path=None if base is None else str(base),
+        task_type=None if base is None else "CAUSAL_LM",
         inference_mode=True,
     )
     folder.mkdir(parents=True, exist_ok=True)

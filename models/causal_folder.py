@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from lipt.common.errors import ConfigError, LiptError, WeightsError
 from lipt.common.imports import folders_of, import_extra
+from lipt.common.tensor_files import Weights
 from lipt.common.text import listed
 from lipt.data.inputs.specs import InputSpec, call_model, shown_error
 from lipt.data.sources.tables.causal import BEGIN, END, FIRST
@@ -39,6 +40,8 @@ _PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _NEVER, _LESS = -1e4, 20.0
 # Difference of equal logits, as a share of the largest.
 _NOISE = 1e-3
+# Begins the names of a network's tensors in its model.
+NETWORK = "network."
 
 
 class CausalNetwork(nn.Module):
@@ -98,6 +101,12 @@ def in_data_numbers(model: nn.Module, *, num_classes: int, inputs: InputSpec) ->
     begin, end = _numbers_of_ends(spec, {}, config, num_tokens)
     _require_length(spec, config, token_column(inputs, spec).shape[0])
     return CausalNetwork(network.float(), begin=begin, end=end, num_tokens=num_tokens)
+
+
+def by_own_names(model: nn.Module, weights: Mapping[str, Tensor]) -> Weights:
+    """A model's weights by the names of the network that was made one of the data's tokens."""
+    begin = NETWORK if isinstance(model, CausalNetwork) else ""
+    return {name.removeprefix(begin): tensor for name, tensor in weights.items()}
 
 
 def _merged(model: Any, spec: str) -> Any:
@@ -316,7 +325,7 @@ def _head_of(network: Any) -> str:
     head = network.get_output_embeddings()
     for name, module in network.named_modules():
         if module is head and isinstance(module, nn.Linear):
-            return f"network.{name}"
+            return f"{NETWORK}{name}"
     raise ConfigError(
         f"{type(network).__name__} has no linear layer for its logits. Choose another model."
     )

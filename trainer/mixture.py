@@ -107,7 +107,8 @@ class Mixture(MixtureResult):
     def save_adapter(self, folder: str | Path) -> Path:
         """Write theta's adapter, as peft's `PeftModel.from_pretrained` loads it.
 
-        ConfigError without adapters (`adapters.rank`), or for a model that is in no folder.
+        ConfigError without adapters (`adapters.rank`), or for a model that is neither live nor in a
+        folder.
         """
         if self.theta is None:
             raise ConfigError(

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 import lipt
 from lipt.common.config.run_config import AdaptersConfig
 from lipt.common.errors import ConfigError, DataError, InvalidRequestError, ProxyError
+from lipt.models.adapters import plain_name
 from lipt.models.registry import build_model
 from tests.causal_folders import NUM_CLASSES, inputs, write_model, write_tokenizer
 
@@ -121,13 +123,16 @@ def test_the_model_of_a_folder_is_mixed_and_selects(folder: Path) -> None:
         lipt.mix(dict(enumerate(of_bytes)), of_bytes[0], model, device="cpu", progress=False)
 
 
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
 def test_a_live_model_is_mixed_and_selects_as_its_folder(folder: Path, tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
+    peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
     # Without a tokenizer of its own, so that the configuration names the end for both.
     named = write_model(tmp_path / "model", tokenizer=False)
     own = f"&tokenizer={write_tokenizer(tmp_path)}"
     live = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     before = {name: tensor.clone() for name, tensor in live.state_dict().items()}
+    with torch.no_grad():
+        unadapted_LT = live.eval()(input_ids=torch.tensor([[0, 3, 4, 5]])).logits
     pool = written(folder, "live pool", str.upper, 60, 4) + own
     doubled = written(folder, "live doubled", RULES["doubled"], 60, 6) + own
     target = written(folder, "live target", str.upper, 30, 5) + own
@@ -145,8 +150,20 @@ def test_a_live_model_is_mixed_and_selects_as_its_folder(folder: Path, tmp_path:
     assert mixtures[0].weights == mixtures[1].weights
     # The caller's model is not changed.
     assert all(torch.equal(live.state_dict()[name], before[name]) for name in before)
-    with pytest.raises(ConfigError, match=r"the model is own:LlamaForCausalLM. .* name its folder"):
-        mixtures[0].save_adapter(tmp_path / "adapter")
+    assert mixtures[0].theta is not None
+    plain = {plain_name(name) for name in mixtures[0].theta if ".lora_" not in name}
+    assert plain == before.keys()
+    saved = [
+        mixture.save_adapter(tmp_path / name)
+        for name, mixture in zip(("a", "b"), mixtures, strict=True)
+    ]
+    own, folders = (load_file(path / "adapter_model.safetensors") for path in saved)
+    assert own.keys() == folders.keys()
+    assert all(torch.equal(own[name], folders[name]) for name in own)
+    adapted = peft.PeftModel.from_pretrained(live, saved[0]).eval()
+    with torch.no_grad():
+        logits_LT = adapted(input_ids=torch.tensor([[0, 3, 4, 5]])).logits
+    assert not torch.allclose(logits_LT, unadapted_LT, atol=1e-5)
 
 
 class MeansOfEarlier(nn.Module):
