@@ -224,6 +224,7 @@ def compare(
     run: Mapping[str, Any] | None = None,
     image_size: int | None = None,
     device: str = "auto",
+    allow_modules: Sequence[str] = (),
     out: str | Path | None = None,
     progress: bool | None = None,
 ) -> Comparison:
@@ -232,7 +233,7 @@ def compare(
     Arguments of `pretrain`, and:
         test: held-out data, in the same form as `data`; with `target_data` more of the target's.
         target_data: texts of what you care about, as in `select`. All trainings then start from one
-            theta* per seed. The table has the loss on `test`, and right completions.
+            theta* for each seed. The table has the loss on `test`, and right completions.
         strategies: names of strategies.
         fractions: shares of the data.
         baselines: of `uniform`, `uniform_per_class`, `resampled` and `everything`; with
@@ -259,19 +260,31 @@ def compare(
     from lipt.trainer.main_training import Recipe
     from lipt.trainer.progress import progress_display
 
-    opened = functools.partial(open_set, target=target, image_size=image_size)
+    opened = functools.partial(
+        open_set, target=target, image_size=image_size, allow_modules=allow_modules
+    )
     train, held_out = opened("data", data), opened(TEST_DATA, test)
     pretrain: Callable[[int], Pretrained]
     choose: Callable[..., Subset] = Pretrained.select
     texts = None
     if target_data is None:
-        of_seed = functools.partial(Pretrained, train, model, head=head, run=run, device=device)
+        settings: dict[str, Any] = {"run": run, "device": device, "allow_modules": allow_modules}
+        of_seed = functools.partial(Pretrained, train, model, head=head, **settings)
         pretrain = functools.cache(lambda seed: of_seed(seed=seed, progress=False))
     else:
         from lipt.text_comparison import TextChoices
 
-        choices = TextChoices(data, train, target_data, model, dict(run or {}), device)
-        strategies, recipe = choices.strategies(strategies), choices.recipe(recipe)
+        choices = TextChoices.of(
+            train,
+            target_data,
+            target=target,
+            model=model,
+            run=dict(run or {}),
+            device=device,
+            allow_modules=allow_modules,
+        )
+        strategies = choices.strategies(strategies, proxy=proxy, soft_labels=soft_labels)
+        recipe = choices.recipe(recipe)
         pretrain, choose, texts = choices.pretrained, choices.choose, choices.target
     all_baselines = BASELINES if texts is None else BASELINES_OF_TEXTS
     with tempfile.TemporaryDirectory() as folder, progress_display(wanted=progress) as show:
@@ -293,7 +306,7 @@ def compare(
             held_out,
             out=Path(out) if out is not None else Path(folder) / "trials.jsonl",
             device=device,
-            allowed_modules=modules_of(plan.model),
+            allowed_modules=(*modules_of(plan.model), *allow_modules),
             model=pretrain(0).model_source,
             texts=texts,
             print_line=lambda line: show(ProgressView(line, 0, 0)),

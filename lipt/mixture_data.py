@@ -64,7 +64,9 @@ def open_mixture(
     """Open sources and a target; arguments as in `lipt.mix`."""
     is_name = isinstance(sources, str | Path)
     fingerprint, data = "", None
-    if source is not None or (is_name and names_sources(str(sources))):
+    if isinstance(sources, Dataset) and sources.rows.sources is not None:
+        pool = sources
+    elif source is not None or (is_name and names_sources(str(sources))):
         pool, fingerprint = _pool_of_one(sources, target, source, image_size)
     else:
         pool = data = _pool_of_parts(sources, target, image_size)

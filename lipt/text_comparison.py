@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
-from typing import Any
+from typing import Any, Self
 
 from lipt.common.errors import InvalidRequestError
 from lipt.common.requests import Budget, SubsetRequest
@@ -17,10 +17,13 @@ from lipt.core.selection.select import find_strategy
 from lipt.core.signals.views import TARGET_NEEDS
 from lipt.data.dataset import Dataset
 from lipt.data.held_out import DataForm
+from lipt.data.joining import joined
 from lipt.data.targets.kinds import TargetKind
 from lipt.mixture import mix
 from lipt.pretraining import Pretrained, PretrainedStart
+from lipt.trainer.client.targets import parts_of
 from lipt.trainer.comparison.texts import TextTarget
+from lipt.trainer.comparison.trial import FIXED
 from lipt.trainer.main_training import Recipe
 from lipt.trainer.subsets.subset import Subset
 
@@ -36,14 +39,17 @@ _RECIPE: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class TextChoices:
-    """The data and the target of a comparison, and what is trained and chosen for a seed."""
+    """The data and the target of a comparison, and what is trained and chosen for a seed.
 
-    data: Any
+    parts: the target, opened, by the names of its parts.
+    """
+
     train: Dataset
-    target_data: Any
+    parts: Mapping[str, Dataset]
     model: Any
     run: Mapping[str, Any]
     device: str
+    allow_modules: Sequence[str]
 
     def __post_init__(self) -> None:
         if self.train.target.kind is not TargetKind.TOKENS or not isinstance(
@@ -55,30 +61,56 @@ class TextChoices:
                 "name, or leave target_data out."
             )
 
-    def strategies(self, names: Sequence[str]) -> tuple[str, ...]:
+    @classmethod
+    def of(cls, train: Dataset, target_data: Any, *, target: str | None, **settings: Any) -> Self:
+        """The choices for a target, or a mapping from its parts' names to theirs."""
+        form, modules = DataForm.of(train), settings["allow_modules"]
+        parts = {
+            name: form.open(name, data, target=target, allow_modules=modules)
+            for name, data in parts_of(target_data).items()
+        }
+        return cls(train, parts, **settings)
+
+    def strategies(
+        self, names: Sequence[str], *, proxy: str | None, soft_labels: bool
+    ) -> tuple[str, ...]:
         """The strategies, checked, and the mixture where the data names its sources."""
-        for name in names:
-            if name != MIXTURE:
-                self.pretrained(0).resolve(name, 0.5, **self._asked(name))
         has_sources = len(self.train.source_ids) > 1
+        if MIXTURE in names and not has_sources:
+            raise InvalidRequestError(
+                f"a mixture is of several sources, and {self.train.source} names none. Name the "
+                "column of each row's source, source=COLUMN, or leave the mixture out."
+            )
+        # A mixture takes neither a proxy nor soft labels.
+        for name in [name for name in names if name != MIXTURE] or [FIXED[0]]:
+            asked = {"proxy": proxy, "soft_labels": soft_labels, **self._asked(name)}
+            self.pretrained(0).resolve(name, 0.5, **asked)
         return tuple(dict.fromkeys([*names, *([MIXTURE] if has_sources else [])]))
 
     def recipe(self, given: Recipe | Mapping[str, Any] | None) -> Recipe:
         """The recipe, by default of a short training."""
-        return given if isinstance(given, Recipe) else Recipe.of({**_RECIPE, **(given or {})})
+        if isinstance(given, Recipe):
+            return given
+        given = Recipe.of(given).model_dump(exclude_unset=True)
+        # Epochs that are given count.
+        return Recipe.of({**_RECIPE, **({"steps": None} if "epochs" in given else {}), **given})
 
     @property
     def target(self) -> TextTarget:
         """The target's fingerprint, and theta* of each seed."""
-        opened = DataForm.of(self.train).open("the target", self.target_data)
-        return TextTarget(opened.fingerprint, lambda seed: self.pretrained(seed).theta_star)
+        return TextTarget(self.whole.fingerprint, lambda seed: self.pretrained(seed).theta_star)
+
+    @functools.cached_property
+    def whole(self) -> Dataset:
+        """All of the target."""
+        first, *others = self.parts.values()
+        return joined(list(self.parts.items())) if others else first
 
     @functools.cached_property
     def pretrained(self) -> Callable[[int], Pretrained]:
         """Each seed's run, of which theta* alone is trained, once."""
-        settings: Any = {"run": self.run, "device": self.device, "progress": False}
         return functools.cache(
-            lambda seed: PretrainedStart(self.train, self.model, seed=seed, **settings)
+            lambda seed: PretrainedStart(self.train, self.model, **self._settings(seed))
         )
 
     def choose(self, run: Pretrained, strategy: str, *, fraction: float, **_: Any) -> Subset:
@@ -86,8 +118,7 @@ class TextChoices:
         if strategy != MIXTURE:
             return run.select(strategy, fraction, **self._asked(strategy))
         seed, began = run.config.seed, monotonic()
-        settings: Any = {"seed": seed, "run": self.run, "device": self.device, "progress": False}
-        found = mix(self.data, self.target_data, self.model, **settings)
+        found = mix(self.train, self.whole, self.model, **self._settings(seed))
         subset = found.sample(Budget(fraction, None).of(len(self.train)), seed=seed)
         costs = {"selection_seconds": monotonic() - began}
         return replace(
@@ -97,4 +128,13 @@ class TextChoices:
     def _asked(self, strategy: str) -> dict[str, Any]:
         needs = find_strategy(strategy).needs_of({})
         looks = strategy == SubsetRequest.strategy or needs & TARGET_NEEDS
-        return {"target_data": self.target_data} if looks else {}
+        return {"target_data": self.parts} if looks else {}
+
+    def _settings(self, seed: int) -> dict[str, Any]:
+        return {
+            "seed": seed,
+            "run": self.run,
+            "device": self.device,
+            "allow_modules": self.allow_modules,
+            "progress": False,
+        }

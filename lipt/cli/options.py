@@ -171,11 +171,14 @@ class TrainingFlags:
         None, "--set", metavar="NAME=VALUE", help="A setting of the recipe: learning_rate=0.05."
     )
 
+    def settings_given(self, *, soft_labels: float = 0.0) -> dict[str, Any]:
+        given = {"epochs": self.epochs, "steps": self.steps, "soft_labels": soft_labels or None}
+        return collect_overrides(given, self.settings)
+
     def recipe(self, *, soft_labels: float = 0.0) -> Recipe:
         from lipt.trainer.main_training import Recipe
 
-        given = {"epochs": self.epochs, "steps": self.steps, "soft_labels": soft_labels or None}
-        return validated(Recipe, collect_overrides(given, self.settings))
+        return validated(Recipe, self.settings_given(soft_labels=soft_labels))
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:

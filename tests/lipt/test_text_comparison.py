@@ -6,10 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 import lipt
+from lipt.cli import main
 from lipt.common.errors import ConfigError, InvalidRequestError
+from lipt.text_comparison import TextChoices
 
 QUICK: dict[str, Any] = {
     "run": {"initialization": {"steps": 20, "batch_size": 32}},
@@ -38,7 +42,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, str]:
     return pool, written(folder, "test", 60), written(folder, "target", 40)
 
 
-def compared(names: tuple[str, str, str], **keywords: Any) -> lipt.Comparison:
+def compared(names: tuple[Any, Any, Any], **keywords: Any) -> lipt.Comparison:
     data, test, target = names
     return lipt.compare(
         data, test, "text:causal", target_data=target, strategies=["loss_drop"], **QUICK | keywords
@@ -70,22 +74,76 @@ def test_every_row_has_the_loss_on_the_target_and_right_completions(
     other = names[0], names[1], names[1]
     with pytest.raises(ConfigError, match=r"is another comparison: .*target"):
         compared(other, seeds=1, out=out)
+    # So does the command, and the report has a page of it; neither asks a coordinator.
+    data, test, target = names
+    arguments = [
+        *("compare", "--data", data, "--test", test, "--target-data", target, "--device", "cpu"),
+        *("--model", "text:causal", "--strategies", "loss_drop", "--fractions", "0.2"),
+        *("--seeds", "1", "--steps", "10", "--out", str(out), "--json"),
+        *("--run-set", "initialization.steps=20", "--run-set", "initialization.batch_size=32"),
+    ]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["verdict"] == found.verdict
+    assert out.read_text().splitlines() == lines
+    page = tmp_path / "page.html"
+    shown = CliRunner().invoke(main, ["report", "--comparison", str(out), "--out", str(page)])
+    assert shown.exit_code == 0, shown.output
+    assert all(line in shown.stdout for line in found.verdict.splitlines())
+    assert "no training" in page.read_text()
+
+
+def test_epochs_that_are_given_count(names: tuple[str, str, str]) -> None:
+    choices = TextChoices.of(
+        lipt.open_dataset(names[0]),
+        names[2],
+        target=None,
+        model="text:causal",
+        run={},
+        device="cpu",
+        allow_modules=(),
+    )
+    assert choices.recipe(None).num_steps(48) == 100
+    # 48 examples are two batches of 32.
+    assert choices.recipe({"epochs": 3}).num_steps(48) == 6
+    assert choices.recipe({"batch_size": 16}).num_steps(48) == 100
 
 
 @pytest.mark.slow
-def test_sources_add_a_mixture(names: tuple[str, str, str]) -> None:
-    pool, test, target = names
-    with_sources = f"{pool}&source=from"
-    found = compared((with_sources, test, target), seeds=1, baselines=["uniform"])
+def test_sources_add_a_mixture_also_of_frames_and_for_parts_of_a_target(
+    names: tuple[str, str, str],
+) -> None:
+    pool, test, target = (pd.read_json(_file(name), lines=True) for name in names)
+    form, learners = "prompt=q&completion=a&max_length=10", {"num_minibatches": 8}
+    run = {**QUICK["run"], "learners": learners}
+    keywords: dict[str, Any] = {"seeds": 1, "baselines": ["uniform"], "run": run}
+    parts = {"even": target[::2], "odd": target[1::2]}
+    found = compared((pool, test, parts), target=f"{form}&source=from", **keywords)
     rows = {row.strategy: row for row in found.outcomes}
     assert set(rows) == {"uniform", "loss_drop", "mixture"}
     assert rows["mixture"].is_chosen
     assert rows["mixture"].difference is not None
+    # The same examples as of a file, for the same parts.
+    opened = {name: lipt.open_dataset(part, target=form) for name, part in parts.items()}
+    of_file = {
+        one.strategy: one.digest for one in compared((*names[:2], opened), **keywords).trials
+    }
+    assert of_file == {one.strategy: one.digest for one in found.trials if one.strategy in of_file}
+    assert set(of_file) == {"uniform", "loss_drop"}
+
+
+def _file(name: str) -> str:
+    return name.removeprefix("jsonl:").partition("?")[0]
 
 
 def test_other_data_strategies_and_baselines_are_refused(names: tuple[str, str, str]) -> None:
     with pytest.raises(InvalidRequestError, match="'el2n' works with single-label"):
         lipt.compare(*names[:2], target_data=names[2], strategies=["el2n"], **QUICK)
+    with pytest.raises(InvalidRequestError, match="a mixture is of several sources, and "):
+        lipt.compare(*names[:2], target_data=names[2], strategies=["mixture"], **QUICK)
+    for ignored in ({"soft_labels": True}, {"proxy": "ridge:columns"}):
+        with pytest.raises(InvalidRequestError, match=r"soft labels are|would change nothing"):
+            compared(names, **ignored)
     with pytest.raises(ConfigError, match="there is no baseline 'resampled'"):
         compared(names, baselines=["resampled"])
     numbers = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2

@@ -21,12 +21,17 @@ def packed_targets(
 
     target_data: labelled examples, or a mapping from the parts' names to theirs.
     """
+    for name, data in parts_of(target_data).items():
+        opened = form.open(name, data, target=target, allow_modules=allow_modules)
+        yield pack_examples(most_of(opened), len(opened))
+
+
+def parts_of(target_data: Any) -> dict[str, Any]:
+    """A target's parts by name; DataError for an empty mapping."""
     parts = target_data if isinstance(target_data, Mapping) else {"the target": target_data}
     if not parts:
         raise DataError("the target has no part. Give a mapping from names to examples.")
-    for name, data in parts.items():
-        opened = form.open(str(name), data, target=target, allow_modules=allow_modules)
-        yield pack_examples(most_of(opened), len(opened))
+    return {str(name): data for name, data in parts.items()}
 
 
 def form_of(data: DatasetView) -> DataForm:

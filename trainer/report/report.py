@@ -240,7 +240,7 @@ def render(
     `strategies` and `fraction` are those of the subsets, `comparison` is the content of a file of
     trials.
     """
-    identity, trials = comparison or (None, [])
+    identity, trials = comparison or (None, ())
     require_fingerprint(f"run {run.label}", run.fingerprint, dataset)
     if diagnosis is not None:
         require_fingerprint("the diagnosis", diagnosis.fingerprint, dataset)
@@ -248,12 +248,8 @@ def render(
         require_fingerprint("the mixture", mixture.fingerprint, dataset)
     if identity is not None:
         require_fingerprint("the comparison", identity.get("data"), dataset)
-        if not trials:
-            raise errors.ConfigError(
-                "the comparison has no trial yet. Let 'lipt compare' go on, or leave --comparison "
-                "out."
-            )
-    rows, labels_N = outcomes(trials), dataset.labels_N.numpy()
+        _require_trials(trials)
+    labels_N = dataset.labels_N.numpy()
     parts = {one.index: one.ingredient for one in run.learners if one.ingredient is not None}
     tried = sorted(
         (one for one in run.learners if one.index in parts),
@@ -276,10 +272,7 @@ def render(
             losses=loss_chart(run.learners),
             growth=soup_chart(run.learners),
             learners=[*tried, *(found for found in run.learners if found.ingredient is None)],
-            cells=cells,
-            rows=rows,
-            answers=answers(rows),
-            alternatives=alternatives(rows),
+            **_trainings(trials),
             now=now,
             stories=[_story(client, run, dataset, subset, diagnosis) for subset in subsets],
             overlaps=[
@@ -296,3 +289,36 @@ def render(
         )
     )
     return page
+
+
+def render_comparison(
+    comparison: tuple[dict[str, Any], Sequence[Trial]], *, now: datetime | None = None
+) -> str:
+    """Return the page of a comparison alone, of the content of a file of trials."""
+    identity, trials = comparison
+    _require_trials(trials)
+    page: str = (
+        open_templates("lipt report")
+        .get_template("comparison.html")
+        .render(
+            identity={"data_source": "", **identity},
+            settings=json.dumps(identity, indent=2),
+            small=False,
+            **_trainings(trials),
+            now=now or datetime.now(UTC),
+        )
+    )
+    return page
+
+
+def _require_trials(trials: Sequence[Trial]) -> None:
+    if not trials:
+        raise errors.ConfigError(
+            "the comparison has no trial yet. Let 'lipt compare' go on, or leave --comparison out."
+        )
+
+
+def _trainings(trials: Sequence[Trial]) -> dict[str, Any]:
+    rows = outcomes(trials)
+    tables = {"answers": answers(rows), "alternatives": alternatives(rows)}
+    return {"cells": cells, "rows": rows, **tables}

@@ -24,7 +24,11 @@ _Comparison = Annotated[Path | None, Option(help="The file of 'lipt compare', to
 def report(
     run: shared.RunArgument = "latest",
     *,
-    data: str = Option(..., help="The coordinator's data, opened here for pictures."),
+    data: str | None = Option(
+        None,
+        help="The coordinator's data, opened here for pictures; without it the page is of "
+        "--comparison alone, and no coordinator is needed.",
+    ),
     out: Path = Option("report.html", "--out", "-o", help="The file to write."),
     strategies: _Strategies = DEFAULT_STRATEGY,
     fraction: _Fraction = 0.1,
@@ -40,13 +44,21 @@ def report(
     from lipt.trainer.comparison.trial import read_trials
     from lipt.trainer.files import write_atomically
     from lipt.trainer.mixture import Mixture
-    from lipt.trainer.report.report import render
+    from lipt.trainer.report.report import render, render_comparison
 
     names = shared.parse_names(strategies)
     shared.require_replaceable(out)
     shared.require_apart({"--comparison": comparison, "--mixture": mixture, "--out": out})
     found = None if comparison is None else read_trials(comparison)
     mixed = None if mixture is None else Mixture.load(mixture)
+    sentences = verdict(outcomes(found[1] if found else [])).splitlines()
+    if data is None:
+        if found is None or mixed is not None:
+            raise BadParameter("give --data, or --comparison alone for a page without a run")
+        write_atomically(out, render_comparison(found).encode())
+        for line in (f"{out}: {comparison}", *sentences):
+            print_line(line)
+        return
     modules = shared.modules_of(allow_module, data)
     with coordinator.connect() as client:
         bad = quarantined_by(client)
@@ -70,8 +82,7 @@ def report(
             now=datetime.now(UTC),
         )
     write_atomically(out, page.encode())
-    print_line(f"{out}: run {view.label}, {', '.join(names)}")
-    for line in verdict(outcomes(found[1] if found else [])).splitlines():
+    for line in (f"{out}: run {view.label}, {', '.join(names)}", *sentences):
         print_line(line)
 
 
