@@ -82,8 +82,16 @@ class DataForm(NamedTuple):
 
         `match` gives them its class numbers. Errors as in `open_data`.
         """
-        if isinstance(data, Dataset):
-            return data
+        opened = (
+            data if isinstance(data, Dataset) else self._opened(name, data, target, allow_modules)
+        )
+        if TargetKind.TOKENS in (self.kind, opened.target.kind):
+            self.match(opened, name)  # before tokens of another length are sent
+        return opened
+
+    def _opened(
+        self, name: str, data: Any, target: str | None, allow_modules: Sequence[str]
+    ) -> Dataset:
         options = dict[str, Sequence[str]]()
         known = dict.fromkeys((*self.numbers, *self.categories))
         if columns := _columns_of(data) if known else ():

@@ -42,6 +42,7 @@ from lipt.data.sources.rows import (
     require_labels,
 )
 from lipt.data.sources.storage import cached_tensors
+from lipt.data.targets.kinds import TargetKind
 
 logger = logging.getLogger(__name__)
 
@@ -162,8 +163,7 @@ def open_set(
             progress=progress,
             min_classes=min_classes,
         )
-        if isinstance(opened.inputs, ImageSpec) and opened.rows.note:
-            logger.warning("%s: %s", opened.source, opened.rows.note)
+        _warn_of_changes(opened)
         return opened
     if isinstance(data, Dataset):
         if target is not None:
@@ -174,13 +174,22 @@ def open_set(
         return data
     given = without_transforms(data)
     again = partial(rows_in_memory, source, given, target=target, options=options)
-    return load(
+    opened = load(
         again(progress),
         image_size=image_size,
         progress=progress,
         again=again,
         min_classes=min_classes,
     )
+    _warn_of_changes(opened)
+    return opened
+
+
+def _warn_of_changes(opened: Dataset) -> None:
+    """Log the note on images, and on texts that are cut."""
+    changed = isinstance(opened.inputs, ImageSpec) or opened.target.kind is TargetKind.TOKENS
+    if changed and opened.rows.note:
+        logger.warning("%s: %s", opened.source, opened.rows.note)
 
 
 def _source_rows(source: str, allowed_modules: tuple[str, ...], progress: Progress | None) -> Rows:

@@ -129,10 +129,10 @@ def choose(
             chosen = select_by_source(strategy, placed, request.budget, division, **how)
     selecting(1, 1)
     if not len(chosen.indices_K):
+        remedy = " Select on other weights, or by another strategy."
         raise SignalsError(
-            f"strategy {request.strategy!r} chooses nothing for a budget of "
-            f"{request.budget}: {chosen.stopped_early} Select on other weights, or by "
-            "another strategy."
+            f"strategy {request.strategy!r} chooses nothing for a budget of {request.budget}: "
+            f"{chosen.stopped_early}{'' if signals.targeted else remedy}"
         )
     soft, heads = None, [signals.facts] if signals.facts else []
     if request.teacher is not None:

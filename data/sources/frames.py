@@ -27,11 +27,11 @@ import copy
 import io
 import logging
 import numbers
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import date
 from types import MappingProxyType, SimpleNamespace
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -60,6 +60,7 @@ from lipt.data.sources.tables.table import (
     column_of,
     require_columns,
     require_names,
+    texts_of,
 )
 from lipt.data.sources.user_data import (
     KINDS,
@@ -70,6 +71,8 @@ from lipt.data.sources.user_data import (
 )
 
 logger = logging.getLogger(__name__)
+
+ColumnT = TypeVar("ColumnT")
 
 _NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 
@@ -108,12 +111,18 @@ class FrameTable(Table):
         return len(next(iter(self._values.values()), ()))
 
     def batches(self, names: Sequence[str]) -> Iterator[list[Any]]:
+        return self._read(names, column_of)
+
+    def texts(self, names: Sequence[str]) -> Iterator[list[list[str]]]:
+        return self._read(names, texts_of)
+
+    def _read(self, names: Sequence[str], read: Callable[..., ColumnT]) -> Iterator[list[ColumnT]]:
         columns = [
             (name, getattr(self._values[name], "iloc", self._values[name])) for name in names
         ]
         for start in range(0, len(self), BATCH_ROWS):
             rows = slice(start, start + BATCH_ROWS)
-            yield [column_of(values[rows], self.name, name) for name, values in columns]
+            yield [read(values[rows], self.name, name) for name, values in columns]
 
     def cells(self, name: str) -> Iterator[tuple[str, Any]]:
         column = self._values[name]
@@ -346,10 +355,15 @@ def _columns(data: Any) -> list[tuple[str, Any]]:
         return [(name, data[name]) for name in data.dtype.names or ()]
     if isinstance(data, Mapping):
         return [(str(name), column) for name, column in data.items()]
-    if isinstance(data, list):
+    if isinstance(data, list) and all(isinstance(row, Mapping) for row in data):
         names = dict.fromkeys(name for row in data for name in row)
         return [(str(name), [row.get(name) for row in data]) for name in names]
-    table = data.with_format("arrow")[:] if hasattr(data, "with_format") else pa.table(data)
+    if not (is_hugging_face(data) or hasattr(data, "__arrow_c_stream__")):
+        raise ConfigError(
+            f"a {type(data).__name__} has no named columns in memory. Give a data frame, a list of "
+            "dictionaries, a Hugging Face Dataset, or the name of a table's file."
+        )
+    table = data.with_format("arrow")[:] if is_hugging_face(data) else pa.table(data)
     return list(zip(table.column_names, table.columns, strict=True))
 
 

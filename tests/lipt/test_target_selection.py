@@ -161,6 +161,14 @@ def test_what_does_not_fit_a_target_is_refused(target: str, pretrained: lipt.Pre
         pretrained.select(target_data=target, proxy="ridge:columns")
     with pytest.raises(DataError, match="the target has no part"):
         pretrained.select(target_data={})
+    longer = target.partition("&max_length")[0]
+    for other in (longer, lipt.open_dataset(longer)):
+        with pytest.raises(
+            DataError, match=r"the target \(jsonl:.* holds int64\[128\], but the tr"
+        ):
+            pretrained.select(target_data=other)
+    with pytest.raises(SignalsError, match=r"duplicate .* the option duplicates=keep\.$"):
+        pretrained.select(target_data=pretrained.data, budget=3)
 
 
 def test_strategies_of_prompts_and_words_refuse_other_data(tmp_path: Path) -> None:

@@ -100,10 +100,7 @@ def _texts(
     table: Table, prompts: Sequence[str], texts: Sequence[str]
 ) -> Iterator[tuple[list[str], list[str]]]:
     """Batches of prompts, if there are any, and of what is learned."""
-    for batch in table.batches([*prompts, *texts]):
-        *before, learned = (
-            [cell or "" for cell in map(_text, column.to_pylist())] for column in batch
-        )
+    for *before, learned in table.texts([*prompts, *texts]):
         yield before[0] if before else [], learned
 
 
@@ -118,10 +115,6 @@ def _conversations(options: Address, table: Table) -> Iterator[tuple[list[str], 
     for batch in batches_of(template.parts(cell, where) for where, cell in cells):
         prompts, answers = zip(*batch, strict=True)
         yield list(prompts), list(answers)
-
-
-def _text(cell: object) -> str | None:
-    return None if cell is None else str(cell)
 
 
 def _note(table: Table, num_cut: int, num_rows: int, length: int) -> str:

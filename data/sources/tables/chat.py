@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -22,6 +23,7 @@ from lipt.common.errors import ConfigError, DataError
 from lipt.common.imports import import_extra
 from lipt.common.nested import parse_json
 from lipt.data.inputs.specs import shown_error
+from lipt.data.sources.tables.table import require_text
 
 _CONFIG, _TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
 # Of a configuration or a template.
@@ -73,6 +75,7 @@ class ChatTemplate:
                 f"{where}: the chat template fails with {shown_error(error)}. Correct the "
                 "conversation, or remove it."
             ) from error
+        require_text(whole, f"{where}: the conversation")
         if not whole.startswith(prompt):
             raise DataError(
                 f"{where}: the chat template renders the conversation otherwise than its begin. "
@@ -108,12 +111,10 @@ def _template_in(folder: Path, config: Mapping[str, Any]) -> str:
 
 
 def _messages_of(cell: object, where: str) -> list[dict[str, Any]]:
-    if isinstance(cell, str):
-        try:
-            cell = parse_json(cell)
-        except ValueError:
-            cell = None
     messages = cell.tolist() if isinstance(cell, np.ndarray) else cell
+    if isinstance(cell, str):
+        with suppress(ValueError):
+            messages = parse_json(cell)
     if not isinstance(messages, list) or not 0 < len(messages) <= _MOST_MESSAGES:
         raise DataError(
             f"{where} has no list of messages, but {cell!r:.60}. Give "

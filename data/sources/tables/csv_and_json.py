@@ -11,12 +11,12 @@ import csv
 import gzip
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 import pyarrow as pa
 
@@ -24,7 +24,14 @@ from lipt.common.errors import ConfigError, DataError
 from lipt.common.text import listed
 from lipt.data.sources.cells import Decimals, number_in
 from lipt.data.sources.storage import Stamp, open_regular
-from lipt.data.sources.tables.table import TEXT, Table, batches_of, column_of, require_names
+from lipt.data.sources.tables.table import (
+    TEXT,
+    Table,
+    batches_of,
+    column_of,
+    require_names,
+    texts_of,
+)
 
 CSV_OPTIONS = ("delimiter", "encoding", "decimal")
 # In characters. A quote that is never closed would take the rest of the file.
@@ -36,6 +43,8 @@ _LONGEST_LINE = 2**27
 _DELIMITERS = (",", ";", "\t", "|")
 _SNIFFED_LINES = 100
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
+
+ColumnT = TypeVar("ColumnT")
 
 
 class CsvTable(Table):
@@ -152,10 +161,16 @@ class JsonlTable(Table):
         self.columns = tuple(columns)
 
     def batches(self, names: Sequence[str]) -> Iterator[list[Any]]:
+        return self._read(names, column_of)
+
+    def texts(self, names: Sequence[str]) -> Iterator[list[list[str]]]:
+        return self._read(names, texts_of)
+
+    def _read(self, names: Sequence[str], read: Callable[..., ColumnT]) -> Iterator[list[ColumnT]]:
         first = 1
         for lines in batches_of(self.objects()):
             columns = {name: [line.get(name) for line in lines] for name in names}
-            yield [column_of(columns[name], self.name, name, first) for name in names]
+            yield [read(columns[name], self.name, name, first) for name in names]
             first += len(lines)
 
     def objects(self) -> Iterator[dict[str, Any]]:
@@ -183,8 +198,8 @@ class JsonlTable(Table):
                     line = None
                 if not isinstance(line, dict):
                     raise DataError(
-                        f"{self.name}, line {number} is no JSON object: {text:.80}. Write one on "
-                        'each line, such as {"text": "...", "label": "..."}.'
+                        f"{self.name}, line {number} is no JSON object: {text.strip():.80}. Write "
+                        'one on each line, such as {"text": "...", "label": "..."}.'
                     )
                 yield number, line, text.strip()
 

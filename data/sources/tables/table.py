@@ -71,6 +71,11 @@ class Table(ABC):
             for cells in zip(*(column.to_pylist() for column in columns), strict=True):
                 yield dict(zip(self.columns, cells, strict=True))
 
+    def texts(self, names: Sequence[str]) -> Iterator[list[list[str]]]:
+        """Batches of rows, with the texts of each of `names`; a missing cell's is empty."""
+        for batch in self.batches(names):
+            yield [_as_texts(column.to_pylist()) for column in batch]
+
     def cells(self, name: str) -> Iterator[tuple[str, Any]]:
         """Each cell of a column, also lists and objects, with its place for messages."""
         rows = (cell for (column,) in self.batches([name]) for cell in column.to_pylist())
@@ -91,6 +96,8 @@ class Table(ABC):
 
 def require_columns(table: Table, names: Sequence[str], option: str) -> None:
     for name in names:
+        if not table.columns:
+            raise DataError(f"{table.name} has no rows. Give at least one.")
         if name not in table.columns:
             raise DataError(
                 f"{table.name} has no column {name!r}.{did_you_mean(name, table.columns)} Write "
@@ -111,7 +118,7 @@ def require_names(columns: Collection[str], name: str) -> None:
             f"{name} has the column {twice[0]!r:.80} more than once. Give each column its own name."
         )
     for column in columns:
-        _require_text(column, f"{name}: the name of a column")
+        require_text(column, f"{name}: the name of a column")
         if len(column) > _LONGEST_NAME:
             raise DataError(
                 f"{name} has a column whose name has {len(column)} characters, {column!r:.40}. "
@@ -136,9 +143,24 @@ def column_of(
     # What Arrow cannot hold in one type, such as numbers and texts, is read cell by cell.
     with suppress(pa.ArrowException, OverflowError, TypeError, UnicodeError, DataError):
         return arrow_column(pa.array(values, from_pandas=True), where, name)
+    return _texts(_cells_of(values, where, name, first))
+
+
+def texts_of(values: Any, where: str, name: str, first: int | None = None) -> list[str]:
+    """As `column_of`, as texts: a whole number has no decimals, whatever is beside it."""
+    if isinstance(values, list) or str(getattr(values, "dtype", "")) == "object":
+        return _as_texts(_cells_of(values, where, name, first))
+    return _as_texts(column_of(values, where, name, first).to_pylist())
+
+
+def _cells_of(values: Any, where: str, name: str, first: int | None) -> list[Cell]:
     places = (where if first is None else f"{where}, object {row}" for row in count(first or 0))
     cells = values.tolist() if hasattr(values, "tolist") else values
-    return _texts([_cell_of(cell, at, name) for cell, at in zip(cells, places, strict=False)])
+    return [_cell_of(cell, at, name) for cell, at in zip(cells, places, strict=False)]
+
+
+def _as_texts(cells: Sequence[object]) -> list[str]:
+    return ["" if cell is None else str(cell) for cell in cells]
 
 
 def _texts(cells: Sequence[Cell]) -> pa.Array:
@@ -172,7 +194,7 @@ def _cell_of(value: Any, where: str, name: str) -> Cell:
     if is_absent(value):
         return None
     if isinstance(value, str):
-        _require_text(value, f"{where}: the column {name}")
+        require_text(value, f"{where}: the column {name}")
     if isinstance(value, int | float | str):
         return value
     if isinstance(value, timedelta):
@@ -194,7 +216,7 @@ def _refused(what: str, where: str, name: str) -> DataError:
     )
 
 
-def _require_text(text: str, what: str) -> None:
+def require_text(text: str, what: str) -> None:
     """Refuse half characters (lone surrogates), which JSON can hold and no file can."""
     try:
         text.isascii() or text.encode()

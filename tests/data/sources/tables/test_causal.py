@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 import lipt
-from lipt.common.errors import ConfigError, DataError
+from lipt.common.errors import ConfigError, DataError, LiptError
 from lipt.data.dataset import Dataset
 from lipt.data.sources.tables import csv_and_json, texts
 from lipt.data.targets.kinds import TargetKind
@@ -73,6 +73,31 @@ def test_a_tokenizers_numbers_come_after_those_of_begin_and_end(tmp_path: Path) 
     assert data.target.num_outputs == 6
 
 
+def test_whole_numbers_have_no_decimals_beside_fractions(tmp_path: Path) -> None:
+    # The bytes of "1", and of "0.5".
+    rows: list[dict[str, Any]] = [{"p": 2, "c": 1}, {"p": None, "c": 0.5}, {"p": "", "c": True}]
+    expected = [[1, 53, 52, 0, 0, 0], [1, 51, 49, 56, 0, 0], [1, 119, 117, 120, 104, 0]]
+    assert tokens_of(opened(tmp_path, "prompt=p&completion=c&max_length=6", *rows)) == expected
+    of_rows = lipt.open_dataset(rows, target="prompt=p&completion=c&max_length=6")
+    assert tokens_of(of_rows) == expected
+    in_columns = {name: [row[name] for row in rows] for name in ("p", "c")}
+    of_columns = lipt.open_dataset(in_columns, target="prompt=p&completion=c&max_length=6")
+    assert tokens_of(of_columns) == expected
+
+
+def test_texts_that_are_cut_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    opened(tmp_path, "text=t&max_length=4", {"t": "abcde"}, {"t": "a"})
+    lipt.open_dataset([{"t": "abcde"}], target="text=t&max_length=4")
+    cut = [message.partition(": ")[2] for message in caplog.messages]
+    assert cut == [f"1 of {n} texts are cut to 4 tokens: max_length=8 cuts fewer" for n in (2, 1)]
+
+
+@pytest.mark.parametrize("data", [["a", "b"], "ab", 5, iter([{"t": "a"}])])
+def test_other_data_than_tables_is_refused(data: Any) -> None:
+    with pytest.raises(LiptError, match=r"has no named columns in memory|no table's file alone"):
+        lipt.open_dataset(data, target="text=t")
+
+
 def test_a_label_makes_classes_of_texts(tmp_path: Path) -> None:
     lines = {"t": "a b", "label": "x"}, {"t": "c", "label": "y"}
     assert opened(tmp_path, "text=t", *lines).target.kind is TargetKind.CLASS
@@ -88,7 +113,7 @@ def test_one_changed_completion_changes_the_fingerprint(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "lines", "message"),
     [
-        ("text=t", [], r"has no column 't'|has no rows"),
+        ("text=t", [], r"texts\.jsonl has no rows\. Give at least one"),
         (
             "text=t",
             [{"t": "a"}, {"t": ""}, {"t": None}],
