@@ -85,9 +85,21 @@ class DataForm(NamedTuple):
         opened = (
             data if isinstance(data, Dataset) else self._opened(name, data, target, allow_modules)
         )
-        if TargetKind.TOKENS in (self.kind, opened.target.kind):
-            self.match(opened, name)  # before tokens of another length are sent
+        self._require_length(opened, name)
         return opened
+
+    def _require_length(self, opened: Dataset, called: str) -> None:
+        """Refuse texts of another length, and other data beside texts, before they are sent."""
+        kinds = self.kind, opened.target.kind
+        if TargetKind.TOKENS not in kinds:
+            return
+        if opened.target.kind is not self.kind:
+            words = [f"has {kind.words} targets" for kind in reversed(kinds)]
+            raise self.refused(opened, words, called)
+        # A coordinator does not say how many tokens there are.
+        if opened.inputs.num_bytes != self.inputs.num_bytes:
+            holds = f"holds {opened.inputs}", f"holds {self.inputs}"
+            raise self.refused(opened, holds, called)
 
     def _opened(
         self, name: str, data: Any, target: str | None, allow_modules: Sequence[str]

@@ -1,6 +1,7 @@
 """Mixtures of a service: sources that workers hold, kills in the middle, and hostile workers."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from lipt.common.errors import LearnerRejectedError, PermissionDeniedError
 from lipt.v1 import worker_pb2
 from tests.cluster import Cluster
 from tests.coordinator.test_mixtures import table
+from tests.lipt.test_target_selection import words
 
 SETTINGS: dict[str, Any] = {
     "initialization": {"steps": 20, "batch_size": 16},
@@ -100,6 +102,49 @@ def test_kills_in_the_middle_change_no_bit_of_a_mixture(
     with cluster.client() as client:
         again = client.mixture(run.run_id, data["target"])
     assert again == found
+
+
+def test_kills_in_the_middle_change_no_bit_of_what_texts_are_chosen(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    rules: dict[str, Callable[[str], str]] = {"upper": str.upper, "twice": lambda word: word[0] * 2}
+    pool, target = tmp_path / "pool.jsonl", tmp_path / "target.jsonl"
+    rows = [
+        {"word": word, "answer": rules[name](word), "from": name}
+        for name in rules
+        for word in words(120, len(name))
+    ]
+    # Blank lines are no rows.
+    pool.write_text("\n\n".join(map(json.dumps, rows)))
+    target.write_text("\n".join(json.dumps({"word": w, "answer": w.upper()}) for w in words(30, 9)))
+    options = "prompt=word&completion=answer&max_length=12"
+    data, asked = f"jsonl:{pool}?{options}&source=from", f"jsonl:{target}?{options}"
+    quick = {
+        "initialization": {"steps": 20, "batch_size": 16},
+        "learners": {"num_learners": 4, "num_minibatches": 4, "batch_size": 16},
+    }
+    settings = merge(PRESETS["mixture-text"], quick)
+    here: dict[str, Any] = {"run": settings, "device": "cpu", "progress": False}
+    mixture = lipt.mix(data, asked, "text:causal", **here)
+    subset = lipt.select(data, "text:causal", target_data=asked, budget=24, **here)
+    served = ("--data", data, "--model", "text:causal")
+    coordinator = cluster.start_coordinator(*served)
+    first = cluster.start_worker("first", "--max-learners", "1")
+    with cluster.client() as client:
+        run = client.start_run(settings)
+        first.wait()
+    coordinator.stop(9)
+    cluster.start_coordinator(*served)
+    cluster.start_worker("second")
+    with cluster.client() as client:
+        client.wait(run.run_id)
+        found = client.mixture(run.run_id, asked)
+        chosen = client.subset(run.run_id, target_data=asked, budget=24)
+    assert found.weights == mixture.weights
+    assert found.outcomes == mixture.outcomes
+    assert chosen.digest == subset.digest
+    written = chosen.to_jsonl(data, tmp_path / "chosen.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in written] == [rows[row] for row in subset.indices]
 
 
 def test_a_worker_trains_no_source_that_its_token_does_not_name(

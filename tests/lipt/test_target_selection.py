@@ -167,6 +167,8 @@ def test_what_does_not_fit_a_target_is_refused(target: str, pretrained: lipt.Pre
             DataError, match=r"the target \(jsonl:.* holds int64\[128\], but the tr"
         ):
             pretrained.select(target_data=other)
+    with pytest.raises(DataError, match=r"has single-label targets, but .* has next-token targets"):
+        pretrained.select(target_data=(np.eye(4), np.arange(4) % 2))
     with pytest.raises(SignalsError, match=r"duplicate .* the option duplicates=keep\.$"):
         pretrained.select(target_data=pretrained.data, budget=3)
 

@@ -1,6 +1,7 @@
 """Runs that are admitted or refused on machines that the tests make up."""
 
 import asyncio
+import dataclasses
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ from lipt.coordinator.runs.admission import RunAdmission, ceilings, log_all, req
 from lipt.coordinator.settings import LimitSettings
 from lipt.core.planning import Limit, RunPlan, excesses, plan_run, resident_bytes
 from lipt.data.inputs.specs import Column, ColumnsSpec, ColumnType, ImageSpec
+from lipt.data.targets.values import NextTokens
 from lipt.models.footprint import ModelFigures
 from lipt.models.registry import build_model, build_without_values
 from tests import tiny
@@ -155,6 +157,25 @@ async def test_an_operator_s_default_run_above_the_limits_is_logged(
     assert "the default run of [run] would be refused: evaluation_threads = 64" in caplog.text
     with pytest.raises(UnknownNameError):
         await admission(tmp_path).require(run("resnet9"), log_all)
+
+
+@pytest.mark.parametrize(
+    ("length", "num_tokens", "admitted"),
+    [(128, 259, True), (2**13, 259, False), (128, 2**18, False)],
+)
+async def test_long_texts_and_many_tokens_are_refused_with_what_they_take(
+    tmp_path: Path, length: int, num_tokens: int, admitted: bool
+) -> None:
+    column = Column("", ColumnType.INT64, (length,), num_values=num_tokens)
+    data = described((400, 100), ColumnsSpec((column,)))
+    texts = dataclasses.replace(data, other_target=NextTokens(num_tokens=num_tokens, length=length))
+    gate = admission(tmp_path, texts, worker_memory=8 * 2**30)
+    if admitted:
+        await gate.require(run("text:causal"))
+        return
+    with memory_growth(200 * 2**20), pytest.raises(OverLimitError, match="worker_memory") as caught:
+        await gate.require(run("text:causal"))
+    assert "of it for the activations of a minibatch" in str(caught.value)
 
 
 async def test_column_examples_are_planned_by_their_bytes(tmp_path: Path) -> None:
