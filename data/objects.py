@@ -22,6 +22,7 @@ import pyarrow as pa
 from lipt.common.errors import DataError
 from lipt.data.dataset import Dataset
 from lipt.data.registry import table_address
+from lipt.data.sources.address import at_home
 from lipt.data.sources.frames import is_hugging_face
 from lipt.data.sources.tables.csv_and_json import JsonlTable
 from lipt.data.sources.tables.reading import open_table
@@ -80,6 +81,16 @@ def chosen_objects(data: Any, rows: Sequence[int], *, num_rows: int) -> Iterator
     for some in batches_of(iter(rows)):
         for row, record in zip(some, records(some), strict=True):
             yield _object(record, f"row {row}")
+
+
+def require_other_file(path: Path, *data: Any) -> None:
+    """Refuse to write over a table's file; DataError. Data in memory has none."""
+    for one in data:
+        if not isinstance(one, Dataset | str | Path):
+            continue
+        address = table_address(str(one.source if isinstance(one, Dataset) else one))
+        if address is not None and path.resolve() == Path(at_home(address.path)).resolve():
+            raise DataError(f"{path} is the data itself, and would be lost. Name another file.")
 
 
 def _of_file(table: Table, rows: Sequence[int], num_rows: int) -> Iterator[RowObject]:

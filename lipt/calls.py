@@ -283,6 +283,7 @@ def compare(
             device=device,
             allow_modules=allow_modules,
         )
+        choices.require_other(held_out)
         strategies = choices.strategies(strategies, proxy=proxy, soft_labels=soft_labels)
         recipe = choices.recipe(recipe)
         pretrain, choose, texts = choices.pretrained, choices.choose, choices.target

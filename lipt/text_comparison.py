@@ -71,6 +71,14 @@ class TextChoices:
         }
         return cls(train, parts, **settings)
 
+    def require_other(self, test: Dataset) -> None:
+        """Refuse the target's own texts as the test set."""
+        if test.fingerprint in {part.fingerprint for part in self.parts.values()}:
+            raise InvalidRequestError(
+                f"the test data {test.source} is the target itself, for which examples are chosen. "
+                "Hold other texts out for the test."
+            )
+
     def strategies(
         self, names: Sequence[str], *, proxy: str | None, soft_labels: bool
     ) -> tuple[str, ...]:

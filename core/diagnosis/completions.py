@@ -58,7 +58,8 @@ def prompt_features(tokens_NL: Tensor, wanted_NL: Tensor) -> Tensor:
     if not bool(is_prompt_NL.any()):
         raise DataError(
             "the texts have no prompts, and completions are compared with those of similar ones. "
-            "Name both: prompt=COLUMN&completion=COLUMN."
+            "Name both: prompt=COLUMN&completion=COLUMN, with a max_length that leaves some of "
+            "them."
         )
     features_ND = torch.zeros(len(tokens_NL), _NUM_FEATURES)
     before_NL = functional.pad(tokens_NL[:, :-1], (1, 0))

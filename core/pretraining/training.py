@@ -178,12 +178,13 @@ def optimizer_of(
 def require_finite_outputs(model: nn.Module, outputs: Iterable[tuple[Tensor, Tensor]]) -> None:
     """Refuse examples on which a model is not finite before any training: no rate helps.
 
-    `outputs` yields ids and their logits, computed on demand in evaluation mode.
+    `outputs` yields ids and their outputs, B x C or B x L x V, computed on demand in evaluation
+    mode.
     """
     ids, finite = list[Tensor](), list[Tensor]()
     with evaluation_mode(model), torch.inference_mode():
-        for ids_B, logits_BC in outputs:
+        for ids_B, outputs_B in outputs:
             ids.append(ids_B)
-            finite.append(logits_BC.isfinite().all(dim=-1))
+            finite.append(outputs_B.isfinite().flatten(1).all(dim=1))
     remedy = "It was not trained yet, so no learning rate helps."
     require_finite_rows(torch.cat(finite), torch.cat(ids), "outputs", remedy=remedy)

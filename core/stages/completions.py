@@ -15,7 +15,7 @@ from torch import Tensor
 from lipt.common.computation import computation
 from lipt.common.config.run_config import InitializationConfig, RunConfig
 from lipt.common.determinism import derive_generator, derive_seed
-from lipt.common.errors import ProxyError
+from lipt.common.errors import DataError, ProxyError
 from lipt.common.requests import Proxy
 from lipt.core.call_parts import CallPart
 from lipt.core.diagnosis.completions import completion_quality, prompt_features
@@ -45,7 +45,10 @@ _STEPS, _STEPS_OF_GIVEN, _BATCH, _LEARNING_RATE = 600, 100, 32, 1e-3
 def diagnose_completions(
     workspace: Workspace, sources: Sources, proxy: Proxy, copies: Matches
 ) -> DiagnosisFile:
-    """Diagnose completions and duplicates; ProxyError for what texts do not use."""
+    """Diagnose completions and duplicates; ProxyError for what texts do not use.
+
+    DataError for fewer examples than parts, and for texts without prompts.
+    """
     if proxy.features is not None or sources.features or sources.probabilities:
         raise ProxyError(
             "the completions of texts are judged by learners, not by a proxy, features or "
@@ -53,6 +56,11 @@ def diagnose_completions(
         )
     config, dataset = sources.config, workspace.dataset
     labels_N, size, num_strata = dataset.labels_N, len(dataset), len(dataset.class_names)
+    if size < _NUM_PARTS:
+        raise DataError(
+            f"{size} examples are too few: learners train on three of {_NUM_PARTS} parts of them. "
+            f"Give at least {_NUM_PARTS}, and better hundreds."
+        )
     (tokens_NL,) = dataset.examples(torch.arange(size)).values()
     # Refused before anything is trained.
     features_ND = prompt_features(tokens_NL, dataset.targets_N)

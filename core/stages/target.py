@@ -196,7 +196,8 @@ class _Stage:
         if targets_N.ndim == 1 or bool((targets_N[:, 0] != MASKED).all()):
             raise InvalidRequestError(
                 f"strategy {self.request.strategy!r} compares completions with and without their "
-                "prompts, and the data has no prompts. Name them: prompt=COLUMN&completion=COLUMN."
+                "prompts, and the data has no prompts. Name them: prompt=COLUMN&completion=COLUMN, "
+                "with a max_length that leaves some of them."
             )
 
 

@@ -318,6 +318,18 @@ def require_replaceable(*paths: Path | None) -> None:
             raise BadParameter(f"{path} is not a regular file. Name another.")
 
 
+def require_not_data(paths: Sequence[Path | None], *data: str | None) -> None:
+    """Check that no file of data, by its name, is written over."""
+    named = [one for one in data if one is not None]
+    if not named:
+        return
+    from lipt.data.objects import require_other_file
+
+    with usage_errors():
+        for path in filter(None, paths):
+            require_other_file(path, *named)
+
+
 def require_apart(paths: Mapping[str, Path | None]) -> None:
     """Check that no file is named twice, where one would overwrite the other."""
     taken: dict[Path, str] = {}

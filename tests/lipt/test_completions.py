@@ -81,6 +81,9 @@ def test_other_texts_and_models_of_other_data_are_refused(pool: str) -> None:
     texts = pool.partition("?")[0] + "?text=a"
     with pytest.raises(DataError, match="Name both: prompt=COLUMN&completion=COLUMN"):
         lipt.diagnose(texts, device="cpu", progress=False)
+    few = [{"q": "a", "a": "b"}] * 3
+    with pytest.raises(DataError, match=r"3 examples are too few.*Give at least 4"):
+        lipt.diagnose(few, target="prompt=q&completion=a", device="cpu", progress=False)
     numbers = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2
     with pytest.raises(InvalidRequestError, match="the model linear was given, and only"):
         lipt.diagnose(numbers, model="linear", device="cpu", progress=False)

@@ -71,7 +71,7 @@ def test_every_row_has_the_loss_on_the_target_and_right_completions(
     # The same call continues after what is in the file.
     assert compared(names, seeds=1, out=out).trials == found.trials
     assert out.read_text().splitlines() == lines
-    other = names[0], names[1], names[1]
+    other = names[0], names[1], names[0]
     with pytest.raises(ConfigError, match=r"is another comparison: .*target"):
         compared(other, seeds=1, out=out)
     # So does the command, and the report has a page of it; neither asks a coordinator.
@@ -144,6 +144,8 @@ def test_other_data_strategies_and_baselines_are_refused(names: tuple[str, str, 
     for ignored in ({"soft_labels": True}, {"proxy": "ridge:columns"}):
         with pytest.raises(InvalidRequestError, match=r"soft labels are|would change nothing"):
             compared(names, **ignored)
+    with pytest.raises(InvalidRequestError, match="is the target itself, for which"):
+        compared((names[0], names[2], names[2]))
     with pytest.raises(ConfigError, match="there is no baseline 'resampled'"):
         compared(names, baselines=["resampled"])
     numbers = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2

@@ -146,9 +146,7 @@ def clean(
             f"the data is {dataset.target.kind.words} data, and marks are of classes. Give data "
             "with one class per example."
         )
-    rows = rows_of(data, target)
-    if isinstance(data, str | Path):
-        rows = dataset
+    rows = dataset if isinstance(data, str | Path) else rows_of(data, target)
     if rows is dataset and dataset.encoded:
         rows = _Decoded(dataset)
     given_N = dataset.rows.labels_N.numpy()

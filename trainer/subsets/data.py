@@ -41,7 +41,7 @@ from lipt.common.errors import ConfigError, DataError, LiptError, SubsetError
 from lipt.data.dataset import Dataset
 from lipt.data.images.formats import format_of, to_image
 from lipt.data.loading import MEMORY_BUDGET_BYTES, open_data
-from lipt.data.objects import chosen_objects
+from lipt.data.objects import chosen_objects, require_other_file
 from lipt.data.parallel import Progress, map_rows
 from lipt.data.sources import frames
 from lipt.data.sources.map_style import Pairs, has_rows, without_transforms
@@ -88,7 +88,9 @@ def rows_for(subset: Any, data: Any, *, check: bool) -> Any:
 
 
 def rows_of(data: Any, target: str | None) -> Any:
-    """Return data as rows: a table is opened, (X, y) becomes pairs."""
+    """Return data as rows: a name or a table is opened, (X, y) becomes pairs."""
+    if isinstance(data, str | Path):
+        return open_data(data, target=target)
     by_row = isinstance(data, list) or frames.is_hugging_face(data)
     if frames.is_pair(data) and (frames.are_texts(data[0]) or not frames.is_table(data)):
         return Pairs(*data)
@@ -101,6 +103,13 @@ def _target_of(subset: Any) -> str | None:
     """The name of the subset's label column, if any."""
     found = subset.recorded("data", "target")
     return found if isinstance(found, str) else None
+
+
+def _options_of(subset: Any) -> str | None:
+    """The options of the table's file that a subset was chosen from, as a target of its rows."""
+    source = subset.recorded("data", "source")
+    options = source.partition("?")[2] if isinstance(source, str) else ""
+    return options if frames.names_options(options) else None
 
 
 @computed
@@ -127,7 +136,8 @@ def require_same_data(dataset: Any, subset: Any, *, check: bool) -> None:
         )
     if not check:
         return
-    is_same, why = has_fingerprint(dataset, subset.fingerprint, _target_of(subset))
+    target, options = _target_of(subset), _options_of(subset)
+    is_same, why = has_fingerprint(dataset, subset.fingerprint, target, options)
     if not is_same:
         raise SubsetError(
             f"the subset belongs to data with fingerprint {subset.fingerprint}, but {why}. Give "
@@ -137,10 +147,15 @@ def require_same_data(dataset: Any, subset: Any, *, check: bool) -> None:
 
 
 @computed
-def has_fingerprint(dataset: Any, fingerprint: str, target: str | None) -> tuple[bool, str]:
-    """Whether a data set has this fingerprint, of 64 rows or all, and which it has instead."""
+def has_fingerprint(
+    dataset: Any, fingerprint: str, target: str | None, options: str | None = None
+) -> tuple[bool, str]:
+    """Whether a data set has this fingerprint, of 64 rows or all, and which it has instead.
+
+    `options` are those of a file's name, which rows in memory have as their target.
+    """
     kind, found, problem = type(dataset).__name__, list[str](), ""
-    for candidate in _candidates(dataset, target):
+    for candidate in _candidates(dataset, target, options):
         try:
             computed = candidate()
         except _UNREADABLE as error:
@@ -154,7 +169,9 @@ def has_fingerprint(dataset: Any, fingerprint: str, target: str | None) -> tuple
     return False, f"that of this {kind} cannot be computed ({problem})"
 
 
-def _candidates(dataset: Any, target: str | None) -> Iterator[Callable[[], str]]:
+def _candidates(
+    dataset: Any, target: str | None, options: str | None
+) -> Iterator[Callable[[], str]]:
     """Yield functions that compute the fingerprint, the most likely first."""
     if hasattr(dataset, "source_rows"):
         yield lambda: dataset.fingerprint
@@ -167,6 +184,8 @@ def _candidates(dataset: Any, target: str | None) -> Iterator[Callable[[], str]]
     if getattr(plain, "targets", None) is not None:
         yield partial(_of_rows, plain, target, quick=True)
     yield partial(_of_rows, plain, target)
+    if options is not None:
+        yield partial(_of_rows, plain, options)
     if isinstance(plain, Pairs):
         for kind in KINDS:
             yield partial(_of_rows, plain, kind)
@@ -341,16 +360,15 @@ class WeightedCollate:
 
 
 @computed
-def json_lines(subset: Any, data: Any, *, check: bool) -> Iterator[str]:
-    """A `Subset`'s rows as JSON objects; see `Subset.to_jsonl`."""
+def json_lines(subset: Any, data: Any, path: Path, *, check: bool) -> Iterator[str]:
+    """A `Subset`'s rows as JSON objects, for a file at `path`; see `Subset.to_jsonl`."""
     parts: dict[str, tuple[Any, int]] = {}
     if isinstance(data, Mapping) and not frames.is_frame(data):
+        require_other_file(path, *data.values())
         parts = _parts_of(subset, data)
     else:
-        by_name = isinstance(data, str | Path)
-        opened = open_data(data, target=_target_of(subset)) if by_name else data
-        opened = rows_for(subset, opened, check=check)
-        parts["the data"] = data, len(opened)
+        require_other_file(path, data)
+        parts["the data"] = data, len(rows_for(subset, data, check=check))
     return _lines_of(subset, parts)
 
 

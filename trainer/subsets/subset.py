@@ -297,11 +297,12 @@ class Subset:
 
         Raises:
             SubsetError: other data.
-            DataError: no named columns, a column of one of these names, or an image.
+            DataError: no named columns, a column of one of these names, an image, or `path` is a
+                file of the data.
         """
         from lipt.trainer.subsets.data import json_lines  # noqa: PLC0415 - torch
 
-        lines = json_lines(self, data, check=check)
+        lines = json_lines(self, data, Path(path), check=check)
         with replacing(Path(path)) as temporary, temporary.open("w", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in lines)
         return Path(path)

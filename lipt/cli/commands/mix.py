@@ -79,6 +79,7 @@ def mix(
     if subset is not None:
         require_format(subset, with_data=True)
     data = [named] if isinstance(named, str) else [*named.values()]
+    shared.require_not_data([out, subset], *data, asked.target_data)
     keywords = local.keywords(*data, asked.target_data, model)
     from lipt.common.process import wait_passively
 

@@ -37,8 +37,8 @@ def select(
 
     The whole pipeline runs in this process.
     """
-    asked = prepared(choice, out, with_data=True)
     data = csv.name(data)
+    asked = prepared(choice, out, data)
     keywords = local.keywords(data, model, *asked["target_data"] or ())
     from lipt.common.process import wait_passively
 

@@ -75,11 +75,15 @@ def get(
     save_and_print(out, subset, as_json=json)
 
 
-def prepared(choice: SubsetFlags, out: Path, *, with_data: bool = False) -> dict[str, Any]:
-    """The arguments of a call, after a check of the size and of the file to write."""
+def prepared(choice: SubsetFlags, out: Path, data: str | None = None) -> dict[str, Any]:
+    """The arguments of a call, after a check of the size and of the file to write.
+
+    data: where the rows may be written as well.
+    """
     shared.require_size(choice.fraction, choice.budget)
-    require_format(out, with_data=with_data)
+    require_format(out, with_data=data is not None)
     shared.require_replaceable(out)
+    shared.require_not_data([out], data, *(choice.target_data or ()))
     parts = {name: name for name in choice.target_data or ()} or None
     return {**vars(choice), "options": shared.parse_options(choice.options), "target_data": parts}
 

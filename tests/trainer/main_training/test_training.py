@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lipt import Recipe, fit
 from lipt.common.errors import ConfigError, DataError, DivergedError, SignalsError
 from lipt.data.dataset import Dataset
-from lipt.data.loading import load
+from lipt.data.loading import load, open_data
 from lipt.data.sources.rows import ColumnRows
 from lipt.data.sources.user_data import rows_of_data
 from lipt.data.targets.kinds import TargetKind
@@ -86,6 +86,12 @@ def test_an_example_on_which_the_untrained_model_is_not_finite_is_named(digits: 
     data = in_memory("white", digits.class_names, digits.labels_N[:40], "0" * 64, images)
     with pytest.raises(SignalsError, match="not finite for 1 of 40 examples, with ids 17: "):
         fit(BreaksOnWhite(64, 10), data, recipe=RECIPE)
+
+
+def test_a_loss_of_texts_that_is_not_finite_is_explained() -> None:
+    texts = open_data([{"t": "ab"}, {"t": "c"}], target="text=t&max_length=4")
+    with pytest.raises(DivergedError, match=r"the loss is nan .*Lower the learning rate"):
+        fit("text:causal", texts, recipe=Recipe(steps=3, batch_size=2, learning_rate=1e30))
 
 
 @pytest.mark.parametrize(

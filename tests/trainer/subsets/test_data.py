@@ -327,6 +327,38 @@ def test_rows_of_other_data_are_not_written(tmp_path: Path) -> None:
     assert len(path.read_text().splitlines()) == 3
 
 
+def test_a_choice_from_a_named_file_applies_to_its_name_and_to_its_rows(tmp_path: Path) -> None:
+    rows = [{"p": f"{row}=", "c": "a" * (1 + row % 3)} for row in range(NUM_ROWS)]
+    file = tmp_path / "texts.jsonl"
+    # Blank lines are no rows.
+    file.write_text("\n\n".join(map(json.dumps, rows)))
+    name = f"jsonl:{file}?prompt=p&completion=c&max_length=8"
+    opened = open_data(name)
+    subset = made_up_subset([2, 5], fingerprint=opened.fingerprint, data=opened.facts)
+    assert [list(example) for example in subset.dataset(name)] == [["input", "label", "weight"]] * 2
+    assert [subset.apply(rows)[place] for place in (0, 1)] == [rows[2], rows[5]]
+    table = datasets.Dataset.from_list(rows)
+    assert subset.hf_select(table)[:]["p"] == ["2=", "5="]
+    for data in (name, rows, table):
+        path = subset.to_jsonl(data, tmp_path / "chosen.jsonl")
+        assert list(map(json.loads, path.read_text().splitlines())) == [rows[2], rows[5]]
+    with pytest.raises(SubsetError, match="belongs to data with fingerprint"):
+        subset.hf_select(datasets.Dataset.from_list([*rows[:2], {"p": "", "c": "b"}, *rows[3:]]))
+
+
+@pytest.mark.parametrize("named", [str, "csv:{}.link?label=label".format])
+def test_the_data_is_not_written_over(tmp_path: Path, named: Callable[[Path], str]) -> None:
+    file = tmp_path / "table.csv"
+    rows = zip(*FRAME.values(), strict=True)
+    file.write_text("\n".join(["x,label", *(f"{x},{label}" for x, label in rows)]))
+    (tmp_path / "table.csv.link").symlink_to(file)
+    subset, before = subset_for(open_data(FRAME).fingerprint), file.read_text()
+    for data in (named(file), {"north": named(file), "south": FRAME}):
+        with pytest.raises(DataError, match=r"is the data itself, and would be lost\."):
+            subset.to_jsonl(data, file, check=False)
+    assert file.read_text() == before
+
+
 def test_rows_of_several_sources_are_numbered_one_after_another(tmp_path: Path) -> None:
     subset = made_up_subset([1, 2, 4], data={"sources": {"north": 2, "south": 3}})
     sources = {"south": [{"s": row} for row in range(3)], "north": [{"n": 0}, {"n": 1}]}

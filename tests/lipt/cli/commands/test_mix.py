@@ -1,15 +1,18 @@
 """`lipt mix` on tables of a few hundred rows."""
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from typer import Typer
 from typer.testing import CliRunner
 
 import lipt
 from lipt.cli.commands.mix import app
+from lipt.cli.commands.select import app as select_app
 
 QUICK = [
     *("--set", "initialization.steps=20", "--set", "initialization.batch_size=16"),
@@ -29,9 +32,28 @@ def write(path: Path, signs: dict[str, float], number: int, seed: int) -> None:
     path.write_text("\n".join(lines))
 
 
-def mix(*arguments: Any) -> tuple[int, str]:
-    done = CliRunner().invoke(app, [*map(str, arguments), *QUICK])
+def run(command: Typer, *arguments: Any) -> tuple[int, str]:
+    done = CliRunner().invoke(command, [*map(str, arguments), *QUICK])
     return done.exit_code, done.output
+
+
+mix = functools.partial(run, app)
+
+
+@pytest.mark.parametrize("flag", ["pool", "target"])
+def test_no_data_is_written_over(tmp_path: Path, flag: str) -> None:
+    file = tmp_path / f"{flag}.jsonl"
+    file.write_text('{"t": "a"}\n')
+    data = f"jsonl:{file}?text=t"
+    pool, target = (data, "x.csv") if flag == "pool" else ("x.csv", data)
+    rows = ("--out", tmp_path / "m.json", "--subset", file, "--budget", 1)
+    for code, shown in (
+        mix(f"a={pool}", "--target-data", target, *rows),
+        run(select_app, pool, "--target-data", target, "--budget", 1, "--out", file),
+    ):
+        assert code == 2
+        assert "is the data itself, and would be lost." in " ".join(shown.split())
+    assert file.read_text() == '{"t": "a"}\n'
 
 
 @pytest.fixture
