@@ -33,6 +33,8 @@ class MixtureFlags:
             if len(given) > 1:
                 raise typer.BadParameter(f"{len(given)} sources were given with --by. Give one.")
             return given[0]
+        if len(given) == 1 and "?" in given[0].partition("=")[0]:
+            return given[0]  # its own options name the sources
         parted = [source.partition("=") for source in given]
         named = {name: data for name, _, data in parted}
         if len(named) < len(given) or not all(name and data for name, data in named.items()):
@@ -47,7 +49,8 @@ class MixtureFlags:
 def mix(
     *,
     sources: Annotated[
-        list[str], typer.Argument(help="Each source as NAME=DATA; or one table, with --by.")
+        list[str],
+        typer.Argument(help="Each source as NAME=DATA; or one table, with --by or source=COLUMN."),
     ],
     asked: MixtureFlags,
     model: shared.OwnModel = None,

@@ -40,6 +40,7 @@ def report(
 ) -> None:
     """Write a run's verdict, costs, soup and subsets as an HTML file."""
     from lipt.common.errors import InputError, RequestError
+    from lipt.data.targets.kinds import TargetKind
     from lipt.trainer.comparison.outcomes import outcomes, verdict
     from lipt.trainer.comparison.trial import read_trials
     from lipt.trainer.files import write_atomically
@@ -66,7 +67,8 @@ def report(
 
         view = client.wait(client.ready_run(run).run_id)
         diagnosed = None
-        if diagnosis:
+        # Wrong completions are no labels: `lipt diagnose` has a page of them.
+        if diagnosis and dataset.target.kind is not TargetKind.TOKENS:
             try:
                 diagnosed = client.diagnose()
             except (RequestError, InputError) as error:

@@ -40,6 +40,14 @@ def run(command: Typer, *arguments: Any) -> tuple[int, str]:
 mix = functools.partial(run, app)
 
 
+def test_one_table_may_name_its_sources_itself(tables: tuple[Path, Path], tmp_path: Path) -> None:
+    pool, target = tables
+    out, named = tmp_path / "m.json", f"csv:{pool}?label=grade&source=site"
+    code, shown = mix(named, "--target-data", f"csv:{target}?label=grade", "--out", out)
+    assert code == 0, shown
+    assert lipt.Mixture.load(out).weights["north"] > 0.9
+
+
 @pytest.mark.parametrize("flag", ["pool", "target"])
 def test_no_data_is_written_over(tmp_path: Path, flag: str) -> None:
     file = tmp_path / f"{flag}.jsonl"
