@@ -290,7 +290,8 @@ def _cells_of_texts(row: Outcome) -> Cells:
 
 
 def _loss_text(loss: Difference) -> str:
-    return f"{loss.mean:.3f} ({loss.low:.3f} to {loss.high:.3f})"
+    interval = f" ({loss.low:.3f} to {loss.high:.3f})" if loss.bounded else ""
+    return f"{loss.mean:.3f}{interval}"
 
 
 def alternatives(rows: Sequence[Outcome]) -> list[Cells]:

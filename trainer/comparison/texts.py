@@ -33,6 +33,8 @@ _BATCH = 64
 class TextScores:
     """Of all examples: mean loss with its standard error, right tokens, and right completions.
 
+    loss_error: infinite for one example.
+
     exact_match: share of examples whose greedy completion is right to its end; None for texts
     without prompts.
     """
@@ -88,8 +90,10 @@ def text_scores(model: nn.Module, test: Dataset, forward_pass: ForwardPass) -> T
     has_prompts = bool((test.targets_N[:, 0] == MASKED).any())
     return TextScores(
         loss=float(losses_N.mean()),
-        loss_error=float(losses_N.std(correction=min(1, len(losses_N) - 1)))
-        / math.sqrt(len(losses_N)),
+        # One text says nothing about others.
+        loss_error=math.inf
+        if len(losses_N) == 1
+        else float(losses_N.std()) / math.sqrt(len(losses_N)),
         token_accuracy=test.target.score_of(counts),
         exact_match=float(torch.cat(exact).mean()) if has_prompts else None,
     )

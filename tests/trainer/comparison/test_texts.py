@@ -1,6 +1,7 @@
 """Scores of texts, by a model that copies its input."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,13 @@ def test_the_standard_error_is_that_of_the_mean_over_examples(tmp_path: Path) ->
     data = opened(tmp_path, "prompt=q&completion=a", ("a", "b"), ("b", "a"))
     loss, error, _, _ = scores(data)
     assert (loss, error) == (pytest.approx(75.0), pytest.approx(25.0))
+
+
+def test_one_text_has_no_interval(tmp_path: Path) -> None:
+    assert scores(opened(tmp_path, "prompt=q&completion=a", ("a", "b")))[:2] == (
+        pytest.approx(50.0),
+        math.inf,
+    )
 
 
 def test_texts_without_prompts_have_no_completions(tmp_path: Path) -> None:
