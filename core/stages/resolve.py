@@ -295,8 +295,8 @@ def require_kind(strategy: Strategy, options: Mapping[str, str], kind: TargetKin
     with_options = ", ".join(f"{name}={value}" for name, value in sorted(options.items()))
     given = f" with {with_options}" if with_options else ""
     raise InvalidRequestError(
-        f"strategy {strategy.name!r}{given} works with {kinds_in_words(kinds)} data, and this "
-        f"is {kind.words}. {_choose(lambda other: kind in other.kinds_of({}))}"
+        f"strategy {strategy.name!r}{given} works with {kinds_in_words(kinds)} data, and "
+        f"the data is {kind.words}. {_choose(lambda other: kind in other.kinds_of({}))}"
     )
 
 
