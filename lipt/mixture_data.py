@@ -155,7 +155,7 @@ def _column(table: pa.Table, name: str) -> Any:
 def _table_of(data: Any, target: str | None) -> tuple[pa.Table, str | None] | None:
     """The columns of a frame or a table's file, and its target; None for other data."""
     label = target
-    if target is not None and names_options(target):
+    if names_options(target):
         return None
     if isinstance(data, str | Path):
         address = table_address(str(data))

@@ -10,11 +10,9 @@ Tables and texts:
     (X, y)                            X one of these, an array of objects, or scipy's sparse matrix
     (texts, y), [(text, label), ...]  texts, as `csv:` reads them with text=COLUMN
 
-Other data is read row by row, as `lipt.data.sources.user_data` does:
-
-    (X, y)                            arrays, tensors, lists; also in dictionaries, by name
-    datasets.Dataset                  the file of its image, else all columns but the label
-    a map-style data set              unchanged
+Other data is read row by row, as `lipt.data.sources.user_data` does: (X, y) of arrays, tensors and
+lists, also in dictionaries, by name; of a datasets.Dataset the file of its image, else all columns
+but the label; and map-style data sets.
 
 Columns of texts are recognized: all columns besides the target, or one called text or the like, if
 their cells have three words or more on average. A target with fractions, or with more different
@@ -31,7 +29,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import date
 from types import MappingProxyType, SimpleNamespace
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeGuard, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -44,7 +42,7 @@ from lipt.common.text import did_you_mean
 from lipt.data.images.formats import SUFFIXES
 from lipt.data.parallel import Progress
 from lipt.data.sources.address import Address, quoted_names
-from lipt.data.sources.map_style import Pairs, has_rows, is_same
+from lipt.data.sources.map_style import Pairs, as_array, has_rows, is_same
 from lipt.data.sources.rows import ColumnRows, EncodedRows, sampled_rows
 from lipt.data.sources.storage import open_regular
 from lipt.data.sources.tables.reading import (
@@ -117,12 +115,10 @@ class FrameTable(Table):
         return self._read(names, texts_of)
 
     def _read(self, names: Sequence[str], read: Callable[..., ColumnT]) -> Iterator[list[ColumnT]]:
-        columns = [
-            (name, getattr(self._values[name], "iloc", self._values[name])) for name in names
-        ]
+        rows = {name: getattr(values, "iloc", values) for name, values in self._values.items()}
         for start in range(0, len(self), BATCH_ROWS):
-            rows = slice(start, start + BATCH_ROWS)
-            yield [read(values[rows], self.name, name) for name, values in columns]
+            some = slice(start, start + BATCH_ROWS)
+            yield [read(rows[name][some], self.name, name) for name in names]
 
     def cells(self, name: str) -> Iterator[tuple[str, Any]]:
         column = self._values[name]
@@ -147,14 +143,13 @@ def rows_in_memory(
 ) -> EncodedRows | FactoryRows | ColumnRows:
     """The rows of a user's data: a table's, or those of a map-style data set."""
     _require_one_set(source, data)
-    if target is not None and names_options(target):
-        table = frame_table(source, data)
+    if is_frame(data) or names_options(target):
+        table = _frame_with_target(source, data, target)
         return rows_of_table(Address(source, table_options(table, target, options)), table)
     if is_table(data):
-        return _table_rows(source, data, target, options)
+        return _table_rows(source, data, target)
     rows = map_style(data, target)
-    image = _image_column(data) if is_hugging_face(data) else ""
-    if image:
+    if is_hugging_face(data) and (image := _image_column(data)):
         return _image_rows(source, data.select_columns([image]), rows)
     return rows_of_data(source, rows, progress)
 
@@ -189,12 +184,11 @@ def _image_rows(source: str, images: Any, rows: Pairs) -> EncodedRows:
 
 def map_style(data: Any, target: str | None = None) -> Any:
     """Rows of (example, label) of data that is no table."""
-    column = None if target in KINDS else target
     rows: Any = Pairs(*data) if is_pair(data) else data
     if is_hugging_face(data):
-        label, labels, classes = _labels_of_table(data, column)
+        label, labels, classes = _labels_of_table(data, target)
         rows = Pairs(_TableExamples(data, label), labels, classes.get(label))
-    elif column is not None:
+    elif target not in (None, *KINDS):
         raise ConfigError(
             f"target={target!r} names a column, and a {type(data).__name__} has none. Give a "
             "table, or (X, y) without a target."
@@ -212,12 +206,13 @@ def map_style(data: Any, target: str | None = None) -> Any:
     return found
 
 
-def _labels_of_table(data: Any, column: str | None) -> tuple[str, Any, dict[str, tuple[str, ...]]]:
+def _labels_of_table(data: Any, target: str | None) -> tuple[str, Any, dict[str, tuple[str, ...]]]:
     """A Hugging Face table's label column, its values, and class names by column.
 
     Values are those that a transform of rows returns, where these differ; names are then dropped.
     """
     classes = _class_names(data)
+    column = None if target in KINDS else target
     label = _target_column(tuple(data.features), classes, column)
     labels = data.select_columns([label]).with_format("arrow")[:][label]
     if data.format["type"] == "custom":
@@ -236,8 +231,8 @@ def _require_one_set(source: str, data: Any) -> None:
         return
     frames = [part for part in data if is_frame(part) and hasattr(part, "columns")]
     columns = {tuple(map(str, getattr(part, "column_names", part.columns))) for part in frames}
-    parts = [part for part in data if isinstance(part, tuple) and is_pair(part)]
-    tables = [part for part in parts if np.ndim(part[0]) > 1 and len(part[0]) == len(part[1])]
+    pairs = [part for part in data if is_pair(part)]
+    tables = [part for part in pairs if np.ndim(part[0]) > 1 and len(part[0]) == len(part[1])]
     sets = [part for part in data if isinstance(part, TorchDataset) or is_hugging_face(part)]
     many_frames = len(frames) == len(data) and len(columns) == 1
     if many_frames or len(data) in (len(tables), len(sets)):
@@ -303,11 +298,9 @@ def is_hugging_face(data: Any) -> bool:
 
 def _first(data: Any) -> Any:
     """Row 0 of a sequence; None if there is none."""
-    if not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
-        return None
     try:
         return getattr(data, "iloc", data)[0] if len(data) else None
-    except Exception:  # noqa: BLE001 - of a user's function, reported by its reader
+    except Exception:  # noqa: BLE001 - no sequence, or a user's function, reported by its reader
         return None
 
 
@@ -320,7 +313,7 @@ def _holds_cells(examples: Any) -> bool:
     if isinstance(examples, np.ndarray):
         return examples.ndim == 2 and examples.dtype.kind in "OUSM"
     row: Any = _first(examples) if isinstance(examples, list) else None
-    cells = isinstance(row, tuple | list) and len(row) > 0 and all(map(_is_cell, row))
+    cells = isinstance(row, tuple | list) and all(map(_is_cell, row))
     return cells and any(value is None or isinstance(value, str | date) for value in row)
 
 
@@ -345,16 +338,14 @@ def _is_value(feature: Any) -> bool:
 
 
 def _columns(data: Any) -> list[tuple[str, Any]]:
-    if hasattr(data, "iloc"):
-        if not hasattr(data, "to_numpy"):
-            raise ConfigError(
-                f"a {type(data).__name__} is not in memory. Give what its compute() returns."
-            )
+    if hasattr(data, "iloc") and not hasattr(data, "to_numpy"):
+        raise ConfigError(
+            f"a {type(data).__name__} is not in memory. Give what its compute() returns."
+        )
+    if hasattr(data, "iloc") or isinstance(data, Mapping):
         return [(str(name), column) for name, column in data.items()]
     if isinstance(data, np.ndarray):
         return [(name, data[name]) for name in data.dtype.names or ()]
-    if isinstance(data, Mapping):
-        return [(str(name), column) for name, column in data.items()]
     if isinstance(data, list) and all(isinstance(row, Mapping) for row in data):
         names = dict.fromkeys(name for row in data for name in row)
         return [(str(name), [row.get(name) for row in data]) for name in names]
@@ -367,17 +358,17 @@ def _columns(data: Any) -> list[tuple[str, Any]]:
     return list(zip(table.column_names, table.columns, strict=True))
 
 
-def _table_rows(source: str, data: Any, target: str | None, more: Mapping[str, str]) -> ColumnRows:
-    """The rows of a frame with its target, of (X, y), or of (text, label) pairs."""
-    if is_frame(data):
-        columns, class_names = _columns(data), _class_names(data)
-        if is_hugging_face(data):
-            wanted = None if target in KINDS else target
-            label, labels, class_names = _labels_of_table(data, wanted)
-            columns = [*((n, c) for n, c in columns if n != label), (label, labels)]
-        table = FrameTable(source, columns, class_names)
-        options = table_options(table, target, more)
-        return rows_of_table(Address(source, options), table)
+def _frame_with_target(source: str, data: Any, target: str | None) -> FrameTable:
+    """A frame's table; of a Hugging Face one with the labels that its transform returns."""
+    if not is_hugging_face(data) or names_options(target):
+        return frame_table(source, data)
+    label, labels, class_names = _labels_of_table(data, target)
+    others = [(name, column) for name, column in _columns(data) if name != label]
+    return FrameTable(source, [*others, (label, labels)], class_names)
+
+
+def _table_rows(source: str, data: Any, target: str | None) -> ColumnRows:
+    """The rows of (X, y), or of (text, label) pairs."""
     if is_pair(data):
         examples, given = data[0], _listed(data[1])
     else:
@@ -415,11 +406,9 @@ def _listed(values: Any) -> list[Any]:
     """The targets of (X, y): a column's cells, or a vector for each row."""
     if hasattr(values, "iloc") and hasattr(values, "columns") and len(values.columns) == 1:
         values = values.iloc[:, 0]
-    if isinstance(values, Tensor):
-        values = values.detach().cpu().numpy()
-    if isinstance(values, np.ndarray) and values.ndim > 1 and values.shape[1] > 1:
-        return list(values)
-    values = values.reshape(-1) if isinstance(values, np.ndarray) else values
+    if isinstance(values, Tensor | np.ndarray):
+        rows = as_array(values)
+        return list(rows) if rows.ndim > 1 and rows.shape[1] > 1 else rows.reshape(-1).tolist()
     for name in ("tolist", "to_pylist", "to_list"):
         if hasattr(values, name):
             return list(getattr(values, name)())
@@ -468,9 +457,9 @@ def _target_column(
     )
 
 
-def names_options(target: str) -> bool:
+def names_options(target: str | None) -> TypeGuard[str]:
     """Whether a target is options of a table rather than a column."""
-    return target.partition("=")[0] in TABLE_OPTIONS and "=" in target
+    return target is not None and "=" in target and target.partition("=")[0] in TABLE_OPTIONS
 
 
 def table_options(
@@ -480,7 +469,7 @@ def table_options(
 
     A target may be the options themselves, as an address has them after its question mark.
     """
-    if target is not None and names_options(target) and target not in table.columns:
+    if names_options(target) and target not in table.columns:
         return {**Address.parse(f"target:?{target}", TABLE_OPTIONS).values, **more}
     kind = target if target in KINDS and target not in table.columns else None
     column = _target_column(table.columns, table.class_names, None if kind else target)
@@ -519,16 +508,12 @@ def _texts(table: Table, used: list[str]) -> list[str]:
     batch = next(table.batches(used), [])
     first = {n: c.slice(0, _SAMPLED_TEXTS).to_pylist() for n, c in zip(used, batch, strict=False)}
     wordy = [name for name, cells in first.items() if _is_wordy(cells)]
-    if wordy and len(wordy) == len(used):
-        return wordy
-    if used == ["text"] and are_texts(first.get("text")):
+    if wordy == used or (used == ["text"] and are_texts(first.get("text"))):
         return used
     return [name for name in _TEXTS if name in wordy]
 
 
 def _is_wordy(cells: Sequence[Cell]) -> bool:
-    sample = [cell for cell in cells if cell is not None]
-    texts = [cell for cell in sample if isinstance(cell, str)]
-    if not sample or len(texts) < len(sample):
-        return False
-    return sum(len(text.split()) for text in texts) >= _WORDS * len(texts)
+    known = [cell for cell in cells if cell is not None]
+    words = [len(cell.split()) for cell in known if isinstance(cell, str)]
+    return len(words) == len(known) > 0 and sum(words) >= _WORDS * len(words)
