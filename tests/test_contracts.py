@@ -81,9 +81,6 @@ def test_a_class_name_is_used_once() -> None:
     for name, tree in _modules(
         "common", "data", "models", "core", "coordinator", "worker", "trainer", "lipt"
     ):
-        # The integrations of two frameworks have the same names on purpose.
-        if name.startswith("trainer/integrations/"):
-            continue
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(name)

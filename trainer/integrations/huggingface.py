@@ -36,6 +36,8 @@ class SamplerStateWarning(UserWarning):
 def train_on(trainer: Any, sampler: SubsetSampler | RepeatedRandomSampler) -> None:
     """Let a `transformers.Trainer` draw its training examples from a sampler.
 
+    With several processes losses stay unweighted, with a warning.
+
     Args:
         trainer: of any subclass, before `train()`; its `train_dataset` is the whole data set.
         sampler: follows the Trainer's epochs and checkpoints; its subset's weights multiply losses.
@@ -50,14 +52,11 @@ def train_on(trainer: Any, sampler: SubsetSampler | RepeatedRandomSampler) -> No
         )
     # Trainer's own subclasses override this method to change sampling.
     trainer._get_train_sampler = lambda *_: sampler  # noqa: SLF001
-    trainer.add_callback(SamplerCallback(trainer, sampler))
+    trainer.add_callback(_EpochCallback(trainer, sampler))
 
 
-class SamplerCallback(_TrainerCallback):  # type: ignore[misc]
-    """Sets a sampler's epochs, saves its state, and weights the losses in `compute_loss`.
-
-    `train_on` adds it. With several processes losses stay unweighted, with a warning.
-    """
+class _EpochCallback(_TrainerCallback):  # type: ignore[misc]
+    """Sets a sampler's epochs, saves its state, and weights the losses in `compute_loss`."""
 
     def __init__(self, trainer: Any, sampler: SubsetSampler | RepeatedRandomSampler) -> None:
         self._sampler, self._epoch, self._skipped = sampler, 0, 0.0
