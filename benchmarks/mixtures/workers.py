@@ -51,7 +51,7 @@ def measure(name: str, num_workers: int) -> tuple[float, float]:
             children.start(f"worker-{number}", ["-m", "lipt.worker", *arguments])
         while len(client.info().workers) < num_workers:
             sleep(0.2)
-        run = client.wait(client.start_run(client.mixture_settings()).run_id)
+        run = client.wait(client.start_run(client.settings_for("mixture")).run_id)
         assert run.costs is not None
         began = perf_counter()
         client.mixture(run.run_id, target, target=case.target)

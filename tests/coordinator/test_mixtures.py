@@ -148,7 +148,7 @@ def test_a_file_that_holds_no_examples_is_refused(session: Session, run: RunView
         request = mixture_pb2.GetMixtureRequest(run_id=run.run_id)
         request.target.sha256, request.target.size_bytes = file.sha256, file.size_bytes
         with pytest.raises(DataError, match=said):
-            fetch_mixture(session.client._connection, request, None, 1.0)
+            fetch_mixture(session.client._connection, request, None)
 
 
 def pack_nothing() -> bytes:
@@ -212,7 +212,7 @@ def test_texts_of_a_causal_model_are_mixed(tmp_path: Path, kind: str) -> None:
         quick["adapters"] = {"rank": 2}
     here = lipt.mix(pool, target, model, run=quick, device="cpu", progress=False)
     with Session(pool, model, device="cpu") as session:
-        run = session.pretrain(merge(session.client.mixture_settings(), quick))
+        run = session.pretrain(merge(session.client.settings_for("mixture"), quick))
         found = session.client.mixture(run.run_id, target)
         sent = {learner.result.size_bytes for learner in run.learners if learner.result}
         if kind == "adapters":

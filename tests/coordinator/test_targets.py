@@ -45,7 +45,7 @@ def session(pool: str) -> Iterator[Session]:
 
 @pytest.fixture(scope="module")
 def run(session: Session) -> RunView:
-    return session.pretrain(merge(session.client.target_settings(), QUICK))
+    return session.pretrain(merge(session.client.settings_for("target"), QUICK))
 
 
 @pytest.mark.parametrize(
@@ -99,19 +99,19 @@ def test_a_hostile_target_is_refused(session: Session, run: RunView) -> None:
         request = SubsetRequest(budget=Budget(0.1), run=run.run_id, targets=(blob,))
         message = request_to_proto(request)
         with pytest.raises(DataError, match="the target's file"):
-            fetch_subset(session.client._connection, message, None, 1.0)
+            fetch_subset(session.client._connection, message, None)
     message.targets[0].sha256 = "0" * 64
     with pytest.raises(UnknownBlobError):
-        fetch_subset(session.client._connection, message, None, 1.0)
+        fetch_subset(session.client._connection, message, None)
     message.targets.extend([message.targets[0]] * 20)
     with pytest.raises(InvalidRequestError, match="targets"):
-        fetch_subset(session.client._connection, message, None, 1.0)
+        fetch_subset(session.client._connection, message, None)
 
 
 def test_a_diagnosis_of_completions_has_the_librarys_bits(
     session: Session, run: RunView, pool: str
 ) -> None:
-    settings = merge(session.client.target_settings(), QUICK)
+    settings = merge(session.client.settings_for("target"), QUICK)
     here = lipt.Pretrained(pool, run=settings, device="cpu", progress=False).diagnose()
     found = session.client.diagnose(run.run_id)
     assert np.array_equal(found.label_quality, here.label_quality)
@@ -124,7 +124,7 @@ def test_a_run_with_another_scale_of_adapters_looks_at_its_own_learner(
     pytest.importorskip("peft", reason="the extra lm is not installed")
     chosen = []
     for alpha in (1.0, 1000.0):
-        settings = merge(session.client.target_settings(), QUICK)
+        settings = merge(session.client.settings_for("target"), QUICK)
         run = session.pretrain(merge(settings, {"adapters": {"rank": 2, "alpha": alpha}}))
         chosen.append((run.initial_weights, session.client.subset(run.run_id, **asked_of(targets))))
     (first, of_first), (second, of_second) = chosen

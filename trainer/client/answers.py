@@ -16,7 +16,7 @@ from lipt.common.blobs.transfer import Transfers
 from lipt.common.errors import DiagnosisError, SubsetError
 from lipt.common.nested import parse_json
 from lipt.common.subsets import packed_sizes, unpack
-from lipt.trainer.client.connection import Connection, Contact, Reconnection
+from lipt.trainer.client.connection import Connection
 from lipt.trainer.diagnosis.diagnosis import Diagnosis, max_file_bytes, read_diagnosis
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import ProgressView, view_of
@@ -35,11 +35,9 @@ def fetch_subset(
     connection: Connection,
     request: subset_pb2.GetSubsetRequest,
     on_progress: OnProgress | None,
-    reconnect_seconds: float,
 ) -> Subset:
     ask = partial(connection.stream, lambda of: of.subsets.GetSubset, request)
-    contact = connection.contact
-    described, manifest = _described(ask, on_progress, reconnect_seconds, contact, SubsetError)
+    described, manifest = _described(connection, ask, on_progress, SubsetError)
     file, num_examples = described.file, described.num_examples
     if file.size_bytes not in packed_sizes(num_examples, described.num_classes):
         raise SubsetError(
@@ -65,11 +63,9 @@ def fetch_diagnosis(
     connection: Connection,
     request: diagnosis_pb2.DiagnoseRequest,
     on_progress: OnProgress | None,
-    reconnect_seconds: float,
 ) -> Diagnosis:
     ask = partial(connection.stream, lambda of: of.diagnoses.Diagnose, request)
-    contact = connection.contact
-    described, manifest = _described(ask, on_progress, reconnect_seconds, contact, DiagnosisError)
+    described, manifest = _described(connection, ask, on_progress, DiagnosisError)
     file, num_examples = described.file, described.num_examples
     limit = max_file_bytes(max(num_examples, 0))
     if not num_examples > 0 or file.size_bytes > limit:
@@ -90,15 +86,13 @@ def fetch_mixture(
     connection: Connection,
     request: mixture_pb2.GetMixtureRequest,
     on_progress: OnProgress | None,
-    reconnect_seconds: float,
 ) -> Mixture:
     # They import torch, which a client needs for little else.
     from lipt.core.selection.by_source import MAX_MIXTURE_BYTES  # noqa: PLC0415
     from lipt.trainer.mixture import Mixture  # noqa: PLC0415
 
     ask = partial(connection.stream, lambda of: of.mixtures.GetMixture, request)
-    contact = connection.contact
-    described, manifest = _described(ask, on_progress, reconnect_seconds, contact, SubsetError)
+    described, manifest = _described(connection, ask, on_progress, SubsetError)
     if described.file.size_bytes > MAX_MIXTURE_BYTES:
         raise SubsetError(
             f"the coordinator announced a mixture of {described.file.size_bytes} bytes; "
@@ -110,18 +104,13 @@ def fetch_mixture(
 
 
 def _described(
+    connection: Connection,
     ask: Callable[..., Iterator[Any]],
     on_progress: OnProgress | None,
-    reconnect_seconds: float,
-    contact: Contact,
     refusal: type[SubsetError | DiagnosisError],
 ) -> tuple[Any, dict[str, Any]]:
     report = on_progress or (lambda _: None)
-    reconnection = Reconnection(
-        reconnect_seconds,
-        contact=contact,
-        on_pause=lambda why: report(ProgressView(why, 0, 0)),
-    )
+    reconnection = connection.reconnection(lambda why: report(ProgressView(why, 0, 0)))
 
     def responses() -> Iterator[Any]:
         yield from ask(idle_seconds=_COMPUTING_SECONDS)

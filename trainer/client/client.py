@@ -111,8 +111,8 @@ class Client(AbstractContextManager["Client"]):
     ) -> None:
         self.address = address
         file = Path(token_file) if token_file is not None else None
-        self._connection = Connection(address, tls, TokenSource.from_options(file, token))
-        self._reconnect_seconds = reconnect_seconds
+        source = TokenSource.from_options(file, token)
+        self._connection = Connection(address, tls, source, reconnect_seconds=reconnect_seconds)
 
     def __exit__(self, *error: object) -> None:
         self.close()
@@ -223,8 +223,7 @@ class Client(AbstractContextManager["Client"]):
             # The stream of an ended run has no messages after its last revision.
             yield self.run(run_id)
 
-        contact = self._connection.contact
-        for view in Reconnection(self._reconnect_seconds, contact=contact).resumed(changes):
+        for view in self._connection.reconnection().resumed(changes):
             run_id = view.run_id
             # Not `>`: revisions start lower if the clock was set back before a restart.
             if view.revision != revision or view.waiting_reason != waiting:
@@ -287,8 +286,7 @@ class Client(AbstractContextManager["Client"]):
         targets = self._stored_targets(arguments.get("target_data"))
         where: Any = {"run": run, "previous": digest or "", "weights": weights, "targets": targets}
         request = request_of(strategy, fraction, arguments, self._store, **where)
-        message = request_to_proto(request)
-        return fetch_subset(self._connection, message, on_progress, self._reconnect_seconds)
+        return fetch_subset(self._connection, request_to_proto(request), on_progress)
 
     @checked
     def diagnose(
@@ -323,22 +321,17 @@ class Client(AbstractContextManager["Client"]):
             if features is None
             else blob_to_proto(self._store(features_source(features))),
         )
-        return fetch_diagnosis(self._connection, request, on_progress, self._reconnect_seconds)
+        return fetch_diagnosis(self._connection, request, on_progress)
 
-    def mixture_settings(self, model: str | None = None) -> dict[str, Any]:
-        """Return settings of a run by source that suit the coordinator's data, for `start_run`.
-
-        A `model` of a folder comes trained, so theta* takes no step; None for the coordinator's.
-        """
-        return self._settings_for("mixture", model)
-
-    def target_settings(self, model: str | None = None) -> dict[str, Any]:
-        """Return settings of a run for choices by `target_data`; `model` as in mixture_settings."""
-        return self._settings_for("target", model)
-
-    def _settings_for(
-        self, purpose: Literal["mixture", "target"], model: str | None
+    @checked
+    def settings_for(
+        self, purpose: Literal["mixture", "target"], model: str | None = None
     ) -> dict[str, Any]:
+        """Return settings for `start_run` that suit the coordinator's data.
+
+        They are of a run by source for `mixture`, or of one for choices by `target_data`. A `model`
+        of a folder comes trained, so theta* takes no step; None for the coordinator's.
+        """
         info = self.info()
         other = None if info.dataset is None else info.dataset.other_target
         of_texts = other is not None and other.kind == TargetKind.TOKENS
@@ -357,7 +350,7 @@ class Client(AbstractContextManager["Client"]):
     ) -> Mixture:
         """Find how much of each of a run's sources to train on for a target.
 
-        The run's learners are by source (`mixture_settings`); one run answers for many targets. The
+        The run's learners are by source (`settings_for`); one run answers for many targets. The
         coordinator caches the result.
 
         Args:
@@ -375,7 +368,7 @@ class Client(AbstractContextManager["Client"]):
         """
         (file,) = self._stored_targets({"target": target_data}, target, allow_modules)
         request = mixture_pb2.GetMixtureRequest(run_id=run, target=blob_to_proto(file))
-        return fetch_mixture(self._connection, request, on_progress, self._reconnect_seconds)
+        return fetch_mixture(self._connection, request, on_progress)
 
     def _stored_targets(
         self, target_data: Any, target: str | None = None, allow_modules: Sequence[str] = ()

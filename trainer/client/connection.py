@@ -172,11 +172,16 @@ class Connection:
     """The services at one address; `unary` and `transfer` repeat calls that a fork interrupts."""
 
     def __init__(
-        self, address: str, tls: TlsFiles | None, token: TokenSource | None = None
+        self,
+        address: str,
+        tls: TlsFiles | None,
+        token: TokenSource | None = None,
+        *,
+        reconnect_seconds: float,
     ) -> None:
         self.address = address
         self.contact = Contact(address)
-        self._tls = tls
+        self._tls, self._reconnect_seconds = tls, reconnect_seconds
         self._channel = ForkAwareChannel(lambda: Stubs(open_channel(address, tls, token)))
 
     def close(self) -> None:
@@ -220,6 +225,10 @@ class Connection:
                         f"{idle_seconds:g} s. See its log, and the network in between."
                     ) from None
                 raise self.explain(error) from None
+
+    def reconnection(self, on_pause: Callable[[str], object] = lambda _: None) -> Reconnection:
+        """Retries of a stream that the connection's contact follows."""
+        return Reconnection(self._reconnect_seconds, contact=self.contact, on_pause=on_pause)
 
     def transfer(self, act: Callable[[blob_pb2_grpc.BlobServiceStub], ResultT]) -> ResultT:
         """Transfer blobs by `act`; adds the address to connection errors."""

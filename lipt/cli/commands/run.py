@@ -98,7 +98,7 @@ def start(
     weights = None if initial_weights is None else weights_source(initial_weights)
     with coordinator.connect() as client:
         if shards is ShardRule.SOURCE and preset is None:
-            overrides = merge(client.mixture_settings(overrides.get("model")), overrides)
+            overrides = merge(client.settings_for("mixture", overrides.get("model")), overrides)
         if weights is not None:
             activity = f"uploading {initial_weights}"
             blob = run_with_progress(lambda _: client.upload_weights(weights), activity=activity)

@@ -297,7 +297,7 @@ SLOW = {"calls_per_second": 2}
 )
 async def test_clients_retry_after_the_given_time(tmp_path: Path, transfers: bool) -> None:
     async with served(tmp_path, in_all=100, **SLOW) as (app, address, _):
-        connection = Connection(address, None)
+        connection = Connection(address, None, reconnect_seconds=0.0)
         with ThreadPoolExecutor(6) as pool, open_channel(address) as channel:
             uploads = Transfers(blob_pb2_grpc.BlobServiceStub(channel))
 
