@@ -87,8 +87,7 @@ class Dataset:
     @cached_property
     def labels_N(self) -> Tensor:
         """The labels, int64, on the CPU; strata if examples have no single class."""
-        labels_N = self.rows.labels_N
-        return self.id_mapping.by_position(labels_N) if self.excludes else labels_N
+        return self.id_mapping.by_position(self.rows.labels_N)
 
     @property
     def target(self) -> Target:
@@ -99,9 +98,7 @@ class Dataset:
     def targets_N(self) -> Tensor:
         """Each example's target: labels, or N x T; on the CPU."""
         targets = self.rows.targets
-        if targets is None:
-            return self.labels_N
-        return self.id_mapping.by_position(targets.values) if self.excludes else targets.values
+        return self.labels_N if targets is None else self.id_mapping.by_position(targets.values)
 
     @cached_property
     def source_ids(self) -> dict[str, Tensor]:
@@ -109,8 +106,7 @@ class Dataset:
         sources = self.rows.sources
         if sources is None:
             return {}
-        places_N = sources.places_N
-        places_N = self.id_mapping.by_position(places_N) if self.excludes else places_N
+        places_N = self.id_mapping.by_position(sources.places_N)
         return {
             name: torch.nonzero(places_N == place).flatten()
             for place, name in enumerate(sources.names)
@@ -167,7 +163,7 @@ class Dataset:
 
     @cached_property
     def id_mapping(self) -> IdMapping:
-        return IdMapping(self.quarantined)
+        return IdMapping(self.quarantined if self.excludes else ())
 
     @property
     def num_ids(self) -> int:
@@ -232,7 +228,7 @@ class Dataset:
         for row in map(int, (ids.min(), ids.max()) if len(ids) else ()):
             if not 0 <= row < len(self):
                 raise IndexError(f"there is no row {row} in {self.source} with {len(self)} rows")
-        return self.id_mapping.ids(ids) if self.excludes else ids
+        return self.id_mapping.ids(ids)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from lipt.data.inputs.specs import ImageSpec, InputSpec
 from lipt.data.loading import open_set
 from lipt.data.registry import table_address
 from lipt.data.sources.address import quoted_names
-from lipt.data.sources.cells import CATEGORIES
+from lipt.data.sources.cells import CATEGORIES, number_in
 from lipt.data.sources.frames import frame_table, is_frame
 from lipt.data.sources.rows import ColumnRows, Labels
 from lipt.data.sources.tables.reading import open_table
@@ -258,15 +258,7 @@ def _places(
 
 
 def _are_numbers(names: Sequence[str]) -> bool:
-    return all(map(_is_number, names))
-
-
-def _is_number(name: str) -> bool:
-    try:
-        float(name)
-    except ValueError:
-        return False
-    return True
+    return all(number_in(name) is not None for name in names)
 
 
 def _by_position(names: Sequence[str]) -> bool:

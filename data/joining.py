@@ -142,7 +142,7 @@ def most_of(target: Dataset) -> Dataset:
 
 def taken(dataset: Dataset, positions: Tensor) -> Dataset:
     """Some examples, in this order, as a data set of their own."""
-    ids = dataset.id_mapping.ids(positions) if dataset.excludes else positions
+    ids = dataset.id_mapping.ids(positions)
     rows, targets = dataset.rows, dataset.rows.targets
     labelled: dict[str, Any] = {
         "labels_N": rows.labels_N[ids],

@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 from lipt.common.text import escaped, printable
+from lipt.data.sources.cells import number_in
 
 
 def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -28,16 +29,8 @@ _KEPT = "\n\u3000\xa0\u202f\u200c\u200d"
 def csv_cell(text: str) -> str:
     """A text as a cell for spreadsheets: no formula, and escapes for control characters."""
     shown = escaped(text, keep=_KEPT)
-    is_formula = shown.lstrip()[:1] in tuple(_FORMULA) and not _is_number(shown)
+    is_formula = shown.lstrip()[:1] in tuple(_FORMULA) and number_in(shown) is None
     return f"'{shown}" if is_formula else shown
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:

@@ -79,18 +79,17 @@ def causal_rows(options: Address, table: Table) -> ColumnRows:
         )
     tokens_NL, wanted_NL = torch.from_numpy(np.stack(parts, axis=1))
     targets = token_values(wanted_NL.contiguous(), FIRST + num_numbers)
-    source = [options.text("source")] if "source" in options else []
-    require_columns(table, source, "source")
-    read_as = dict.fromkeys([*prompts, *texts], "messages" if chats else "text") | dict.fromkeys(
-        source, "source"
-    )
+    source = options.text("source")
+    read_as = dict.fromkeys([*prompts, *texts], "messages" if chats else "text")
+    if source:
+        read_as[source] = "source"
     column = Column("", ColumnType.INT64, (length,), num_values=FIRST + num_numbers)
     return ColumnRows(
         *(options.source, targets.strata_names, targets.strata_N),
         *((column,), {"": tokens_NL.contiguous()}),
         stamp=table.stamp,
         targets=targets,
-        sources=read_sources(table, source[0], table.read(source)[source[0]]) if source else None,
+        sources=read_sources(table, source),
         note=_note(table, num_cut, begin, length),
         reading=tuple(ColumnReading(name, read_as.get(name, "not used")) for name in table.columns),
     )

@@ -30,7 +30,6 @@ from lipt.data.sources.tables.table import (
     Table,
     arrow_column,
     read_sources,
-    require_columns,
     require_names,
 )
 
@@ -154,18 +153,14 @@ def parquet_rows(address: Address) -> EncodedRows:
                 f"{table.name}, row {row}: the {label_column} is {label}. Give it a class number, "
                 "counted from 0, or remove the row."
             )
-    labels_N, sources = torch.tensor(labels, dtype=torch.int64), None
-    if "source" in address:
-        column = address.text("source")
-        require_columns(table, (column,), "source")
-        sources = read_sources(table, column, table.read([column])[column])
     groups = RowGroups(table.readers, image_column)
     return EncodedRows(
-        *(address.source, table.class_names[label_column] or None, labels_N),
+        *(address.source, table.class_names[label_column] or None),
+        torch.tensor(labels, dtype=torch.int64),
         open=lambda row: io.BytesIO(groups.read(row)),
         where=groups.where,
         stamp=table.stamp,
-        sources=sources,
+        sources=read_sources(table, address.text("source")),
     )
 
 

@@ -57,8 +57,8 @@ from lipt.data.sources.tables.table import (
     floats,
     is_text,
     known_texts,
-    read_sources,
     require_columns,
+    sources_in,
 )
 from lipt.data.sources.tables.texts import bucket_of, token_columns
 from lipt.data.targets.values import label_values, number_values
@@ -150,7 +150,7 @@ def rows_of_table(options: Address, table: Table, given: Labels | None = None) -
         *(options.source, labels.names, labels.labels_N, columns, tensors),
         stamp=table.stamp,
         targets=labels.targets,
-        sources=read_sources(table, source[0], cells[source[0]]) if source else None,
+        sources=sources_in(table, source[0], cells[source[0]]) if source else None,
         note="; ".join(filter(None, notes)),
         flagged=flagged,
         reading=tuple(read.get(name, ColumnReading(name, "not used")) for name in table.columns),

@@ -279,7 +279,15 @@ def coded(column: pa.ChunkedArray, missing: Sequence[str] = MISSING) -> tuple[Co
     return codes_N, encoded.dictionary.to_pylist()
 
 
-def read_sources(table: Table, name: str, column: pa.ChunkedArray) -> SourceLabels:
+def read_sources(table: Table, name: str) -> SourceLabels | None:
+    """Each row's source, by the column of that name; None without a name."""
+    if not name:
+        return None
+    require_columns(table, (name,), "source")
+    return sources_in(table, name, table.read([name])[name])
+
+
+def sources_in(table: Table, name: str, column: pa.ChunkedArray) -> SourceLabels:
     """Each row's source, sorted by name; rows without one are of the source "missing"."""
     codes_N, values = coded(column)
     whole = [int(v) if isinstance(v, float) and v.is_integer() else v for v in values]
