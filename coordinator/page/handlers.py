@@ -227,7 +227,7 @@ async def draw_map(
 
     async def values() -> AsyncGenerator[object, None]:
         with Answering(place) as answering:
-            while (latest := await answering.next_report()) is not None:
+            async for latest in answering:
                 yield {"progress": asdict(latest)}
             places_M2 = answering.result()
         yield {

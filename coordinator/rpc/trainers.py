@@ -20,10 +20,15 @@ from lipt.common.rpc.handlers import Context
 from lipt.coordinator.compute.messages import OnProgress, Progressed
 from lipt.coordinator.mixtures import Mixtures
 from lipt.coordinator.rpc.limits import peer_of
-from lipt.coordinator.rpc.messages import message_of, run_view, unreadable_view
+from lipt.coordinator.rpc.messages import MessageT, message_of, run_view, unreadable_view
 from lipt.coordinator.runs.requests import RunRequests, page_of
 from lipt.coordinator.runs.store import RunStore
-from lipt.coordinator.state.records import RunRecord
+from lipt.coordinator.state.records import (
+    DiagnosisRecord,
+    MixtureRecord,
+    RunRecord,
+    SubsetRecord,
+)
 from lipt.coordinator.subsets import Answers, DiagnosisQuery
 from lipt.core.catalogue import describe
 from lipt.v1 import (
@@ -153,8 +158,11 @@ class Answering(Generic[ResultT]):
     def __exit__(self, *_: object) -> None:
         self._task.cancel()
 
-    async def next_report(self) -> Progressed | None:
-        """The latest report, when it changes or after some seconds; None once done."""
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Progressed:
+        """The latest report, when it changes or after some seconds; ends once done."""
         if self._has_told:
             await asyncio.wait({self._task}, timeout=_MIN_INTERVAL_SECONDS)
         self._has_told = True
@@ -163,7 +171,9 @@ class Answering(Generic[ResultT]):
                 async with asyncio.timeout(_SIGN_OF_LIFE_SECONDS):
                     await self._news.wait()
             self._news.clear()
-        return None if self._task.done() else self._latest
+        if self._task.done():
+            raise StopAsyncIteration
+        return self._latest
 
     def result(self) -> ResultT:
         return self._task.result()
@@ -171,6 +181,14 @@ class Answering(Generic[ResultT]):
     def _report(self, progressed: Progressed) -> None:
         self._latest = progressed
         self._news.set()
+
+
+def described(
+    kind: type[MessageT], answer: SubsetRecord | DiagnosisRecord | MixtureRecord, **more: Any
+) -> MessageT:
+    """The description of a stored answer, which names its file."""
+    manifest = json.dumps(answer.manifest, sort_keys=True)
+    return message_of(kind, answer, manifest_json=manifest, file=answer.blob, **more)
 
 
 @dataclass(eq=False)
@@ -184,12 +202,10 @@ class SubsetService(subset_pb2_grpc.SubsetServiceServicer):
     ) -> AsyncIterator[pb.GetSubsetResponse]:
         asked, caller = request_from_proto(request), peer_of(context)
         with Answering(lambda report: self.answers.subset(asked, report, caller)) as answering:
-            while (latest := await answering.next_report()) is not None:
-                yield pb.GetSubsetResponse(progress=pb.SubsetProgress(**asdict(latest)))
+            async for latest in answering:
+                yield pb.GetSubsetResponse(progress=run_pb2.Progress(**asdict(latest)))
             record, kept = answering.result()
-        manifest = json.dumps(record.manifest, sort_keys=True)
-        subset = message_of(pb.Subset, record, manifest_json=manifest, kept=kept, file=record.blob)
-        yield pb.GetSubsetResponse(subset=subset)
+        yield pb.GetSubsetResponse(subset=described(pb.Subset, record, kept=kept))
 
     async def ListStrategies(
         self, request: pb.ListStrategiesRequest, context: Context
@@ -211,17 +227,10 @@ class DiagnosisService(diagnosis_pb2_grpc.DiagnosisServiceServicer):
         query = DiagnosisQuery(request.run_id, request.proxy, features)
         caller = peer_of(context)
         with Answering(lambda report: self.answers.diagnosis(query, report, caller)) as answering:
-            while (latest := await answering.next_report()) is not None:
-                progress = diagnosis_pb2.DiagnosisProgress(**asdict(latest))
-                yield diagnosis_pb2.DiagnoseResponse(progress=progress)
-            diagnosis = answering.result()
-        description = message_of(
-            diagnosis_pb2.DiagnosisDescription,
-            diagnosis,
-            manifest_json=json.dumps(diagnosis.manifest, sort_keys=True),
-            file=diagnosis.blob,
-        )
-        yield diagnosis_pb2.DiagnoseResponse(diagnosis=description)
+            async for latest in answering:
+                yield diagnosis_pb2.DiagnoseResponse(progress=run_pb2.Progress(**asdict(latest)))
+            found = described(diagnosis_pb2.DiagnosisDescription, answering.result())
+        yield diagnosis_pb2.DiagnoseResponse(diagnosis=found)
 
 
 @dataclass(eq=False)
@@ -238,12 +247,7 @@ class MixtureService(mixture_pb2_grpc.MixtureServiceServicer):
         with Answering(
             lambda report: self.mixtures.mixture(name, target, report, caller)
         ) as answering:
-            while (latest := await answering.next_report()) is not None:
-                progress = run_pb2.Progress(**asdict(latest))
-                yield mixture_pb2.GetMixtureResponse(progress=progress)
-            record = answering.result()
-        manifest = json.dumps(record.manifest, sort_keys=True)
-        described = message_of(
-            mixture_pb2.MixtureDescription, record, manifest_json=manifest, file=record.blob
-        )
-        yield mixture_pb2.GetMixtureResponse(mixture=described)
+            async for latest in answering:
+                yield mixture_pb2.GetMixtureResponse(progress=run_pb2.Progress(**asdict(latest)))
+            found = described(mixture_pb2.MixtureDescription, answering.result())
+        yield mixture_pb2.GetMixtureResponse(mixture=found)

@@ -21,8 +21,8 @@ from lipt.data.inputs.specs import spec_of
 from lipt.data.loading import open_dataset
 from lipt.models.registry import build_model, lay_out
 from lipt.trainer.subsets.subset import Subset
+from lipt.v1 import run_pb2, subset_pb2_grpc
 from lipt.v1 import subset_pb2 as pb
-from lipt.v1 import subset_pb2_grpc
 from lipt.worker.client import Assignment
 from tests.cluster import SMALL_RUN, Cluster, LoggedProcess
 from tests.played_worker import PlayedWorker
@@ -71,7 +71,7 @@ async def size(call: Any) -> int:
     return int(num_examples)
 
 
-async def until(call: Any, *, waiting: bool) -> pb.SubsetProgress:
+async def until(call: Any, *, waiting: bool) -> run_pb2.Progress:
     async for answer in call:
         if bool(answer.progress.ahead) is waiting:
             return answer.progress

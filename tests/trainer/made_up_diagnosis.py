@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from lipt.common.blobs.blob import BlobName, blob_to_proto
 from lipt.common.tensor_files import pack
 from lipt.trainer.diagnosis.diagnosis import Diagnosis, read_diagnosis
-from lipt.v1 import diagnosis_pb2
+from lipt.v1 import diagnosis_pb2, run_pb2
 from tests.relay import Fault, answer
 
 FINGERPRINT = "f" * 64
@@ -108,7 +108,7 @@ def diagnosis_answer(
     store: Callable[[bytes], BlobName], content: bytes | None = None, **changes: Any
 ) -> Fault:
     """A coordinator's answer: progress, and the description of a file that is stored there."""
-    progress = diagnosis_pb2.DiagnosisProgress(activity="computing features", done=4, total=8)
+    progress = run_pb2.Progress(activity="computing features", done=4, total=8)
     described: dict[str, Any] = {
         "file": blob_to_proto(store(content or diagnosis_file())),
         "fingerprint": FINGERPRINT,

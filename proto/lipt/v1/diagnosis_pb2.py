@@ -23,23 +23,22 @@ _sym_db = _symbol_database.Default()
 
 
 from lipt.v1 import blob_pb2 as lipt_dot_v1_dot_blob__pb2
+from lipt.v1 import run_pb2 as lipt_dot_v1_dot_run__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17lipt/v1/diagnosis.proto\x12\x07lipt.v1\x1a\x12lipt/v1/blob.proto\"T\n\x0f\x44iagnoseRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\r\n\x05proxy\x18\x02 \x01(\t\x12\"\n\x08\x66\x65\x61tures\x18\x03 \x01(\x0b\x32\x10.lipt.v1.BlobRef\"~\n\x10\x44iagnoseResponse\x12.\n\x08progress\x18\x01 \x01(\x0b\x32\x1a.lipt.v1.DiagnosisProgressH\x00\x12\x32\n\tdiagnosis\x18\x02 \x01(\x0b\x32\x1d.lipt.v1.DiagnosisDescriptionH\x00\x42\x06\n\x04part\"Q\n\x11\x44iagnosisProgress\x12\x10\n\x08\x61\x63tivity\x18\x01 \x01(\t\x12\x0c\n\x04\x64one\x18\x02 \x01(\x03\x12\r\n\x05total\x18\x03 \x01(\x03\x12\r\n\x05\x61head\x18\x04 \x01(\x03\"\x97\x01\n\x14\x44iagnosisDescription\x12\x1e\n\x04\x66ile\x18\x01 \x01(\x0b\x32\x10.lipt.v1.BlobRef\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\t\x12\x14\n\x0cnum_examples\x18\x03 \x01(\x03\x12\x0e\n\x06run_id\x18\x04 \x01(\t\x12\r\n\x05proxy\x18\x05 \x01(\t\x12\x15\n\rmanifest_json\x18\x06 \x01(\t2U\n\x10\x44iagnosisService\x12\x41\n\x08\x44iagnose\x12\x18.lipt.v1.DiagnoseRequest\x1a\x19.lipt.v1.DiagnoseResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17lipt/v1/diagnosis.proto\x12\x07lipt.v1\x1a\x12lipt/v1/blob.proto\x1a\x11lipt/v1/run.proto\"T\n\x0f\x44iagnoseRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\r\n\x05proxy\x18\x02 \x01(\t\x12\"\n\x08\x66\x65\x61tures\x18\x03 \x01(\x0b\x32\x10.lipt.v1.BlobRef\"u\n\x10\x44iagnoseResponse\x12%\n\x08progress\x18\x01 \x01(\x0b\x32\x11.lipt.v1.ProgressH\x00\x12\x32\n\tdiagnosis\x18\x02 \x01(\x0b\x32\x1d.lipt.v1.DiagnosisDescriptionH\x00\x42\x06\n\x04part\"\x97\x01\n\x14\x44iagnosisDescription\x12\x1e\n\x04\x66ile\x18\x01 \x01(\x0b\x32\x10.lipt.v1.BlobRef\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\t\x12\x14\n\x0cnum_examples\x18\x03 \x01(\x03\x12\x0e\n\x06run_id\x18\x04 \x01(\t\x12\r\n\x05proxy\x18\x05 \x01(\t\x12\x15\n\rmanifest_json\x18\x06 \x01(\t2U\n\x10\x44iagnosisService\x12\x41\n\x08\x44iagnose\x12\x18.lipt.v1.DiagnoseRequest\x1a\x19.lipt.v1.DiagnoseResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'lipt.v1.diagnosis_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DIAGNOSEREQUEST']._serialized_start=56
-  _globals['_DIAGNOSEREQUEST']._serialized_end=140
-  _globals['_DIAGNOSERESPONSE']._serialized_start=142
-  _globals['_DIAGNOSERESPONSE']._serialized_end=268
-  _globals['_DIAGNOSISPROGRESS']._serialized_start=270
-  _globals['_DIAGNOSISPROGRESS']._serialized_end=351
-  _globals['_DIAGNOSISDESCRIPTION']._serialized_start=354
-  _globals['_DIAGNOSISDESCRIPTION']._serialized_end=505
-  _globals['_DIAGNOSISSERVICE']._serialized_start=507
-  _globals['_DIAGNOSISSERVICE']._serialized_end=592
+  _globals['_DIAGNOSEREQUEST']._serialized_start=75
+  _globals['_DIAGNOSEREQUEST']._serialized_end=159
+  _globals['_DIAGNOSERESPONSE']._serialized_start=161
+  _globals['_DIAGNOSERESPONSE']._serialized_end=278
+  _globals['_DIAGNOSISDESCRIPTION']._serialized_start=281
+  _globals['_DIAGNOSISDESCRIPTION']._serialized_end=432
+  _globals['_DIAGNOSISSERVICE']._serialized_start=434
+  _globals['_DIAGNOSISSERVICE']._serialized_end=519
 # @@protoc_insertion_point(module_scope)

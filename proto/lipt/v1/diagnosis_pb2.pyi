@@ -1,4 +1,5 @@
 from lipt.v1 import blob_pb2 as _blob_pb2
+from lipt.v1 import run_pb2 as _run_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Mapping as _Mapping
@@ -20,21 +21,9 @@ class DiagnoseResponse(_message.Message):
     __slots__ = ("progress", "diagnosis")
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     DIAGNOSIS_FIELD_NUMBER: _ClassVar[int]
-    progress: DiagnosisProgress
+    progress: _run_pb2.Progress
     diagnosis: DiagnosisDescription
-    def __init__(self, progress: _Optional[_Union[DiagnosisProgress, _Mapping]] = ..., diagnosis: _Optional[_Union[DiagnosisDescription, _Mapping]] = ...) -> None: ...
-
-class DiagnosisProgress(_message.Message):
-    __slots__ = ("activity", "done", "total", "ahead")
-    ACTIVITY_FIELD_NUMBER: _ClassVar[int]
-    DONE_FIELD_NUMBER: _ClassVar[int]
-    TOTAL_FIELD_NUMBER: _ClassVar[int]
-    AHEAD_FIELD_NUMBER: _ClassVar[int]
-    activity: str
-    done: int
-    total: int
-    ahead: int
-    def __init__(self, activity: _Optional[str] = ..., done: _Optional[int] = ..., total: _Optional[int] = ..., ahead: _Optional[int] = ...) -> None: ...
+    def __init__(self, progress: _Optional[_Union[_run_pb2.Progress, _Mapping]] = ..., diagnosis: _Optional[_Union[DiagnosisDescription, _Mapping]] = ...) -> None: ...
 
 class DiagnosisDescription(_message.Message):
     __slots__ = ("file", "fingerprint", "num_examples", "run_id", "proxy", "manifest_json")

@@ -24,9 +24,10 @@ _sym_db = _symbol_database.Default()
 
 from lipt.v1 import blob_pb2 as lipt_dot_v1_dot_blob__pb2
 from lipt.v1 import limits_pb2 as lipt_dot_v1_dot_limits__pb2
+from lipt.v1 import run_pb2 as lipt_dot_v1_dot_run__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14lipt/v1/subset.proto\x12\x07lipt.v1\x1a\x12lipt/v1/blob.proto\x1a\x14lipt/v1/limits.proto\"\xe3\x03\n\x10GetSubsetRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x10\n\x08strategy\x18\x02 \x01(\t\x12\x12\n\x08\x66raction\x18\x03 \x01(\x01H\x00\x12\x10\n\x06\x62udget\x18\x04 \x01(\x03H\x00\x12\x15\n\x08\x62\x61lanced\x18\x05 \x01(\x08H\x01\x88\x01\x01\x12\x42\n\x07options\x18\x06 \x03(\x0b\x32&.lipt.v1.GetSubsetRequest.OptionsEntryB\t\x88\xb5\x18\xe8\x07\x90\xb5\x18\x64\x12!\n\x07weights\x18\x07 \x01(\x0b\x32\x10.lipt.v1.BlobRef\x12\"\n\x08\x66\x65\x61tures\x18\x08 \x01(\x0b\x32\x10.lipt.v1.BlobRef\x12\x10\n\x08previous\x18\t \x01(\t\x12\x0e\n\x06preset\x18\n \x01(\t\x12\r\n\x05proxy\x18\x0b \x01(\t\x12\x0e\n\x06labels\x18\x0c \x01(\t\x12\x13\n\x0bsoft_labels\x18\r \x01(\x08\x12!\n\x07mixture\x18\x0e \x01(\x0b\x32\x10.lipt.v1.BlobRef\x12\'\n\x07targets\x18\x0f \x03(\x0b\x32\x10.lipt.v1.BlobRefB\x04\x90\xb5\x18\x10\x1a.\n\x0cOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x06\n\x04sizeB\x0b\n\t_balanced\"k\n\x11GetSubsetResponse\x12+\n\x08progress\x18\x01 \x01(\x0b\x32\x17.lipt.v1.SubsetProgressH\x00\x12!\n\x06subset\x18\x02 \x01(\x0b\x32\x0f.lipt.v1.SubsetH\x00\x42\x06\n\x04part\"N\n\x0eSubsetProgress\x12\x10\n\x08\x61\x63tivity\x18\x01 \x01(\t\x12\x0c\n\x04\x64one\x18\x02 \x01(\x03\x12\r\n\x05total\x18\x03 \x01(\x03\x12\r\n\x05\x61head\x18\x04 \x01(\x03\"\xe9\x01\n\x06Subset\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x10\n\x08strategy\x18\x02 \x01(\t\x12\x14\n\x0cnum_examples\x18\x03 \x01(\x03\x12\x10\n\x08\x62\x61lanced\x18\x04 \x01(\x08\x12\x13\n\x0b\x66ingerprint\x18\x05 \x01(\t\x12\x0e\n\x06\x64igest\x18\x06 \x01(\t\x12\x16\n\x0eweights_sha256\x18\x07 \x01(\t\x12\x15\n\rmanifest_json\x18\x08 \x01(\t\x12\x0c\n\x04kept\x18\t \x01(\x08\x12\x1e\n\x04\x66ile\x18\n \x01(\x0b\x32\x10.lipt.v1.BlobRef\x12\x13\n\x0bnum_classes\x18\x0b \x01(\x03\"\x17\n\x15ListStrategiesRequest\"?\n\x16ListStrategiesResponse\x12%\n\nstrategies\x18\x01 \x03(\x0b\x32\x11.lipt.v1.Strategy\"\xaa\x02\n\x08Strategy\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07summary\x18\x02 \x01(\t\x12\r\n\x05paper\x18\x03 \x01(\t\x12\x17\n\x0freturns_weights\x18\x04 \x01(\x08\x12\x1b\n\x13\x62\x61lanced_by_default\x18\x05 \x01(\x08\x12(\n\x07options\x18\x06 \x03(\x0b\x32\x17.lipt.v1.StrategyOption\x12\r\n\x05needs\x18\x07 \x03(\t\x12\x0c\n\x04\x63ost\x18\x08 \x01(\t\x12(\n\x07presets\x18\t \x03(\x0b\x32\x17.lipt.v1.StrategyPreset\x12\x15\n\rdefault_proxy\x18\n \x01(\t\x12\x1c\n\x14works_without_labels\x18\x0b \x01(\x08\x12\x14\n\x0ctarget_kinds\x18\x0c \x03(\t\"/\n\x0eStrategyPreset\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07summary\x18\x02 \x01(\t\"[\n\x0eStrategyOption\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rdefault_value\x18\x02 \x01(\t\x12\x16\n\x0e\x61llowed_values\x18\x03 \x03(\t\x12\x0c\n\x04help\x18\x04 \x01(\t2\xa8\x01\n\rSubsetService\x12\x44\n\tGetSubset\x12\x19.lipt.v1.GetSubsetRequest\x1a\x1a.lipt.v1.GetSubsetResponse0\x01\x12Q\n\x0eListStrategies\x12\x1e.lipt.v1.ListStrategiesRequest\x1a\x1f.lipt.v1.ListStrategiesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14lipt/v1/subset.proto\x12\x07lipt.v1\x1a\x12lipt/v1/blob.proto\x1a\x14lipt/v1/limits.proto\x1a\x11lipt/v1/run.proto\"\xe3\x03\n\x10GetSubsetRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x10\n\x08strategy\x18\x02 \x01(\t\x12\x12\n\x08\x66raction\x18\x03 \x01(\x01H\x00\x12\x10\n\x06\x62udget\x18\x04 \x01(\x03H\x00\x12\x15\n\x08\x62\x61lanced\x18\x05 \x01(\x08H\x01\x88\x01\x01\x12\x42\n\x07options\x18\x06 \x03(\x0b\x32&.lipt.v1.GetSubsetRequest.OptionsEntryB\t\x88\xb5\x18\xe8\x07\x90\xb5\x18\x64\x12!\n\x07weights\x18\x07 \x01(\x0b\x32\x10.lipt.v1.BlobRef\x12\"\n\x08\x66\x65\x61tures\x18\x08 \x01(\x0b\x32\x10.lipt.v1.BlobRef\x12\x10\n\x08previous\x18\t \x01(\t\x12\x0e\n\x06preset\x18\n \x01(\t\x12\r\n\x05proxy\x18\x0b \x01(\t\x12\x0e\n\x06labels\x18\x0c \x01(\t\x12\x13\n\x0bsoft_labels\x18\r \x01(\x08\x12!\n\x07mixture\x18\x0e \x01(\x0b\x32\x10.lipt.v1.BlobRef\x12\'\n\x07targets\x18\x0f \x03(\x0b\x32\x10.lipt.v1.BlobRefB\x04\x90\xb5\x18\x10\x1a.\n\x0cOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x06\n\x04sizeB\x0b\n\t_balanced\"e\n\x11GetSubsetResponse\x12%\n\x08progress\x18\x01 \x01(\x0b\x32\x11.lipt.v1.ProgressH\x00\x12!\n\x06subset\x18\x02 \x01(\x0b\x32\x0f.lipt.v1.SubsetH\x00\x42\x06\n\x04part\"\xe9\x01\n\x06Subset\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x10\n\x08strategy\x18\x02 \x01(\t\x12\x14\n\x0cnum_examples\x18\x03 \x01(\x03\x12\x10\n\x08\x62\x61lanced\x18\x04 \x01(\x08\x12\x13\n\x0b\x66ingerprint\x18\x05 \x01(\t\x12\x0e\n\x06\x64igest\x18\x06 \x01(\t\x12\x16\n\x0eweights_sha256\x18\x07 \x01(\t\x12\x15\n\rmanifest_json\x18\x08 \x01(\t\x12\x0c\n\x04kept\x18\t \x01(\x08\x12\x1e\n\x04\x66ile\x18\n \x01(\x0b\x32\x10.lipt.v1.BlobRef\x12\x13\n\x0bnum_classes\x18\x0b \x01(\x03\"\x17\n\x15ListStrategiesRequest\"?\n\x16ListStrategiesResponse\x12%\n\nstrategies\x18\x01 \x03(\x0b\x32\x11.lipt.v1.Strategy\"\xaa\x02\n\x08Strategy\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07summary\x18\x02 \x01(\t\x12\r\n\x05paper\x18\x03 \x01(\t\x12\x17\n\x0freturns_weights\x18\x04 \x01(\x08\x12\x1b\n\x13\x62\x61lanced_by_default\x18\x05 \x01(\x08\x12(\n\x07options\x18\x06 \x03(\x0b\x32\x17.lipt.v1.StrategyOption\x12\r\n\x05needs\x18\x07 \x03(\t\x12\x0c\n\x04\x63ost\x18\x08 \x01(\t\x12(\n\x07presets\x18\t \x03(\x0b\x32\x17.lipt.v1.StrategyPreset\x12\x15\n\rdefault_proxy\x18\n \x01(\t\x12\x1c\n\x14works_without_labels\x18\x0b \x01(\x08\x12\x14\n\x0ctarget_kinds\x18\x0c \x03(\t\"/\n\x0eStrategyPreset\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07summary\x18\x02 \x01(\t\"[\n\x0eStrategyOption\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rdefault_value\x18\x02 \x01(\t\x12\x16\n\x0e\x61llowed_values\x18\x03 \x03(\t\x12\x0c\n\x04help\x18\x04 \x01(\t2\xa8\x01\n\rSubsetService\x12\x44\n\tGetSubset\x12\x19.lipt.v1.GetSubsetRequest\x1a\x1a.lipt.v1.GetSubsetResponse0\x01\x12Q\n\x0eListStrategies\x12\x1e.lipt.v1.ListStrategiesRequest\x1a\x1f.lipt.v1.ListStrategiesResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,26 +40,24 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETSUBSETREQUEST'].fields_by_name['options']._serialized_options = b'\210\265\030\350\007\220\265\030d'
   _globals['_GETSUBSETREQUEST'].fields_by_name['targets']._loaded_options = None
   _globals['_GETSUBSETREQUEST'].fields_by_name['targets']._serialized_options = b'\220\265\030\020'
-  _globals['_GETSUBSETREQUEST']._serialized_start=76
-  _globals['_GETSUBSETREQUEST']._serialized_end=559
-  _globals['_GETSUBSETREQUEST_OPTIONSENTRY']._serialized_start=492
-  _globals['_GETSUBSETREQUEST_OPTIONSENTRY']._serialized_end=538
-  _globals['_GETSUBSETRESPONSE']._serialized_start=561
-  _globals['_GETSUBSETRESPONSE']._serialized_end=668
-  _globals['_SUBSETPROGRESS']._serialized_start=670
-  _globals['_SUBSETPROGRESS']._serialized_end=748
-  _globals['_SUBSET']._serialized_start=751
-  _globals['_SUBSET']._serialized_end=984
-  _globals['_LISTSTRATEGIESREQUEST']._serialized_start=986
-  _globals['_LISTSTRATEGIESREQUEST']._serialized_end=1009
-  _globals['_LISTSTRATEGIESRESPONSE']._serialized_start=1011
-  _globals['_LISTSTRATEGIESRESPONSE']._serialized_end=1074
-  _globals['_STRATEGY']._serialized_start=1077
-  _globals['_STRATEGY']._serialized_end=1375
-  _globals['_STRATEGYPRESET']._serialized_start=1377
-  _globals['_STRATEGYPRESET']._serialized_end=1424
-  _globals['_STRATEGYOPTION']._serialized_start=1426
-  _globals['_STRATEGYOPTION']._serialized_end=1517
-  _globals['_SUBSETSERVICE']._serialized_start=1520
-  _globals['_SUBSETSERVICE']._serialized_end=1688
+  _globals['_GETSUBSETREQUEST']._serialized_start=95
+  _globals['_GETSUBSETREQUEST']._serialized_end=578
+  _globals['_GETSUBSETREQUEST_OPTIONSENTRY']._serialized_start=511
+  _globals['_GETSUBSETREQUEST_OPTIONSENTRY']._serialized_end=557
+  _globals['_GETSUBSETRESPONSE']._serialized_start=580
+  _globals['_GETSUBSETRESPONSE']._serialized_end=681
+  _globals['_SUBSET']._serialized_start=684
+  _globals['_SUBSET']._serialized_end=917
+  _globals['_LISTSTRATEGIESREQUEST']._serialized_start=919
+  _globals['_LISTSTRATEGIESREQUEST']._serialized_end=942
+  _globals['_LISTSTRATEGIESRESPONSE']._serialized_start=944
+  _globals['_LISTSTRATEGIESRESPONSE']._serialized_end=1007
+  _globals['_STRATEGY']._serialized_start=1010
+  _globals['_STRATEGY']._serialized_end=1308
+  _globals['_STRATEGYPRESET']._serialized_start=1310
+  _globals['_STRATEGYPRESET']._serialized_end=1357
+  _globals['_STRATEGYOPTION']._serialized_start=1359
+  _globals['_STRATEGYOPTION']._serialized_end=1450
+  _globals['_SUBSETSERVICE']._serialized_start=1453
+  _globals['_SUBSETSERVICE']._serialized_end=1621
 # @@protoc_insertion_point(module_scope)

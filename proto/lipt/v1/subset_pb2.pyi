@@ -1,5 +1,6 @@
 from lipt.v1 import blob_pb2 as _blob_pb2
 from lipt.v1 import limits_pb2 as _limits_pb2
+from lipt.v1 import run_pb2 as _run_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -53,21 +54,9 @@ class GetSubsetResponse(_message.Message):
     __slots__ = ("progress", "subset")
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     SUBSET_FIELD_NUMBER: _ClassVar[int]
-    progress: SubsetProgress
+    progress: _run_pb2.Progress
     subset: Subset
-    def __init__(self, progress: _Optional[_Union[SubsetProgress, _Mapping]] = ..., subset: _Optional[_Union[Subset, _Mapping]] = ...) -> None: ...
-
-class SubsetProgress(_message.Message):
-    __slots__ = ("activity", "done", "total", "ahead")
-    ACTIVITY_FIELD_NUMBER: _ClassVar[int]
-    DONE_FIELD_NUMBER: _ClassVar[int]
-    TOTAL_FIELD_NUMBER: _ClassVar[int]
-    AHEAD_FIELD_NUMBER: _ClassVar[int]
-    activity: str
-    done: int
-    total: int
-    ahead: int
-    def __init__(self, activity: _Optional[str] = ..., done: _Optional[int] = ..., total: _Optional[int] = ..., ahead: _Optional[int] = ...) -> None: ...
+    def __init__(self, progress: _Optional[_Union[_run_pb2.Progress, _Mapping]] = ..., subset: _Optional[_Union[Subset, _Mapping]] = ...) -> None: ...
 
 class Subset(_message.Message):
     __slots__ = ("run_id", "strategy", "num_examples", "balanced", "fingerprint", "digest", "weights_sha256", "manifest_json", "kept", "file", "num_classes")

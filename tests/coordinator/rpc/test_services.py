@@ -406,7 +406,7 @@ async def test_progress_is_streamed_before_the_description() -> None:
         run_id="latest", proxy="ridge:learners", features=blob_to_proto(features)
     )
     call = DiagnosisService(cast("Any", diagnoses)).Diagnose(request, CONTEXT)
-    progress = diagnosis_pb2.DiagnosisProgress(activity="computing", done=1, total=2, ahead=3)
+    progress = run_pb2.Progress(activity="computing", done=1, total=2, ahead=3)
     assert await anext(call) == diagnosis_pb2.DiagnoseResponse(progress=progress)
     diagnoses.let_go.set()
     (last,) = [response async for response in call]
@@ -431,9 +431,9 @@ async def test_only_the_latest_progress_is_sent() -> None:
         return "done"
 
     with Answering(answer) as answering:
-        assert await answering.next_report() == Progressed("second", 2, 3)
+        assert await anext(answering) == Progressed("second", 2, 3)
         let_go.set()
-        assert await answering.next_report() is None
+        assert [latest async for latest in answering] == []
         assert answering.result() == "done"
 
 
@@ -445,7 +445,7 @@ async def test_the_last_progress_is_repeated_as_keep_alive(monkeypatch: pytest.M
         await asyncio.Event().wait()
 
     with Answering(answer) as answering:
-        told = [await answering.next_report() for _ in range(3)]
+        told = [await anext(answering) for _ in range(3)]
     assert told == [Progressed("thinking", 0, 0)] * 3
 
 

@@ -86,7 +86,7 @@ def test_a_coordinator_that_stays_away_or_silent_is_given_up(
 
 
 def progress(activity: str = "gradients", **fields: int) -> subset_pb2.GetSubsetResponse:
-    part = subset_pb2.SubsetProgress(activity=activity, **fields)
+    part = run_pb2.Progress(activity=activity, **fields)
     return subset_pb2.GetSubsetResponse(progress=part)
 
 
