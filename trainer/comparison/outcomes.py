@@ -335,13 +335,14 @@ def _fraction(fraction: float) -> str:
     return f"{fraction:.1%}".replace(".0%", "%")
 
 
-def _difference(difference: Difference | None) -> str:
+def _difference(difference: Difference | None, *, scale: float = 100.0, unit: str = "") -> str:
+    """A difference with its interval, by default in points."""
     if difference is None:
         return "-"
     mean, low, high = (
-        f"{100 * value:+.1f}" for value in (difference.mean, difference.low, difference.high)
+        f"{scale * value:+.1f}" for value in (difference.mean, difference.low, difference.high)
     )
-    return f"{mean} ({low} to {high})" if difference.bounded else mean
+    return f"{mean}{unit} ({low} to {high})" if difference.bounded else f"{mean}{unit}"
 
 
 def _time(seconds: float) -> str:
@@ -366,13 +367,14 @@ class Contrast:
         return more if self.difference.low > 0 else less
 
     def cells(self) -> Cells:
-        seconds = self.target is not None
+        beside, difference = self.baseline, _difference(self.difference)
+        if self.target is not None:
+            beside = f"{beside}, to {self.target:.1%}"
+            difference = _difference(self.difference, scale=1.0, unit=" s")
         return {
             "subset": f"{self.strategy} {_fraction(self.fraction)}",
-            "beside": f"{self.baseline}, to {self.target:.1%}" if seconds else self.baseline,
-            "difference (95% interval)": _seconds(self.difference)
-            if seconds
-            else _difference(self.difference),
+            "beside": beside,
+            "difference (95% interval)": difference,
             "result": self.result,
         }
 
@@ -511,13 +513,6 @@ def _cost(best: Outcome) -> str:
 
 def _at(fraction: float) -> str:
     return f"At {100 * fraction:g}%"
-
-
-def _seconds(difference: Difference) -> str:
-    mean, low, high = (
-        f"{value:+.1f}" for value in (difference.mean, difference.low, difference.high)
-    )
-    return f"{mean} s ({low} to {high})" if difference.bounded else f"{mean} s"
 
 
 def _and(names: Sequence[str]) -> str:
