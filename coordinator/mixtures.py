@@ -21,7 +21,7 @@ from lipt.common.errors import (
 from lipt.common.observability.logs import log_about
 from lipt.common.observability.tracing import span
 from lipt.common.process.devices import versions
-from lipt.coordinator.compute.jobs.mixture import FitMixture
+from lipt.coordinator.compute.jobs.selection import FitMixture
 from lipt.coordinator.compute.messages import OnProgress
 from lipt.coordinator.runs.availability import find_named, find_ready, require_results
 from lipt.coordinator.state.records import MixtureRecord, RunRecord

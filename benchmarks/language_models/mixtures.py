@@ -41,7 +41,7 @@ from benchmarks.language_models.training import (
     score,
     train,
 )
-from lipt.core.mixture.baselines import by_size, lone_ranking
+from lipt.core.mixture.comparison import by_size, lone_ranking
 from lipt.core.mixture.ngrams import ngram_probabilities, ngram_shares
 from lipt.core.pretraining.simplex import uniform
 from lipt.data.targets.values import MASKED

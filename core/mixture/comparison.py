@@ -1,9 +1,10 @@
 """Comparison: the fitted mixture beside baselines, by held-out losses of merged learners.
 
 What was chosen by the target's examples is scored on those that did not choose it, fold by fold;
-but the greedy soup's shares, which take many passes, are chosen by all.
+but the greedy soup's shares, which take many passes, are chosen by all. Baselines need no merged
+learners, and return K shares of sum 1, float64; the closed form is in `densities`.
 
-Shapes: N target examples, K sources, D features.
+Shapes: N target examples, M examples of a source, K sources, D features.
 """
 
 from __future__ import annotations
@@ -17,13 +18,6 @@ from torch.nn import functional
 
 from lipt.common.config.run_config import RunConfig
 from lipt.common.determinism import derive_generator
-from lipt.core.mixture.baselines import (
-    TEMPERED,
-    by_size,
-    greedy_shares,
-    lone_ranking,
-    nearest_sources,
-)
 from lipt.core.mixture.densities import Featured, expectation_maximization, log_densities
 from lipt.core.mixture.learning import Learned, TargetedPool
 from lipt.core.mixture.ngrams import Texts, ngram_probabilities, ngram_shares
@@ -43,6 +37,9 @@ _MOST_FEATURED = 5_000
 _FEW_FEATURED = 256
 # Side of the images of the closed form.
 _PIXELS = 16
+# The exponent of sizes in temperature sampling: small sources get more than their part.
+TEMPERED = 0.7
+_MOST_COSINES = 2**24
 
 
 @dataclass(frozen=True)
@@ -145,3 +142,45 @@ def _featured(dataset: Dataset, seed: int) -> Callable[[Tensor], Featured]:
         return of_columns({"": stored} if isinstance(stored, Tensor) else stored)
 
     return lambda ids: Featured(features(ids), dataset.targets_N[ids])
+
+
+def by_size(sizes_K: Tensor, exponent: float = 1.0) -> Tensor:
+    """Shares in proportion to a power of the sources' sizes."""
+    powers_K = sizes_K.double() ** exponent
+    return powers_K / powers_K.sum()
+
+
+def lone_ranking(losses_K: Tensor) -> Tensor:
+    """The softmax of lone learners' negative losses on the target."""
+    return (-losses_K.double()).softmax(dim=0)
+
+
+def nearest_sources(sources: Sequence[Tensor], features_ND: Tensor) -> Tensor:
+    """The share of target examples whose nearest example is in each source.
+
+    By the cosine of features, centred at their mean over all sources; `sources` are M x D each.
+    """
+    pool_XD = torch.cat(list(sources))
+    mean_D = pool_XD.mean(dim=0)
+    owners_X = torch.arange(len(sources)).repeat_interleave(torch.tensor([*map(len, sources)]))
+    pool_DX = functional.normalize(pool_XD - mean_D, dim=1).T
+    nearest = [
+        (functional.normalize(part_BD - mean_D, dim=1) @ pool_DX).argmax(dim=1)
+        for part_BD in torch.split(features_ND, max(1, _MOST_COSINES // len(pool_XD)))
+    ]
+    counts_K = owners_X[torch.cat(nearest)].bincount(minlength=len(sources))
+    return counts_K.double() / len(features_ND)
+
+
+def greedy_shares(losses_K: Tensor, loss_of: Callable[[Tensor], float]) -> Tensor:
+    """The greedy soup's own shares: learners enter an equal mean unless they raise its loss.
+
+    The best learner alone is first, then the others in order of their losses on the target.
+    """
+    counts_K, least = torch.zeros(len(losses_K), dtype=torch.float64), float("inf")
+    for source in losses_K.argsort(stable=True).tolist():
+        tried_K = counts_K.clone()
+        tried_K[source] = 1
+        if (loss := loss_of(tried_K / tried_K.sum())) <= least:
+            counts_K, least = tried_K, loss
+    return counts_K / counts_K.sum()

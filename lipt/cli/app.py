@@ -69,7 +69,7 @@ _ON_DEMAND = {
     "plan": ("lipt.cli.commands.plan", "app"),
     "select": ("lipt.cli.commands.select", "app"),
     "mix": ("lipt.cli.commands.mix", "app"),
-    "mixture": ("lipt.cli.commands.mixture", "app"),
+    "mixture": ("lipt.cli.commands.mix", "run_app"),
     "state": ("lipt.coordinator.state.commands", "app"),
     "up": ("lipt.worker.pool.up", "app"),
 }

@@ -1,4 +1,4 @@
-"""Jobs for trainers: choose a subset, recheck one, diagnose the data, show and map examples."""
+"""Jobs for trainers: subsets and their rechecks, diagnoses, mixtures, and examples to show."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ from lipt.common.subsets import pack
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.messages import MAX_LIGHT_BYTES
 from lipt.coordinator.compute.scan import scanned
+from lipt.core.mixture.learning import TargetedPool, learned_for
+from lipt.core.mixture.mixture import mixture_of
+from lipt.core.pretraining.initialization import num_initialization_steps
 from lipt.core.selection.select import find_strategy
 from lipt.core.selection.strategy import Growth
 from lipt.core.signals.compute import compute_signals
@@ -30,9 +33,11 @@ from lipt.core.stages.recheck import Recheck, recheck
 from lipt.core.stages.resolve import ResolvedRequest, Sources
 from lipt.core.stages.warm_up import ModelPass, PassResult
 from lipt.core.workspace import Workspace
+from lipt.data.example_file import open_examples
 from lipt.data.images.formats import data_url
 from lipt.data.inputs.model_input import columns_in, images_in
 from lipt.data.inputs.specs import ImageSpec, InputFormat
+from lipt.data.joining import MOST_TARGET
 
 
 @dataclass(frozen=True)
@@ -122,6 +127,44 @@ class DiagnoseData:
     def run(self, context: Context) -> Diagnosed:
         diagnosis = diagnose(context, self.sources, self.proxy)
         return Diagnosed(context.blobs.put_bytes(diagnosis.pack()), device_name(context.device))
+
+
+@dataclass(frozen=True)
+class FitMixture:
+    """Fit the shares with which learners by source merge best on a target."""
+
+    config: RunConfig
+    inputs: InputFormat
+    initial_weights: BlobName
+    # Results, ascending by the learner's index.
+    learners: tuple[BlobName, ...]
+    target: BlobName
+    # Sizes of sources whose data workers hold.
+    elsewhere: Mapping[str, int]
+
+    def run(self, context: Context) -> BlobName:
+        """The name of the mixture's file; DataError for a target of another form."""
+        config, dataset = self.config, context.dataset
+        content = context.read(self.target).read_bytes()
+        target, num_given = open_examples(content, dataset, max_examples=MOST_TARGET)
+        pool = TargetedPool.of(dataset, target, num_given, self.elsewhere)
+        workspace = context.beside(pool.dataset)
+        model = context.new_model(config)
+        initial = context.read_weights(self.initial_weights, model)
+        read = context.read_learners(config, self.initial_weights, model)
+        steps = num_initialization_steps(
+            config.initialization, len(context.split(config).train_ids)
+        )
+        learned = learned_for(
+            workspace,
+            pool,
+            config,
+            self.inputs,
+            initial,
+            [dict(read(name)) for name in self.learners],
+            steps=steps,
+        )
+        return context.blobs.put_bytes(mixture_of(workspace, pool, config, learned).to_json())
 
 
 @dataclass(frozen=True)

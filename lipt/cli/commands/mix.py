@@ -1,4 +1,4 @@
-"""`lipt mix`: how much of each source to train on, without a coordinator."""
+"""`lipt mix`: how much of each source to train on; `lipt mixture`: the same of a run's sources."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lipt.cli import options as shared
+from lipt.common.terminal import CommandGroup
 
 if TYPE_CHECKING:
     from lipt.trainer.mixture import Mixture
@@ -106,6 +107,53 @@ def mix(
         save(subset, chosen, named)
         drawn = subset, chosen
     print_mixture(out, found, drawn, as_json=json)
+
+
+run_app = typer.Typer(
+    cls=CommandGroup,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Get mixtures of a run's sources.",
+)
+
+
+@run_app.callback()
+def mixture() -> None:
+    """Get mixtures of a run's sources."""
+
+
+@run_app.command()
+@shared.grouped
+def get(
+    *,
+    target_data: str = typer.Option(..., help="Labelled examples of what you care about."),
+    out: Path = typer.Option(..., "--out", "-o", help="A .json file of the mixture."),
+    run: shared.Run = "latest",
+    target: str | None = typer.Option(None, help="The column to predict of a table."),
+    allow_module: shared.AllowModule = None,
+    json: shared.Json = False,
+    coordinator: shared.Coordinator,
+) -> None:
+    """Get a mixture: the shares with which a run's learners by source merge best on a target.
+
+    Start such a run with: lipt run start --shards source
+    """
+    from lipt.cli.output import run_with_progress
+
+    shared.require_replaceable(out)
+    modules = shared.modules_of(allow_module, target_data)
+    with coordinator.connect() as client:
+        found = run_with_progress(
+            lambda report: client.mixture(
+                run,
+                target_data,
+                target=target,
+                allow_modules=modules,
+                on_progress=lambda progress: report(str(progress)),
+            )
+        )
+    found.save(out)
+    print_mixture(out, found, as_json=json)
 
 
 def print_mixture(

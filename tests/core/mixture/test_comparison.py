@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from lipt.core.mixture.baselines import by_size, greedy_shares, lone_ranking, nearest_sources
+from lipt.core.mixture.comparison import by_size, greedy_shares, lone_ranking, nearest_sources
 
 
 def shares(*values: float) -> torch.Tensor:
