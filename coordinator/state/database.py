@@ -6,8 +6,7 @@ import asyncio
 import json
 import logging
 import sqlite3
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache, partial
@@ -152,33 +151,21 @@ def read(
         yield from _parsed(record, body, f"{kind} {key}{of_run}", problems, {key_field: key})
 
 
-def read_runs(
-    connection: sqlite3.Connection, problems: list[str], ids: Collection[str] | None = None
-) -> Iterator[RunRecord]:
-    """Yield runs with their learners, oldest first; a run is unreadable if one of its rows is."""
-    which = ""
-    values: tuple[str, ...] = ()
-    if ids is not None:
-        which = "WHERE run_id IN (SELECT value FROM json_each(?))"
-        values = (json.dumps(sorted(ids)),)
-    learners: defaultdict[str, list[LearnerRecord]] = defaultdict(list)
-    damage: defaultdict[str, list[str]] = defaultdict(list)
-    query = f"SELECT run_id, learner_index, body FROM learners {which} ORDER BY 1, 2"  # noqa: S608
-    for run_id, index, body in connection.execute(query, values):
-        name, row = f"learner {index} of run {run_id}", {"index": index}
-        learners[run_id].extend(_parsed(LearnerRecord, body, name, damage[run_id], row))
-    query = "SELECT run_id, name, request_id, created_at, body FROM runs"
-    query = f"{query} {which} ORDER BY created_at, run_id"
-    for *columns, body in connection.execute(query, values):
-        row = dict(zip(("run_id", "name", "request_id", "created_at"), columns, strict=True))
-        run_id = row["run_id"]
-        damaged = damage[run_id]
-        for record in _parsed(RunRecord, body, f"run {run_id}", damaged, row):
-            run = record.changed(learners=tuple(learners[run_id]))
-            damaged += () if damaged else map(_unreadable(f"run {run_id}"), run.contradictions())
-            if not damaged:
-                yield run
-        problems += damaged
+def read_run(connection: sqlite3.Connection, problems: list[str], run_id: str) -> RunRecord | None:
+    """The run with its learners; None without it, or if one of its rows is unreadable."""
+    run, learners, damage, whose = None, list[LearnerRecord](), list[str](), f"run {run_id}"
+    query = "SELECT learner_index, body FROM learners WHERE run_id = ? ORDER BY 1"
+    for index, body in connection.execute(query, (run_id,)):
+        name = f"learner {index} of {whose}"
+        learners += _parsed(LearnerRecord, body, name, damage, {"index": index})
+    query = "SELECT name, request_id, created_at, body FROM runs WHERE run_id = ?"
+    for *columns, body in connection.execute(query, (run_id,)):
+        row = dict(zip(("name", "request_id", "created_at"), columns, strict=True))
+        for record in _parsed(RunRecord, body, whose, damage, {"run_id": run_id, **row}):
+            run = record.changed(learners=tuple(learners))
+            damage += () if damage else map(_unreadable(whose), run.contradictions())
+    problems += damage
+    return None if damage else run
 
 
 def _parsed(
@@ -277,9 +264,6 @@ class Database:
         await self._do(self._connection.close)
         self._thread.shutdown()
 
-    async def load_runs(self, ids: Collection[str] | None = None) -> tuple[RunRecord, ...]:
-        return await self._load(partial(read_runs, ids=ids))
-
     async def load_summaries(self) -> tuple[RunSummary, ...]:
         return await self._load(lambda connection, _: read_summaries(connection))
 
@@ -293,14 +277,14 @@ class Database:
             # One consistent view of the run and its learners.
             self._reader.execute("BEGIN")
             try:
-                runs = tuple(read_runs(self._reader, problems, ids=(run_id,)))
+                run = read_run(self._reader, problems, run_id)
             finally:
                 self._reader.execute("ROLLBACK")
         except sqlite3.Error as error:
             raise StateError(f"run {run_id} could not be read: {error}. {_REMEDY}") from error
         if problems:
             raise UnreadableRunError(_with_remedy(problems[0]))
-        return runs[0] if runs else None
+        return run
 
     async def save_run(self, run: RunRecord, learners: Iterable[LearnerRecord] = ()) -> None:
         await self._write(lambda connection: write_run(connection, run, learners))

@@ -33,7 +33,7 @@ from lipt.coordinator.state.database import (
     KINDS,
     prepare,
     read,
-    read_runs,
+    read_run,
     read_text,
     require_schema,
 )
@@ -77,7 +77,8 @@ def read_records(directory: Path, problems: list[str]) -> Iterator[BaseModel]:
         require_schema(schema, str(directory / DATABASE))
         query = "SELECT run_id FROM runs ORDER BY created_at, run_id"
         for (run_id,) in connection.execute(query).fetchall():
-            yield from read_runs(connection, problems, [run_id])
+            if (run := read_run(connection, problems, run_id)) is not None:
+                yield run
         for kind in KINDS:
             yield from read(connection, kind, problems)
 

@@ -24,7 +24,7 @@ from tests.blob_files import PLENTY
 from tests.clock import Clock
 from tests.coordinator.fakes import FakeCompute
 from tests.coordinator.made_up_runs import made_up_run
-from tests.coordinator.state.conftest import StateBench, execute
+from tests.coordinator.state.conftest import StateBench, execute, stored_runs
 
 HOUR, DAY = 3600.0, 86_400.0
 NOW = 10_000_000_000.0  # long after every file was written
@@ -76,7 +76,7 @@ class Bench:
     async def left(self, **settings: Any) -> list[str]:
         await self.new_storage(**settings).remove_overdue_runs()
         kept = [run.run_id for run in self.store.runs()]
-        assert [run.run_id for run in await self.database.load_runs()] == sorted(kept)
+        assert [run.run_id for run in await stored_runs(self.database)] == sorted(kept)
         return kept
 
     def put(self, text: str, hours_ago: float) -> BlobName:

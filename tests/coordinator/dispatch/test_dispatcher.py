@@ -19,6 +19,7 @@ from lipt.coordinator.state.records import LearnerFailure, LearnerResult
 from lipt.core.pretraining.results import CommittedLearner
 from tests.coordinator.dispatch.conftest import Bench
 from tests.coordinator.made_up_runs import error, made_up_run
+from tests.coordinator.state.conftest import stored_runs
 
 RESULT = LearnerResult(blob=BlobName.of(b"learner"), loss=1.0, train_seconds=2.0, bytes_received=3)
 
@@ -399,6 +400,6 @@ async def test_a_hundred_workers_need_few_transactions(bench: Bench) -> None:
     taken = await asyncio.gather(*map(bench.take, workers))
     await asyncio.gather(*(bench.dispatcher.commit(lease, RESULT) for lease in taken))
     assert {learner.state for learner in bench.store.find("r").learners} == {LearnerState.DONE}
-    assert await bench.database.load_runs() == bench.store.live()
+    assert await stored_runs(bench.database) == bench.store.live()
     # 200 changes, each of which was durable before it was answered.
     assert statements.count("COMMIT") <= 4

@@ -35,6 +35,7 @@ from lipt.v1 import worker_pb2 as pb
 from tests.blob_files import flip_a_bit
 from tests.coordinator.fakes import DATA
 from tests.coordinator.made_up_runs import made_up_run
+from tests.coordinator.state.conftest import stored_runs
 
 
 def context(*secrets: str) -> Any:
@@ -132,7 +133,7 @@ async def test_snapshots_are_kept_in_order_and_counted_as_traffic(bench: Bench) 
     run = bench.store.find("r")
     assert run.outcome.learners == (CommittedLearner(0, (early, late), result),)
     assert run.all_costs["bytes_from_workers"] == sum(b.size_bytes for b in (early, late, result))
-    (loaded,) = await bench.database.load_runs()
+    (loaded,) = await stored_runs(bench.database)
     assert loaded.outcome == run.outcome
 
 
@@ -197,7 +198,7 @@ async def test_a_released_learner_is_recorded_with_its_reason(
     await bench.service.ReleaseAssignment(request, CONTEXT)
     assert [failure.reason for failure in bench.learner.latest_failures] == [reason]
     assert bench.learner.account.endswith(account)
-    (loaded,) = await bench.database.load_runs()
+    (loaded,) = await stored_runs(bench.database)
     assert loaded.learners[0] == bench.learner
 
 

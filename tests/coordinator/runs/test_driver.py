@@ -24,6 +24,7 @@ from lipt.coordinator.state.records import LearnerResult, RunRecord
 from lipt.core.pretraining.results import Ingredient
 from tests.coordinator.fakes import SOUP_RECORD, FakeCompute
 from tests.coordinator.made_up_runs import error, made_up_run, status
+from tests.coordinator.state.conftest import stored_runs
 from tests.meters import observed
 
 CHANGED = OtherDataError("the data has changed.")
@@ -190,7 +191,7 @@ async def test_run_waits_for_a_full_disk_and_computes_nothing_twice(
     assert bench.pauses == [1.0, 2.0, 1.0, 2.0, 4.0]
     assert bench.events.count(EventKind.RETRIED, "stage") == 2
     assert bench.events.count(EventKind.RETRIED, "record") == 3
-    (stored,) = await bench.database.load_runs()
+    (stored,) = await stored_runs(bench.database)
     assert stored == run
 
 

@@ -36,6 +36,7 @@ from lipt.coordinator.state.records import RunRecord, RunSummary
 from lipt.v1 import config_pb2
 from tests.coordinator.fakes import DATA, THETA
 from tests.coordinator.made_up_runs import made_up_run
+from tests.coordinator.state.conftest import stored_runs
 
 MakeRun = Callable[..., RunRecord]
 DEFAULTS = RunConfig(
@@ -105,7 +106,7 @@ async def test_a_run_has_the_requested_settings_and_defaults(world: World) -> No
     assert (run.fingerprint, run.num_classes) == (DATA.fingerprint, 10)
     assert run.state is RunState.PENDING
     assert world.started == [run.run_id]
-    assert await world.database.load_runs() == (run,)
+    assert await stored_runs(world.database) == (run,)
 
 
 async def test_defaults_that_are_too_large_for_the_data_are_lowered(world: World) -> None:
@@ -119,7 +120,7 @@ async def test_defaults_that_are_too_large_for_the_data_are_lowered(world: World
         "4 learners x 1 minibatches x 100 examples = 400 are more than the 300 of the training "
         "split, so defaults were lowered to fit: learners.num_learners 3 in place of 4"
     )
-    assert run in await world.database.load_runs()
+    assert run in await stored_runs(world.database)
 
 
 async def test_concurrent_repeated_requests_start_one_run(world: World) -> None:
@@ -144,7 +145,7 @@ async def test_a_run_continues_if_its_caller_leaves_during_the_write(
     with pytest.raises(asyncio.CancelledError):
         await creating
     run = await world.create("mine", request_id="q")
-    assert await world.database.load_runs() == (run,)
+    assert await stored_runs(world.database) == (run,)
     assert world.started == [run.run_id]
 
 

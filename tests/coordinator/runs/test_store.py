@@ -15,7 +15,7 @@ from lipt.coordinator.runs.store import Change, LearnerProgress, LiveRun, RunSto
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, RunSummary
 from tests.coordinator.made_up_runs import made_up_run
-from tests.coordinator.state.conftest import execute
+from tests.coordinator.state.conftest import execute, stored_runs
 from tests.properties import at_most
 
 
@@ -69,7 +69,7 @@ async def test_a_held_run_is_shown_as_held_and_stored_unchanged(
     assert store.held("r") == "other data."
     assert store.shown_state(store.find("r")) is RunState.HELD
     assert store.revision("r") > revision
-    assert await database.load_runs() == (made_up_run(),)
+    assert await stored_runs(database) == (made_up_run(),)
     store.release("r")
     assert store.shown_state(store.find("r")) is RunState.TRAINING
 
@@ -156,7 +156,7 @@ async def test_ended_run_can_be_changed_and_its_change_is_durable(database: Data
     assert store.find("e").message == "xxx"
     assert store.revision("e") > revision
     assert store._live == {}
-    assert await database.load_runs() == (store.find("e"),)
+    assert await stored_runs(database) == (store.find("e"),)
 
 
 async def test_a_run_removed_meanwhile_is_unknown(database: Database) -> None:

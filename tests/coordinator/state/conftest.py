@@ -9,6 +9,7 @@ import pytest
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import InitializationConfig
+from lipt.common.errors import UnreadableRunError
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.runs.transitions import done
 from lipt.coordinator.state.database import Database
@@ -28,6 +29,15 @@ def execute(path: Path, *statements: str) -> None:
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         for statement in statements:
             connection.execute(statement)
+
+
+async def stored_runs(database: Database) -> tuple[RunRecord, ...]:
+    """All readable runs, oldest first."""
+    runs = list[RunRecord | None]()
+    for summary in await database.load_summaries():
+        with contextlib.suppress(UnreadableRunError):
+            runs.append(database.read_run(summary.run_id))
+    return tuple(filter(None, runs))
 
 
 def subset_of(run_id: str, key: str) -> SubsetRecord:

@@ -24,7 +24,13 @@ from lipt.coordinator.state.records import (
 )
 from lipt.data.inputs.specs import ImageFormat
 from tests.coordinator.made_up_runs import made_up_run, status
-from tests.coordinator.state.conftest import StateBench, diagnosis_of, execute, subset_of
+from tests.coordinator.state.conftest import (
+    StateBench,
+    diagnosis_of,
+    execute,
+    stored_runs,
+    subset_of,
+)
 
 TOKEN = TokenRecord(
     token_id="a", name="n", role=Role.WORKER, sha256="s", created_at=2.0, created_by="b"
@@ -61,7 +67,7 @@ async def test_runs_are_read_as_written(tmp_path: Path) -> None:
     await database.save_run(run, [changed])  # only the learners given are written
     await database.close()
     reopened = Database.open(tmp_path / "lipt.db")
-    assert await reopened.load_runs() == (run.with_learner(changed),)
+    assert await stored_runs(reopened) == (run.with_learner(changed),)
     await reopened.close()
 
 
@@ -146,7 +152,7 @@ async def test_garbage_in_a_run_s_row_makes_only_that_run_unreadable(
     summaries = {summary.run_id: summary for summary in await database.load_summaries()}
     assert summaries["b"] == RunSummary.of(made_up_run("b"))
     assert summaries["a"].name == "name-a"
-    assert await database.load_runs() == (made_up_run("b"),)
+    assert await stored_runs(database) == (made_up_run("b"),)
     assert database.read_run("b") == made_up_run("b")
     with pytest.raises(UnreadableRunError, match="run a cannot be read: ") as refused:
         database.read_run("a")
@@ -175,7 +181,7 @@ async def test_a_damaged_or_lost_learner_makes_only_its_run_unreadable(
     execute(tmp_path / "lipt.db", damage)
     with pytest.raises(UnreadableRunError, match="run a cannot be read: "):
         database.read_run("a")
-    assert await database.load_runs() == (made_up_run("b"),)
+    assert await stored_runs(database) == (made_up_run("b"),)
 
 
 @pytest.mark.parametrize("garbage", GARBAGE[:10])
@@ -246,7 +252,7 @@ async def test_removing_a_run_removes_all_its_records(database: Database) -> Non
         assert await database.find(DiagnosisRecord, diagnosis.key) == again
     await database.remove_run("r")
     await database.remove_run("r")  # as if its answer had been lost
-    assert await database.load_runs() == (made_up_run("s"),)
+    assert await stored_runs(database) == (made_up_run("s"),)
     assert await database.find(SubsetRecord, "subset of r") is None
     assert await database.find(SubsetRecord, "subset of s") is not None
     found = [
@@ -267,10 +273,10 @@ async def test_a_failed_write_does_not_end_the_service(database: Database) -> No
     for _ in range(2):
         with pytest.raises(StateError, match=r"full.*nothing acknowledged was lost"):
             await database.save_run(large)
-        assert await database.load_runs() == (run,)
+        assert await stored_runs(database) == (run,)
     await execute("PRAGMA max_page_count = 1000000")
     await database.save_run(large)
-    assert await database.load_runs() == (large,)
+    assert await stored_runs(database) == (large,)
 
 
 async def test_records_are_written_atomically_and_after_a_failure_again(database: Database) -> None:
@@ -318,7 +324,7 @@ async def test_a_damaged_database_is_reported(tmp_path: Path) -> None:
     path.write_bytes(content[:4096] + bytes(len(content) - 4096))
     database = Database.open(path)
     with pytest.raises(StateError, match=r"malformed.*damaged, start on a copy"):
-        await database.load_runs()
+        await stored_runs(database)
     await database.close()
 
 

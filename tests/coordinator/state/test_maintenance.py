@@ -19,7 +19,7 @@ from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.files import StateLock
 from lipt.coordinator.state.maintenance import back_up, check_state, collect_garbage
 from tests.blob_files import flip_a_bit
-from tests.coordinator.state.conftest import StateBench, execute
+from tests.coordinator.state.conftest import StateBench, execute, stored_runs
 
 
 def test_an_intact_state_has_no_problem(state: StateBench) -> None:
@@ -190,7 +190,7 @@ def test_a_directory_without_state_is_refused_and_not_created(tmp_path: Path) ->
 async def load(directory: Path) -> object:
     database = Database.open(directory / "lipt.db")
     try:
-        return await database.load_runs()
+        return await stored_runs(database)
     finally:
         await database.close()
 
@@ -210,7 +210,7 @@ async def test_a_backup_of_a_served_state_has_acknowledged_data(
     state: StateBench, tmp_path: Path
 ) -> None:
     database = Database.open(state.directory / "lipt.db")
-    (run, *_) = await database.load_runs()
+    (run, *_) = await stored_runs(database)
     changed = run.changed(message="acknowledged, and still in the write-ahead log")
     await database.save_run(changed)
     back_up(state.directory, tmp_path / "backup")
