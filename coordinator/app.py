@@ -22,7 +22,7 @@ from lipt.coordinator.compute.scan import CredentialDistrusted, scans_dir
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.intake import Intake
 from lipt.coordinator.dispatch.leases import forward_clock, steady_clock
-from lipt.coordinator.runs.admission import RunAdmission, log_all
+from lipt.coordinator.runs.admission import RunAdmission
 from lipt.coordinator.runs.availability import hold_runs_of_other_data, restore_inputs
 from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.requests import RunRequests
@@ -120,7 +120,7 @@ class App:
             evaluation_batch_size=batch_size_for(data.inputs, resolve_device(settings.device)),
         )
         stack.callback(admission.stop)
-        await admission.require(settings.run, log_all)
+        await admission.require(settings.run, is_default=True)
         await self._keep_storage()
         self.dispatcher.restore()
         driver.resume_all()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import lru_cache
@@ -60,16 +60,6 @@ def ceilings(limits: LimitSettings, machine: Machine, *, free_disk_bytes: int) -
     return named | {"run_disk": disk}
 
 
-def require_none(found: Sequence[str]) -> None:
-    if found:
-        raise OverLimitError(" ".join(found))
-
-
-def log_all(found: Sequence[str]) -> None:
-    for sentence in found:
-        logger.warning("the default run of [run] would be refused: %s", sentence)
-
-
 @dataclass(frozen=True)
 class Examined:
     """A model (without values if built in), its figures and its tensors."""
@@ -116,15 +106,20 @@ class RunAdmission:
     def stop(self) -> None:
         self._threads.shutdown()
 
-    async def require(
-        self, config: RunConfig, judge: Callable[[Sequence[str]], None] = require_none
-    ) -> str:
-        """Admit a run or raise; return a note on given weights if its head is new."""
+    async def require(self, config: RunConfig, *, is_default: bool = False) -> str:
+        """Admit a run or raise; return a note on given weights if its head is new.
+
+        The operator's default that is over the limits is logged: no run has started from it.
+        """
 
         def admit() -> str:
             examined, size = self._examined(config), self.evaluation_batch_size
             plan = examined.plan(config, self.data, evaluation_batch_size=size)
-            judge(excesses(plan.costs, self._ceilings()))
+            found = excesses(plan.costs, self._ceilings())
+            if found and not is_default:
+                raise OverLimitError(" ".join(found))
+            for sentence in found:
+                logger.warning("the default run of [run] would be refused: %s", sentence)
             return self._check_weights(config, examined)
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, admit)

@@ -203,7 +203,6 @@ class ReselectingSampler(SubsetSampler):
     """
 
     @checked
-    @checked
     def __init__(
         self,
         client: Client,
