@@ -209,12 +209,9 @@ def read_summaries(connection: sqlite3.Connection) -> Iterator[RunSummary]:
             )
         except ValueError as error:
             why = explain(error) if isinstance(error, ValidationError) else str(error)
-            summary = RunSummary(run_id, name, request_id, _shown(created_at), RunState.PENDING)
+            shown_at = created_at if abs(created_at) < _LAST_SECOND else 0.0
+            summary = RunSummary(run_id, name, request_id, shown_at, RunState.PENDING)
             yield summary.unreadable(_with_remedy(_unreadable(f"run {run_id}")(why)))
-
-
-def _shown(created_at: float) -> float:
-    return created_at if abs(created_at) < _LAST_SECOND else 0.0
 
 
 _MOST_CHARACTERS = 100

@@ -150,7 +150,7 @@ class Reselection:
         started = monotonic()
         try:
             chosen = self._on_rank_0(
-                lambda: self._ask(weights=_weights_of(self._model), previous=self.subset)
+                lambda: self._ask(weights=pack(plain_state(self._model)), previous=self.subset)
             )
         except (LiptError, OSError) as error:
             if isinstance(error, LiptError) and not error.retryable:
@@ -182,10 +182,6 @@ class Reselection:
             raise answer[0]
         chosen: Subset = answer[0]
         return chosen
-
-
-def _weights_of(model: nn.Module) -> bytes:
-    return pack(plain_state(model))
 
 
 class ReselectingSampler(SubsetSampler):
