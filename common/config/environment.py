@@ -42,14 +42,9 @@ _PORT, _URL = re.compile(r"LIPT_(\w+_)?PORT"), re.compile(r"(tcp|udp|sctp)://")
 @cache
 def variables_of(model: type[BaseModel]) -> Mapping[str, str]:
     """The dotted settings of a model by their variables: LIPT_RUN__SEED is run.seed."""
-    from lipt.common.config.knobs import sections
+    from lipt.common.config.knobs import setting_names
 
-    names = (
-        f"{section.name}.{knob.name}".lstrip(".")
-        for section in sections(model)
-        for knob in section.knobs
-    )
-    return {f"{_PREFIX}{name.upper().replace('.', '__')}": name for name in names}
+    return {f"{_PREFIX}{name.upper().replace('.', '__')}": name for name in setting_names(model)}
 
 
 def require_known_variables(environment: Mapping[str, str], own: Collection[str] = _OTHERS) -> None:

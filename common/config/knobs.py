@@ -59,6 +59,15 @@ def sections(model: Model, name: str = "", description: str = "") -> Iterator[Se
         yield from sections(section, path, _one_line(fields[key].description))
 
 
+def setting_names(model: Model) -> list[str]:
+    """The dotted names of all settings of a model."""
+    return [
+        f"{section.name}.{knob.name}".lstrip(".")
+        for section in sections(model)
+        for knob in section.knobs
+    ]
+
+
 def field_of(model: Model, path: str) -> FieldInfo:
     *names, leaf = path.split(".")
     for name in names:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from lipt.common.config.knobs import sections
+from lipt.common.config.knobs import setting_names
 from lipt.common.config.run_config import RunConfig, merge
 from lipt.common.errors import ConfigError
 from lipt.common.rpc.messages import fill_message, message_to_dict
@@ -48,11 +48,7 @@ def explain(
         if item["type"] == "value_error":
             clauses += [f"{field}: {message}" if field else message] if rules else []
         elif item["type"] == "extra_forbidden":
-            known = [
-                f"{section.name}.{knob.name}".lstrip(".")
-                for section in (sections(model) if model else ())
-                for knob in section.knobs
-            ]
+            known = [] if model is None else setting_names(model)
             clauses.append(f"{field}: there is no such setting.{did_you_mean(field, known)}")
         else:
             value = "" if item["type"] == "missing" else f" = {_Brief().repr(item['input'])}"
