@@ -1,6 +1,6 @@
-"""Built-in models: residual networks, a network for distillation, dense and text models.
+"""Built-in models of images and tables: residual networks, one for distillation, dense ones.
 
-Shapes: N images, B examples or texts, C classes, D features.
+Shapes: N images, B examples, C classes, D features.
 """
 
 from __future__ import annotations
@@ -250,86 +250,6 @@ def _num_values(column: Column) -> int:
             "range. Give them as floats, or take a model of your own."
         )
     return column.num_values
-
-
-# Text transformer: an encoder small enough for CPUs; token 0 is padding. Pre-layer-norm (Xiong et
-# al. 2020, arXiv:2002.04745) trains without warm-up. Attention is written out, so that training and
-# evaluation run the same kernels.
-#
-# Shapes: L positions, H heads, K features of a head.
-# Source: Vaswani et al. 2017, "Attention Is All You Need" (arXiv:1706.03762).
-
-_TEXT_WIDTH = 128
-_NUM_LAYERS = 2
-_NUM_HEADS = 4
-
-
-class Attention(nn.Module):
-    """Self-attention over all positions except padding."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.queries_keys_values = nn.Linear(_TEXT_WIDTH, 3 * _TEXT_WIDTH)
-        self.out = nn.Linear(_TEXT_WIDTH, _TEXT_WIDTH)
-
-    def forward(self, x_BLD: Tensor, padding_BL: Tensor) -> Tensor:
-        size, length, _ = x_BLD.shape
-        parts = self.queries_keys_values(x_BLD).view(size, length, 3, _NUM_HEADS, -1)
-        queries_BHLK, keys_BHLK, values_BHLK = parts.permute(2, 0, 3, 1, 4).unbind()
-        scale = math.sqrt(queries_BHLK.shape[-1])
-        scores_BHLL = queries_BHLK @ keys_BHLK.transpose(-1, -2) / scale
-        scores_BHLL = scores_BHLL.masked_fill(padding_BL[:, None, None], float("-inf"))
-        mixed_BHLK = scores_BHLL.softmax(dim=-1) @ values_BHLK
-        mixed_BLD: Tensor = self.out(mixed_BHLK.transpose(1, 2).reshape(size, length, -1))
-        return mixed_BLD
-
-
-class Block(nn.Module):
-    """Attention and a two-layer network for each position, both with residual connections."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(_TEXT_WIDTH), nn.LayerNorm(_TEXT_WIDTH)
-        self.attention = Attention()
-        self.each = nn.Sequential(
-            nn.Linear(_TEXT_WIDTH, 2 * _TEXT_WIDTH),
-            nn.GELU(),
-            nn.Linear(2 * _TEXT_WIDTH, _TEXT_WIDTH),
-        )
-
-    def forward(self, x_BLD: Tensor, padding_BL: Tensor) -> Tensor:
-        x_BLD = x_BLD + self.attention(self.norm1(x_BLD), padding_BL)
-        out_BLD: Tensor = x_BLD + self.each(self.norm2(x_BLD))
-        return out_BLD
-
-
-class TextTransformer(nn.Module):
-    """Token and position embeddings, blocks, the mean without padding, and a head `fc`."""
-
-    def __init__(self, *, num_classes: int, inputs: InputSpec) -> None:
-        super().__init__()
-        column = token_column(inputs, "text:tiny")
-        self.tokens = nn.Embedding(column.num_values, _TEXT_WIDTH)
-        self.places_LD = nn.Parameter(torch.empty(column.shape[0], _TEXT_WIDTH).normal_(std=0.02))
-        self.blocks = nn.ModuleList(Block() for _ in range(_NUM_LAYERS))
-        self.norm = nn.LayerNorm(_TEXT_WIDTH)
-        self.fc = nn.Linear(_TEXT_WIDTH, num_classes)
-        initialize(self)
-
-    def forward(self, *given: Tensor, **named: Tensor) -> Tensor:
-        """Map tokens, int64 B x L, to logits B x C."""
-        tokens_BL = given[0] if given else next(iter(named.values()))
-        padding_BL = tokens_BL == 0
-        # An empty text counts as one padding position; otherwise it has no mean.
-        first_L = torch.arange(tokens_BL.shape[1], device=tokens_BL.device) == 0
-        padding_BL = padding_BL & ~first_L
-        x_BLD = self.tokens(tokens_BL) + self.places_LD[: tokens_BL.shape[1]]
-        for block in self.blocks:
-            x_BLD = block(x_BLD, padding_BL)
-        real_BL1 = (~padding_BL)[:, :, None].to(x_BLD.dtype)
-        mean_BD = (x_BLD * real_BL1).sum(dim=1) / real_BL1.sum(dim=1)
-        logits_BC: Tensor = self.fc(self.norm(mean_BD))
-        return logits_BC
 
 
 def token_column(inputs: InputSpec, model: str) -> Column:

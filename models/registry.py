@@ -29,7 +29,6 @@ from lipt.data.inputs.specs import ImageSpec, InputSpec
 from lipt.data.targets.kinds import TargetKind
 from lipt.models import networks
 from lipt.models.adapters import add_adapters
-from lipt.models.causal import CausalTransformer
 from lipt.models.causal_folder import causal_model, in_data_numbers
 from lipt.models.networks import PREFIX, build_torchvision
 from lipt.models.own import (
@@ -38,6 +37,7 @@ from lipt.models.own import (
     require_logits,
     require_state,
 )
+from lipt.models.transformers import CausalTransformer, TextTransformer
 
 _OF_IMAGES: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
     {
@@ -51,7 +51,7 @@ _OF_INPUTS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
     {
         "linear": networks.linear,
         "mlp": networks.mlp,
-        "text:tiny": networks.TextTransformer,
+        "text:tiny": TextTransformer,
         "text:causal": CausalTransformer,
     }
 )

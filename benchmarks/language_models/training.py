@@ -17,7 +17,7 @@ from lipt.core.pretraining.merged_tokens import MergedTokens, with_mean_states
 from lipt.core.pretraining.simplex import uniform
 from lipt.data.inputs.specs import Column, ColumnsSpec, ColumnType
 from lipt.data.targets.values import MASKED, NextTokens
-from lipt.models.causal import CausalTransformer
+from lipt.models.transformers import CausalTransformer
 
 Weights = Mapping[str, Tensor]
 

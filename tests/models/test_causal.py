@@ -4,9 +4,9 @@ from torch import Tensor
 
 from lipt.common.errors import ConfigError
 from lipt.data.inputs.specs import Column, ColumnsSpec, ColumnType
-from lipt.models.causal import CausalTransformer
 from lipt.models.head import find_head
 from lipt.models.registry import build_model, build_without_values
+from lipt.models.transformers import CausalTransformer
 
 INPUTS = ColumnsSpec((Column("", ColumnType.INT64, (6,), num_values=11),))
 

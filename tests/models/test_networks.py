@@ -24,8 +24,9 @@ from lipt.models.head import (
     frozen_names,
     head_names,
 )
-from lipt.models.networks import BasicBlock, PreActivationBlock, TextTransformer, linear, mlp
+from lipt.models.networks import BasicBlock, PreActivationBlock, linear, mlp
 from lipt.models.registry import build_model, build_without_values
+from lipt.models.transformers import TextTransformer
 from tests.sentences import Reader
 
 

@@ -9,7 +9,7 @@ from lipt.core.pretraining.training import AdamW, ForwardPass, Sgd, optimizer_of
 from lipt.data.inputs.model_input import Stored
 from lipt.data.inputs.specs import Column, ColumnFormat, ColumnsFormat, ColumnType
 from lipt.data.targets.values import MASKED, NextTokens, Regression, SingleLabel, Target
-from lipt.models.causal import CausalTransformer
+from lipt.models.transformers import CausalTransformer
 
 CPU = torch.device("cpu")
 TOKENS = Column("", ColumnType.INT64, (6,), num_values=11)
