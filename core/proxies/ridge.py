@@ -29,6 +29,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 import torch
@@ -215,9 +216,10 @@ class _Rows:
 
     def weighted_targets(self, ids_B: Tensor) -> Tensor:
         """Targets minus their mean, times the root of the weight; B x C float64."""
-        centred_BC = self.targets(ids_B) - self.mean_target_C()
+        centred_BC = self.targets(ids_B) - self.mean_target_C
         return centred_BC.mul_(self.weights_N[ids_B].sqrt()[:, None])
 
+    @cached_property
     def mean_target_C(self) -> Tensor:
         if self.values_NC is not None:
             return self.weights_N @ self.values_NC / self.weights_N.sum()
@@ -369,7 +371,7 @@ def _scores_of(rows: _Rows, residuals: _Residuals, sample_M: Tensor, lambdas_L: 
         else:
             targets_BC = rows.values_NC[ids_B]
             left_L += (outputs_BLC - targets_BC[:, None]).square().sum(dim=(0, 2))
-            total += (targets_BC - rows.mean_target_C()).square().sum()
+            total += (targets_BC - rows.mean_target_C).square().sum()
     if rows.values_NC is None:
         return right_L / rows.weights_N[sample_M].sum()
     return 1 - left_L / total.clamp(min=1e-30)
