@@ -37,8 +37,8 @@ from lipt.data.inputs.specs import ColumnsFormat, Inputs
 from lipt.data.loading import open_dataset
 from lipt.data.sources.tables.causal import BEGIN, END, PADDING
 from lipt.data.targets.values import MASKED, NextTokens, SingleLabel
-from lipt.models.causal import CausalTransformer
 from lipt.models.head import evaluation_mode, forward_with_features
+from lipt.models.transformers import CausalTransformer
 from tests.core.signals.made_up import CPU, IMAGE, made_up_dataset, made_up_network
 
 

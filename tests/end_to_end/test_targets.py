@@ -65,7 +65,7 @@ def serve(cluster: Cluster, pool: str, listen: str = "127.0.0.1:0") -> LoggedPro
 
 def pretrain(cluster: Cluster) -> None:
     with cluster.client() as client:
-        client.wait(client.start_run(merge(client.target_settings(), QUICK)).run_id)
+        client.wait(client.start_run(merge(client.settings_for("target"), QUICK)).run_id)
 
 
 @contextmanager
