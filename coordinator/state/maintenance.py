@@ -136,8 +136,8 @@ def _named(blob: BlobName | None, whose: str) -> Iterator[NeededBlob]:
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 # A record that is not JSON names no blobs.
 _NAMED = """
-    SELECT json_extract(body, '$.shard', '$.status.result.blob', '$.status.result.snapshots')
-    FROM learners WHERE json_valid(body)
+    SELECT json_extract(body, '$.shard', '$.status.result.blob', '$.status.result.snapshots',
+        '$.unconfirmed') FROM learners WHERE json_valid(body)
     UNION ALL
     SELECT json_extract(body, '$.initial_weights', '$.pretrained_weights',
         '$.config.initialization.weights_sha256') FROM runs

@@ -21,9 +21,10 @@ from lipt.coordinator.state.records import (
     SoupRecord,
     SubsetRecord,
     TokenRecord,
+    UnconfirmedResult,
 )
 from lipt.data.inputs.specs import ImageFormat
-from tests.coordinator.made_up_runs import made_up_run, status
+from tests.coordinator.made_up_runs import holder, made_up_run, status
 from tests.coordinator.state.conftest import (
     StateBench,
     diagnosis_of,
@@ -375,6 +376,18 @@ def test_named_digests_include_needed_and_unneeded_blobs(state: StateBench) -> N
     assert named - needed_by(state.directory) == others
     assert named > needed_by(state.directory) > {state.put("given weights").sha256}
     assert state.put("uploaded weights").sha256 not in named
+
+
+async def test_named_digests_include_results_that_another_worker_has_to_confirm(
+    database: Database, tmp_path: Path
+) -> None:
+    result = LearnerResult(blob=BlobName.of(b"sent"), snapshots=(BlobName.of(b"snapshot"),))
+    held = UnconfirmedResult(epoch=1, holder=holder(), result=result)
+    run = made_up_run("r")
+    run = run.with_learner(run.learners[0].changed(unconfirmed=(held,)))
+    await database.save_run(run, run.learners)
+    named = set(named_digests(tmp_path))
+    assert named >= {blob.sha256 for blob in result.files}
 
 
 def test_an_invalid_record_does_not_hide_others(state: StateBench) -> None:
