@@ -31,6 +31,8 @@ _context: ContextVar[Mapping[str, str]] = ContextVar(
 _EVENT = "lipt_event"
 # Records of a kind that `FloodFilter` passes in each period.
 _MOST_ALIKE, _BURST_SECONDS = 20, 60.0
+# gRPC's error, with a traceback, for each answer to a peer that has left.
+_UNHEARD = ("grpc._cython.cygrpc", "ExecuteBatchError")
 _PLAIN = re.compile(r"[\w./:+-]+\Z", re.ASCII)
 
 
@@ -132,14 +134,25 @@ def _flood_kind(record: logging.LogRecord) -> tuple[str, str] | None:
     event = getattr(record, _EVENT, {})
     if event.get("kind") == EventKind.CALL_REFUSED:
         return EventKind.CALL_REFUSED, str(event.get("detail"))
+    return _traceback_kind(record)
+
+
+def _traceback_kind(record: logging.LogRecord) -> tuple[str, str] | None:
+    """Who logged an exception, and its type."""
     if record.exc_info and record.exc_info[0] is not None:
         return record.name, record.exc_info[0].__name__
     return None
 
 
+def is_own(record: logging.LogRecord) -> bool:
+    """Whether a record is not of an answer whose caller has left, which is no error here."""
+    return _traceback_kind(record) != _UNHEARD
+
+
 def configure_logging(level: str, log_format: Literal["text", "json"] = "text") -> None:
     """Set up the process's log; for command lines, never at import."""
     handler = logging.StreamHandler()
+    handler.addFilter(is_own)
     handler.addFilter(FloodFilter())
     if log_format == "json":
         handler.setFormatter(JsonFormatter())

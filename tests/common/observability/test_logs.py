@@ -4,6 +4,7 @@ import logging
 from typing import Any
 
 import pytest
+from grpc._cython import cygrpc
 
 from lipt.common.observability.logs import (
     EventKind,
@@ -11,6 +12,7 @@ from lipt.common.observability.logs import (
     FloodFilter,
     JsonFormatter,
     PrintableFormatter,
+    is_own,
     logging_about,
 )
 from lipt.common.observability.tracing import span
@@ -123,6 +125,17 @@ def test_a_log_line_names_its_span(json_log: Log) -> None:
     assert within["trace_id"] == f"{spans['work'].context.trace_id:032x}"
     assert within["span_id"] == f"{spans['work'].context.span_id:016x}"
     assert "trace_id" not in after
+
+
+def test_an_answer_whose_caller_has_left_is_no_error() -> None:
+    # The type and the logger's name of gRPC's own.
+    for kind, heard in ((cygrpc.ExecuteBatchError, False), (ValueError, True)):
+        error = kind("execute_batch")
+        record = logging.getLogger(cygrpc.__name__).makeRecord(
+            *(cygrpc.__name__, logging.ERROR, "server.pyx", 1, "raised by %s", ("GetRun",)),
+            (kind, error, None),
+        )
+        assert is_own(record) is heard
 
 
 def test_refusals_and_tracebacks_alike_are_counted_beyond_twenty_a_minute() -> None:
