@@ -50,8 +50,7 @@ SHARED_STEPS, REAL_STEPS = 1500, 120
 # Two learners of each source: a quarter of the steps of 16 real trainings.
 LEARNER_STEPS = 20
 NUM_RANDOM, CONCENTRATION = 16, 0.4
-NUM_FIT, NUM_TEST = 64, 300
-_MOST_NEAREST = 400
+NUM_FIT, NUM_TEST, NUM_NEAREST = 64, 300, 400
 # Choices that are trained on; others are close to one of them.
 TRAINED = ("merged", "n-grams", "lone ranking", "rds", "bm25")
 
@@ -64,6 +63,7 @@ class Setup:
 
     learner_steps: of each of two learners of a source. real_steps: of a training on a mixture.
     num_fit: examples of a target, which come before those of its test.
+    num_nearest: examples of each source among which a target's nearest are looked for.
     thorough: whether a fit is compared with that through the network, and of half the learners.
     """
 
@@ -74,6 +74,7 @@ class Setup:
     learner_steps: int
     real_steps: int
     num_fit: int
+    num_nearest: int
     thorough: bool
 
 
@@ -121,7 +122,7 @@ def measure(seed: int, record: Record) -> Iterator[dict[str, Any]]:
     sources = sources_of(seed)
     theta = shared_weights(seed, list(sources.values()), record)
     setup = Setup(
-        *(SMALL, theta, sources, targets_of(seed), LEARNER_STEPS, REAL_STEPS, NUM_FIT),
+        *(SMALL, theta, sources, targets_of(seed), LEARNER_STEPS, REAL_STEPS, NUM_FIT, NUM_NEAREST),
         thorough=True,
     )
     return measured(setup, seed, record)
@@ -164,10 +165,9 @@ def measured(setup: Setup, seed: int, record: Record) -> Iterator[dict[str, Any]
     for name, shares_K in common.items():
         same = {"seed": seed, "mixture": name, "shares": shares_K.tolist()}
         yield {**same, "real": real(name, shares_K, setup.targets)}
-    for target, examples in setup.targets.items():
-        one = record(
-            f"fit-{target}", partial(fitted, setup, added_halves, examples, random_RK, seed)
-        )
+    pool = pool_of(setup, record, seed)
+    for target in setup.targets:
+        one = fitted(setup, target, added_halves, random_RK, pool, record, seed)
         yield {"seed": seed, "target": target, **one}
         for name in TRAINED:
             shares_K = torch.tensor(one["shares"][name]).double()
@@ -185,69 +185,104 @@ def tested(setup: Setup, weights: Weights, targets: Collection[str]) -> dict[str
     return found
 
 
+@dataclass(frozen=True)
+class Pool:
+    """As many examples of each source, shuffled, since equal scores are taken in order.
+
+    hidden_MD: means of hidden states under theta*. owners: each example's source.
+    """
+
+    hidden_MD: Tensor
+    words: list[list[str]]
+    owners: np.ndarray
+
+
+def pool_of(setup: Setup, record: Record, seed: int) -> Pool:
+    sources = list(setup.sources.values())
+    order = np.random.default_rng(seed).permutation(len(sources) * setup.num_nearest)
+    examples = joined([source[: setup.num_nearest] for source in sources])[torch.from_numpy(order)]
+    hidden_MD = record("hidden", lambda: hidden_means(setup.theta, examples, setup.network))
+    return Pool(hidden_MD, words_of(examples, setup.network), order // setup.num_nearest)
+
+
 def fitted(
     setup: Setup,
+    target: str,
     added_halves: list[dict[str, Tensor]],
-    examples: Encoded,
     random_RK: Tensor,
+    pool: Pool,
+    record: Record,
     seed: int,
 ) -> dict[str, Any]:
     """The shares of each choice for a target, and its predictions of the random mixtures."""
-    network, theta, sources = setup.network, setup.theta, list(setup.sources.values())
-    own, test = examples[: setup.num_fit], examples[setup.num_fit :]
-    num_sources, num_tokens = len(sources), network.target.num_outputs
+    network, theta = setup.network, setup.theta
+    own = setup.targets[target][: setup.num_fit]
     first, second = added_halves
     added = {name: (first[name] + second[name]) / 2 for name in theta}
-    # Shuffled: equal scores are taken in order.
-    most = min(_MOST_NEAREST, *map(len, sources))
-    order = np.random.default_rng(seed).permutation(num_sources * most)
-    owners = order // most
-    pool = joined([source[:most] for source in sources])[torch.from_numpy(order)]
     merged = merged_of(theta, added, own, network)
-    fit = merged.fit(seed=seed)
-    texts, wanted_NL = [(one.tokens_NL, one.wanted_NL) for one in sources], own.wanted_NL
-    density_XK, bigram_XK = (
-        ngram_probabilities(texts, (own.tokens_NL, wanted_NL), num_tokens, order)
-        for order in (3, 2)
-    )
-    every_N, corners = torch.arange(len(own)), torch.eye(num_sources).double()
-    lone_K = torch.stack([merged.losses_at(one).mean() for one in corners])
-    hidden = [hidden_means(theta, one, network) for one in (pool, own)]
-    words = [words_of(one, network) for one in (pool, own)]
-    chosen = {
-        "merged": fit.weights_K,
-        "n-grams": ngram_shares(density_XK, wanted_NL, every_N),
-        "bigrams": ngram_shares(bigram_XK, wanted_NL, every_N),
-        "lone ranking": lone_ranking(lone_K),
-        "best lone": corners[lone_K.argmin()],
-        "rds": shares_of_nearest(cosines(*hidden), owners, num_sources),
-        "bm25": shares_of_nearest(bm25(*words), owners, num_sources),
-    }
-    counted_NL = wanted_NL != MASKED
-    share_X = (counted_NL / counted_NL.sum(dim=1, keepdim=True) / len(own))[counted_NL]
+
+    def fit() -> dict[str, Any]:
+        found = merged.fit(seed=seed)
+        test = setup.targets[target][setup.num_fit :]
+        return {
+            "shares": found.weights_K.tolist(),
+            "low": found.low_K.tolist(),
+            "high": found.high_K.tolist(),
+            "strength": found.strength,
+            "at theta(w)": float(losses_of(merged.weights(found.weights_K), test, network).mean()),
+        }
+
+    def losses_at(weights_RK: Tensor) -> list[float]:
+        return [float(merged.losses_at(one).mean()) for one in weights_RK]
+
+    corners_KK = torch.eye(len(setup.sources)).double()
+    lone_K = torch.tensor(record(f"lone-{target}", partial(losses_at, corners_KK)))
     predicted = {
-        "merged": torch.stack([merged.losses_at(one).mean() for one in random_RK]),
-        "lone": random_RK @ lone_K.double(),
-        "n-grams": -((random_RK @ density_XK.T).log() @ share_X.double()),
+        "merged": record(f"predicted-{target}", partial(losses_at, random_RK)),
+        "lone": (random_RK @ lone_K.double()).tolist(),
     }
-    by_half = list[Any]()
+    chosen, predicted["n-grams"] = closed_forms(setup, own, random_RK, pool)
+    chosen["lone ranking"] = lone_ranking(lone_K).tolist()
+    chosen["best lone"] = corners_KK[lone_K.argmin()].tolist()
+    answer = record(f"fit-{target}", fit)
+    chosen["merged"] = answer.pop("shares")
     if setup.thorough:
-        chosen["merged, network's gradient"] = gradient_shares(merged, own)
-        around_equal = merged.linearized(uniform(num_sources))
-        predicted["merged, quadratic at equal shares"] = around_equal(random_RK).mean(dim=1)
-        by_half = [
+        chosen["merged, network's gradient"] = gradient_shares(merged, own).tolist()
+        around_equal = merged.linearized(uniform(len(setup.sources)))
+        predicted["merged, quadratic at equal shares"] = (
+            around_equal(random_RK).mean(dim=1).tolist()
+        )
+        answer["halves"] = [
             merged_of(theta, half, own, network).fit(seed=seed, num_resamples=0).weights_K.tolist()
             for half in added_halves
         ]
-    return {
-        "shares": {name: one.tolist() for name, one in chosen.items()},
-        "predicted": {name: one.tolist() for name, one in predicted.items()},
-        "low": fit.low_K.tolist(),
-        "high": fit.high_K.tolist(),
-        "strength": fit.strength,
-        "halves": by_half,
-        "at theta(w)": float(losses_of(merged.weights(fit.weights_K), test, network).mean()),
+    return {"shares": chosen, "predicted": predicted, **answer}
+
+
+def closed_forms(
+    setup: Setup, own: Encoded, random_RK: Tensor, pool: Pool
+) -> tuple[dict[str, list[float]], list[float]]:
+    """Shares that need no learner, by name, and what trigrams predict of the random mixtures."""
+    network, num_sources = setup.network, len(setup.sources)
+    texts = [(one.tokens_NL, one.wanted_NL) for one in setup.sources.values()]
+    wanted_NL, every_N = own.wanted_NL, torch.arange(len(own))
+    asked = own.tokens_NL, wanted_NL
+    density_XK, bigram_XK = (
+        ngram_probabilities(texts, asked, network.target.num_outputs, order) for order in (3, 2)
+    )
+    hidden_ND = hidden_means(setup.theta, own, network)
+    scores = {
+        "rds": cosines(pool.hidden_MD, hidden_ND),
+        "bm25": bm25(pool.words, words_of(own, network)),
     }
+    shares = {
+        "n-grams": ngram_shares(density_XK, wanted_NL, every_N),
+        "bigrams": ngram_shares(bigram_XK, wanted_NL, every_N),
+    } | {name: shares_of_nearest(one, pool.owners, num_sources) for name, one in scores.items()}
+    counted_NL = wanted_NL != MASKED
+    share_X = (counted_NL / counted_NL.sum(dim=1, keepdim=True) / len(own))[counted_NL]
+    predicted_R = -((random_RK @ density_XK.T).log() @ share_X.double())
+    return {name: one.tolist() for name, one in shares.items()}, predicted_R.tolist()
 
 
 def table(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -38,7 +38,7 @@ from lipt.models.causal_folder import causal_model
 LENGTH, RANK = 64, 8
 # Two learners of each source: a quarter of the steps of 16 real trainings.
 LEARNER_STEPS, REAL_STEPS = 5, 32
-NUM_FIT, NUM_TEST = 32, 100
+NUM_FIT, NUM_TEST, NUM_NEAREST = 32, 100, 100
 TEXTS = {"python": 800, "c": 800, "french": 600, "german": 600}
 TASKS = (
     *("chain_sum", "gcd", "lcm", "count_bits", "calendar_arithmetic", "letter_counting"),
@@ -71,7 +71,8 @@ def measure(seed: int, record: Record, *, model: Path) -> Iterator[dict[str, Any
         if network.learned in name
     }
     setup = Setup(
-        *(network, theta, sources, targets, LEARNER_STEPS, REAL_STEPS, NUM_FIT), thorough=False
+        *(network, theta, sources, targets, LEARNER_STEPS, REAL_STEPS, NUM_FIT, NUM_NEAREST),
+        thorough=False,
     )
     return measured(setup, seed, lambda name, compute: record(f"smollm2-{name}", compute))
 

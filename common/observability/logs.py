@@ -138,7 +138,7 @@ def _flood_kind(record: logging.LogRecord) -> tuple[str, str] | None:
 
 
 def _traceback_kind(record: logging.LogRecord) -> tuple[str, str] | None:
-    """Who logged an exception, and its type."""
+    """The name of the logger, and the type of the exception, if there is one."""
     if record.exc_info and record.exc_info[0] is not None:
         return record.name, record.exc_info[0].__name__
     return None
