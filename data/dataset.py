@@ -238,6 +238,8 @@ class IdMapping:
     excluded: tuple[int, ...] = ()
 
     def ids(self, positions: Tensor) -> Tensor:
+        if not self.excluded:
+            return positions
         return positions + torch.searchsorted(self._before, positions.contiguous(), right=True)
 
     def positions(self, ids: Tensor) -> Tensor:

@@ -66,17 +66,17 @@ def forward_with_features(model: nn.Module, inputs: Inputs) -> tuple[Tensor, Ten
 
     Both are float32 where autocast has made them narrower.
     """
-    logits_NC, features_ND = _with_head_inputs(model, inputs, "N x D features")
+    logits_NC, features_ND = _with_head_inputs(model, inputs, num_dims=2)
     return logits_NC, in_full(features_ND)
 
 
 def forward_with_states(model: nn.Module, inputs: Inputs) -> tuple[Tensor, Tensor]:
     """Run a causal model once: logits, and its head's inputs B x L x D; ConfigError for others."""
-    return _with_head_inputs(model, inputs, "B x L x D states")
+    return _with_head_inputs(model, inputs, num_dims=3)
 
 
-def _with_head_inputs(model: nn.Module, inputs: Inputs, wanted: str) -> tuple[Tensor, Tensor]:
-    """The logits, and what the head was called with; `wanted` names its dimensions by x."""
+def _with_head_inputs(model: nn.Module, inputs: Inputs, num_dims: int) -> tuple[Tensor, Tensor]:
+    """The logits, and the inputs of the head, of so many dimensions."""
     name, head = find_head(model)
     given: list[Tensor] = []
     handle = head.register_forward_pre_hook(lambda _, args: given.append(args[0]))
@@ -84,7 +84,8 @@ def _with_head_inputs(model: nn.Module, inputs: Inputs, wanted: str) -> tuple[Te
         logits = call_model(model, inputs)
     finally:
         handle.remove()
-    if len(given) != 1 or given[0].ndim != 1 + wanted.count(" x "):
+    if len(given) != 1 or given[0].ndim != num_dims:
+        wanted = "N x D features" if num_dims == 2 else "B x L x D states"
         shapes = [tuple(features.shape) for features in given]
         raise ConfigError(
             f"{type(model).__name__} calls its linear layer {name!r} with the shapes {shapes}. "

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import date
 from types import MappingProxyType, SimpleNamespace
-from typing import Any, BinaryIO, TypeGuard, TypeVar
+from typing import Any, BinaryIO, TypeGuard
 
 import numpy as np
 import pyarrow as pa
@@ -54,11 +54,11 @@ from lipt.data.sources.tables.reading import (
 from lipt.data.sources.tables.table import (
     BATCH_ROWS,
     Cell,
+    ColumnT,
     Table,
-    column_of,
+    TableOfCells,
     require_columns,
     require_names,
-    texts_of,
 )
 from lipt.data.sources.user_data import (
     KINDS,
@@ -69,8 +69,6 @@ from lipt.data.sources.user_data import (
 )
 
 logger = logging.getLogger(__name__)
-
-ColumnT = TypeVar("ColumnT")
 
 _NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 
@@ -83,7 +81,7 @@ _WORDS = 3
 _DENSE_BYTES = 2 * 2**30
 
 
-class FrameTable(Table):
+class FrameTable(TableOfCells):
     """Columns in memory: Arrow's, pandas's, arrays or lists."""
 
     def __init__(
@@ -107,12 +105,6 @@ class FrameTable(Table):
 
     def __len__(self) -> int:
         return len(next(iter(self._values.values()), ()))
-
-    def batches(self, names: Sequence[str]) -> Iterator[list[Any]]:
-        return self._read(names, column_of)
-
-    def texts(self, names: Sequence[str]) -> Iterator[list[list[str]]]:
-        return self._read(names, texts_of)
 
     def _read(self, names: Sequence[str], read: Callable[..., ColumnT]) -> Iterator[list[ColumnT]]:
         rows = {name: getattr(values, "iloc", values) for name, values in self._values.items()}

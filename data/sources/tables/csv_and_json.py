@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import Any, TextIO
 
 import pyarrow as pa
 
@@ -26,11 +26,11 @@ from lipt.data.sources.cells import Decimals, number_in
 from lipt.data.sources.storage import Stamp, open_regular
 from lipt.data.sources.tables.table import (
     TEXT,
+    ColumnT,
     Table,
+    TableOfCells,
     batches_of,
-    column_of,
     require_names,
-    texts_of,
 )
 
 CSV_OPTIONS = ("delimiter", "encoding", "decimal")
@@ -43,8 +43,6 @@ _LONGEST_LINE = 2**27
 _DELIMITERS = (",", ";", "\t", "|")
 _SNIFFED_LINES = 100
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
-
-ColumnT = TypeVar("ColumnT")
 
 
 class CsvTable(Table):
@@ -147,7 +145,7 @@ def _widths(lines: Sequence[str], delimiter: str) -> list[int]:
     return []
 
 
-class JsonlTable(Table):
+class JsonlTable(TableOfCells):
     """An object on each line, UTF-8; columns are the names of all lines."""
 
     def __init__(self, path: Path) -> None:
@@ -159,12 +157,6 @@ class JsonlTable(Table):
                 columns.update(dict.fromkeys(line))
                 require_names(columns, self.name)
         self.columns = tuple(columns)
-
-    def batches(self, names: Sequence[str]) -> Iterator[list[Any]]:
-        return self._read(names, column_of)
-
-    def texts(self, names: Sequence[str]) -> Iterator[list[list[str]]]:
-        return self._read(names, texts_of)
 
     def _read(self, names: Sequence[str], read: Callable[..., ColumnT]) -> Iterator[list[ColumnT]]:
         first = 1

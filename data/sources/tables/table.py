@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -42,6 +42,8 @@ _LONGEST_NAME = 1000
 # None for a null, NaN or absent value.
 Cell = str | int | float | None
 RowT = TypeVar("RowT")
+# A column as it is read.
+ColumnT = TypeVar("ColumnT")
 Codes = NDArray[np.int64]
 
 # Types of pandas, which need not be installed.
@@ -92,6 +94,20 @@ class Table(ABC):
                 small = joined.nbytes < _LARGE_BYTES
                 of_column.append(joined.combine_chunks() if small else joined)
         return dict(zip(names, map(joined_chunks, parts), strict=True))
+
+
+class TableOfCells(Table):
+    """A table whose cells have types of their own, so that texts are read as they are written."""
+
+    @abstractmethod
+    def _read(self, names: Sequence[str], read: Callable[..., ColumnT]) -> Iterator[list[ColumnT]]:
+        """Batches of rows; `read` has the arguments of `column_of`."""
+
+    def batches(self, names: Sequence[str]) -> Iterator[list[Any]]:
+        return self._read(names, column_of)
+
+    def texts(self, names: Sequence[str]) -> Iterator[list[list[str]]]:
+        return self._read(names, texts_of)
 
 
 def require_columns(table: Table, names: Sequence[str], option: str) -> None:
