@@ -68,14 +68,8 @@ OnProgress = Callable[[int, int], None]
 # Called after every batch with the number of examples done; may raise to end the pass.
 OnDone = Callable[[int], None]
 
-# Names of values, and those of each pass.
-ERRORS, FEATURES, LOSSES = "errors", "features", "losses"
-_NAMES = {
-    ScoredValues.SIGNALS: (ERRORS, FEATURES),
-    ScoredValues.LOSSES: (LOSSES,),
-    ScoredValues.LOSSES_AND_FEATURES: (LOSSES, FEATURES),
-    ScoredValues.UNPROMPTED: (LOSSES,),
-}
+# Names of values.
+ERRORS, FEATURES, LOSSES, RIGHT = "errors", "features", "losses", "right"
 
 
 def results_on_cpu(
@@ -139,7 +133,7 @@ class Batches:
     inputs: InputFormat
     device: torch.device
     size: int
-    on_progress: OnProgress
+    on_progress: OnProgress = lambda *_: None
     some: Tensor | None = None
 
     @property
@@ -182,17 +176,29 @@ class Batches:
 def pass_over(
     model: nn.Module,
     batches: Batches,
-    values: ScoredValues,
+    kind: PassKind,
     into: Mapping[str, Tensor],
     on_done: OnDone = lambda _: None,
+    *,
+    bfloat16: bool = False,
 ) -> None:
     """Fill arrays on the CPU, as of `value_specs`, in one forward pass, row i for the i-th id.
 
-    SignalsError, with the first ids, for values that are not finite, or too large for float16.
+    bfloat16: whether the model runs under bfloat16 autocast. SignalsError, with the first ids, for
+    values that are not finite, or too large for float16.
     """
-    ids_N = batches.ids_N
-    with evaluation_mode(model), computation(), torch.inference_mode():
-        for rows, (finite_B, *found) in results_on_cpu(_outputs(model, batches, values)):
+    ids_N, target = batches.ids_N, batches.dataset.target
+    outputs = (
+        (rows, kind.compute(model, target, inputs_B, targets_B))
+        for rows, inputs_B, targets_B in batches
+    )
+    with (
+        evaluation_mode(model),
+        computation(),
+        torch.inference_mode(),
+        torch.autocast(batches.device.type, torch.bfloat16, enabled=bfloat16),
+    ):
+        for rows, (finite_B, *found) in results_on_cpu(outputs):
             require_finite_rows(finite_B, ids_N[rows], "outputs")
             for (name, all_N), own_B in zip(into.items(), found, strict=True):
                 all_N[rows] = own_B
@@ -202,29 +208,77 @@ def pass_over(
             on_done(rows.stop)
 
 
-def _outputs(
-    model: nn.Module, batches: Batches, values: ScoredValues
-) -> Iterator[tuple[slice, tuple[Tensor, ...]]]:
-    """Each batch's rows, then its finite flags and its values."""
-    target = batches.dataset.target
+@dataclass(frozen=True)
+class PassKind:
+    """The values of a pass.
+
+    compute: of a batch, finite flags and then the values, in the order of their names.
+    """
+
+    names: tuple[str, ...]
+    compute: Callable[[nn.Module, Target, Inputs, Tensor], tuple[Tensor, ...]]
+
+
+def _signals(
+    model: nn.Module, target: Target, inputs_B: Inputs, targets_B: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    logits_BC, features_BD = forward_with_features(model, inputs_B)
+    finite_B = logits_BC.isfinite().all(dim=-1) & features_BD.isfinite().all(dim=-1)
+    return finite_B, target.residuals(logits_BC, targets_B), features_BD
+
+
+def _losses(
+    model: nn.Module, target: Target, inputs_B: Inputs, targets_B: Tensor
+) -> tuple[Tensor, Tensor]:
+    losses_B = target.losses(call_model(model, inputs_B), targets_B)
+    return losses_B.isfinite(), losses_B
+
+
+def _losses_and_features(
+    model: nn.Module, target: Target, inputs_B: Inputs, targets_B: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     states = with_mean_states if target.kind is TargetKind.TOKENS else forward_with_features
-    for rows, given, wanted_B in batches:
-        inputs_B, targets_B = given, wanted_B
-        if values is ScoredValues.SIGNALS:
-            logits_BC, features_BD = forward_with_features(model, inputs_B)
-            finite_B = logits_BC.isfinite().all(dim=-1) & features_BD.isfinite().all(dim=-1)
-            yield rows, (finite_B, target.residuals(logits_BC, targets_B), features_BD)
-            continue
-        if values is ScoredValues.LOSSES_AND_FEATURES:
-            outputs_B, features_BD = states(model, inputs_B)
-            losses_B = target.losses(outputs_B, targets_B)
-            finite_B = losses_B.isfinite() & features_BD.isfinite().all(dim=-1)
-            yield rows, (finite_B, losses_B, features_BD)
-            continue
-        if values is ScoredValues.UNPROMPTED:
-            inputs_B, targets_B = without_prompts(tokens_in(inputs_B), targets_B)
-        losses_B = target.losses(call_model(model, inputs_B), targets_B)
-        yield rows, (losses_B.isfinite(), losses_B)
+    outputs_B, features_BD = states(model, inputs_B)
+    losses_B = target.losses(outputs_B, targets_B)
+    return losses_B.isfinite() & features_BD.isfinite().all(dim=-1), losses_B, features_BD
+
+
+def _unprompted(
+    model: nn.Module, target: Target, inputs_B: Inputs, wanted_BL: Tensor
+) -> tuple[Tensor, Tensor]:
+    return _losses(model, target, *without_prompts(tokens_in(inputs_B), wanted_BL))
+
+
+def _losses_and_right(
+    model: nn.Module, target: Target, inputs_B: Inputs, wanted_BL: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    outputs_BLV = call_model(model, inputs_B)
+    losses_B = target.losses(outputs_BLV, wanted_BL)
+    # No token equals MASKED.
+    return losses_B.isfinite(), losses_B, (outputs_BLV.argmax(dim=-1) == wanted_BL).sum(dim=1)
+
+
+KINDS: Mapping[ScoredValues, PassKind] = {
+    ScoredValues.SIGNALS: PassKind((ERRORS, FEATURES), _signals),
+    ScoredValues.LOSSES: PassKind((LOSSES,), _losses),
+    ScoredValues.LOSSES_AND_FEATURES: PassKind((LOSSES, FEATURES), _losses_and_features),
+    ScoredValues.UNPROMPTED: PassKind((LOSSES,), _unprompted),
+}
+_TEXT_SCORES = PassKind((LOSSES, RIGHT), _losses_and_right)
+
+
+def score_texts(
+    model: nn.Module, batches: Batches, *, bfloat16: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Each text's loss, float32 N, and its number of right tokens, int64 N; as `pass_over`.
+
+    A greedy completion is right in all tokens exactly if each token is the most likely one after
+    the right ones before it, so one forward pass decodes.
+    """
+    losses_N, right_N = torch.empty(len(batches)), torch.empty(len(batches), dtype=torch.int64)
+    into = {LOSSES: losses_N, RIGHT: right_N}
+    pass_over(model, batches, _TEXT_SCORES, into, bfloat16=bfloat16)
+    return losses_N, right_N
 
 
 def without_prompts(tokens_BL: Tensor, wanted_BL: Tensor) -> tuple[Tensor, Tensor]:
@@ -266,7 +320,7 @@ def value_specs(
         name: TensorSpec(
             (num_examples, *rest[name]), torch.float16 if name in halves else torch.float32
         )
-        for name in _NAMES[values]
+        for name in KINDS[values].names
     }
 
 
@@ -286,9 +340,9 @@ def score_range(
         name: torch.empty(len(ids_N), *spec.shape[1:], dtype=spec.dtype)
         for name, spec in range_specs(task, head.in_features).items()
     }
-    batches = Batches(dataset, task.inputs, device, task.batch_size, lambda *_: None, some=ids_N)
+    batches = Batches(dataset, task.inputs, device, task.batch_size, some=ids_N)
     with computation(task.threads):
-        pass_over(model, batches, task.values, scored, on_done)
+        pass_over(model, batches, KINDS[task.values], scored, on_done)
     return scored
 
 

@@ -25,6 +25,7 @@ from lipt.common.tensor_files import TensorSpec
 from lipt.core.passes import (
     ERRORS,
     FEATURES,
+    KINDS,
     Batches,
     pass_over,
     require_finite_rows,
@@ -68,7 +69,7 @@ def compute_values(
     outputs are not finite or features too large for float16.
     """
     computed = allocated(stored_specs(model, len(batches), values), scratch)
-    pass_over(model, batches, values, computed)
+    pass_over(model, batches, KINDS[values], computed)
     return computed
 
 

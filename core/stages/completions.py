@@ -28,14 +28,14 @@ from lipt.core.diagnosis.diagnosis import (
 from lipt.core.diagnosis.duplicates import Matches, find_duplicates
 from lipt.core.diagnosis.findings import LearningCurve, Redundancy
 from lipt.core.diagnosis.label_errors import without_suspects
+from lipt.core.passes import score_texts
 from lipt.core.pretraining.initialization import begins_trained, initialize
-from lipt.core.pretraining.training import ForwardPass
 from lipt.core.stages.resolve import Sources
 from lipt.core.workspace import Workspace
 from lipt.data.dataset import input_format
 from lipt.data.targets.kinds import TargetKind
-from lipt.models.head import evaluation_mode, freeze
-from lipt.models.registry import memory_format
+from lipt.data.targets.values import MASKED
+from lipt.models.head import freeze
 
 _NUM_PARTS = 4
 # Where the run does not set initialization.steps: of learners from random and from given weights.
@@ -90,9 +90,7 @@ def losses_unseen(workspace: Workspace, config: RunConfig) -> tuple[Tensor, floa
     ids_N = torch.arange(len(dataset))
     inputs = input_format(dataset, ids_N, derive_seed(config.seed, "normalization"))
     order_N = torch.randperm(len(dataset), generator=derive_generator(config.seed, "unseen parts"))
-    settings, layout = _settings(config), memory_format(config.model)
-    forward = ForwardPass(inputs, dataset.target, workspace.device, layout, bfloat16=False)
-    losses_N, counts = torch.empty(len(dataset)), list[Tensor]()
+    settings, losses_N, num_right = _settings(config), torch.empty(len(dataset)), 0
     for part in range(_NUM_PARTS):
         held_out_M = order_N[part::_NUM_PARTS].sort().values
         model = workspace.new_model(config)
@@ -112,14 +110,11 @@ def losses_unseen(workspace: Workspace, config: RunConfig) -> tuple[Tensor, floa
             cpu_threads=config.learners.cpu_threads,
             on_progress=report,
         )
-        # A computation sets its own gradient mode.
-        with evaluation_mode(model), computation(1), torch.inference_mode():
-            for ids_B in torch.split(held_out_M, workspace.batch_size):
-                outputs_B = forward(model, dataset.examples(ids_B))
-                targets_B = dataset.targets_N[ids_B].to(workspace.device)
-                losses_N[ids_B] = dataset.target.losses(outputs_B, targets_B).cpu()
-                counts.append(dataset.target.counts(outputs_B, targets_B).cpu())
-    return losses_N, dataset.target.score_of(counts)
+        batches = workspace.batches(inputs, "scoring completions", some=held_out_M)
+        with computation(1):
+            losses_N[held_out_M], right_M = score_texts(model, batches)
+        num_right += int(right_M.sum())
+    return losses_N, num_right / int((dataset.targets_N != MASKED).sum())
 
 
 def _settings(config: RunConfig) -> InitializationConfig:

@@ -15,6 +15,7 @@ from torch.nn import functional
 from lipt.common.errors import ConfigError, DataError, SignalsError, WeightsError
 from lipt.common.tensor_files import Weights
 from lipt.core.passes import (
+    KINDS,
     Batches,
     account,
     encode_range,
@@ -83,7 +84,7 @@ def threads_of(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> set[str]:
         return given(self, ids)
 
     monkeypatch.setattr(Dataset, "examples", examples)
-    list(Batches(dataset, IMAGE, CPU, 8, lambda *_: None))
+    list(Batches(dataset, IMAGE, CPU, 8))
     return names
 
 
@@ -135,8 +136,8 @@ def test_ranges_of_whole_batches_equal_one_pass_bit_for_bit(
 ) -> None:
     specs = value_specs(values, len(DATASET), num_outputs=3, num_features=64)
     whole = {name: torch.empty(spec.shape) for name, spec in specs.items()}
-    batches = Batches(DATASET, IMAGE, CPU, TASK.batch_size, lambda *_: None)
-    pass_over(MODEL, batches, values, whole)
+    batches = Batches(DATASET, IMAGE, CPU, TASK.batch_size)
+    pass_over(MODEL, batches, KINDS[values], whole)
     task, size = replace(TASK, values=values), num_batches * TASK.batch_size
     parts = [
         score(replace(task, start=start, stop=min(start + size, TASK.stop)))

@@ -1,9 +1,6 @@
 """Scores of a causal model on a target's held-out texts: losses, and right completions.
 
-A greedy completion is right in all tokens exactly if each token is the most likely one after the
-right ones before it, so one forward pass decodes.
-
-Shapes: B of a batch, L positions.
+Shapes: N texts.
 """
 
 from __future__ import annotations
@@ -12,16 +9,14 @@ import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lipt.common.process.devices import resolve_device
 from lipt.common.tensor_files import Weights
-from lipt.core.passes import texts_at_once
+from lipt.core.passes import Batches, score_texts, texts_at_once
 from lipt.core.pretraining.training import ForwardPass
 from lipt.data.dataset import Dataset
 from lipt.data.targets.values import MASKED
-from lipt.models.head import evaluation_mode
 from lipt.models.own import load_plain_state
 from lipt.trainer.main_training import Recipe
 from lipt.trainer.main_training.steps import place_model
@@ -76,16 +71,9 @@ def texts_scored(
 def text_scores(model: nn.Module, test: Dataset, forward_pass: ForwardPass) -> TextScores:
     """Score a model on texts, in evaluation mode."""
     size = min(_BATCH, texts_at_once(test.target))
-    losses, exact, counts = list[Tensor](), list[Tensor](), list[Tensor]()
-    with evaluation_mode(model), torch.inference_mode():
-        for ids_B in torch.split(torch.arange(len(test)), size):
-            outputs_BLV = forward_pass(model, test.examples(ids_B))
-            wanted_BL = test.targets_N[ids_B].to(outputs_BLV.device)
-            losses.append(test.target.losses(outputs_BLV, wanted_BL).double().cpu())
-            counts.append(test.target.counts(outputs_BLV, wanted_BL).cpu())
-            is_right_BL = (outputs_BLV.argmax(dim=-1) == wanted_BL) | (wanted_BL == MASKED)
-            exact.append(is_right_BL.all(dim=1).double().cpu())
-    losses_N = torch.cat(losses)
+    batches = Batches(test, forward_pass.inputs, forward_pass.device, size)
+    found_N, right_N = score_texts(model, batches, bfloat16=forward_pass.bfloat16)
+    losses_N, counted_N = found_N.double(), (test.targets_N != MASKED).sum(dim=1)
     # A text without a prompt counts from its first position on.
     has_prompts = bool((test.targets_N[:, 0] == MASKED).any())
     return TextScores(
@@ -94,6 +82,6 @@ def text_scores(model: nn.Module, test: Dataset, forward_pass: ForwardPass) -> T
         loss_error=math.inf
         if len(losses_N) == 1
         else float(losses_N.std()) / math.sqrt(len(losses_N)),
-        token_accuracy=test.target.score_of(counts),
-        exact_match=float(torch.cat(exact).mean()) if has_prompts else None,
+        token_accuracy=int(right_N.sum()) / int(counted_N.sum()),
+        exact_match=float((right_N == counted_N).double().mean()) if has_prompts else None,
     )
