@@ -131,11 +131,16 @@ def label_confidence(found: LabelQuality, labels_N: Tensor) -> Tensor | None:
     if found.noise.overall.low < SURE_NOISE:
         return None
     share = min(_MOST, found.noise.overall.rate)
+    counts_C = labels_N.bincount(minlength=len(found.joint_CC))
+    # By class, then by quality; ties keep the data set's order.
+    order_N = found.quality_N.argsort(stable=True)
+    order_N = order_N[labels_N[order_N].argsort(stable=True)]
+    ordered_N = labels_N[order_N]
+    first_C = counts_C.cumsum(0) - counts_C
+    ranks_N = torch.arange(len(labels_N), device=labels_N.device) - first_C[ordered_N]
+    least_N = ranks_N < (share * counts_C.double()).round()[ordered_N]
     confidence_N = torch.ones_like(labels_N, dtype=torch.float64)
-    for label in range(len(found.joint_CC)):
-        rows = torch.nonzero(labels_N == label).flatten()
-        least = found.quality_N[rows].argsort(stable=True)[: round(share * len(rows))]
-        confidence_N[rows[least]] = _SUSPECTED_CONFIDENCE
+    confidence_N[order_N[least_N]] = _SUSPECTED_CONFIDENCE
     return confidence_N
 
 

@@ -274,6 +274,21 @@ def test_the_second_head_excludes_the_lowest_quality_labels() -> None:
     assert confidence_N.min() > 0
 
 
+def test_doubtful_labels_are_the_least_of_each_class_and_ties_keep_their_order() -> None:
+    draws = generator()
+    labels_N = torch.randint(0, 5, (300,), generator=draws)
+    labels_N[labels_N == 3] = 4
+    quality_N = torch.randint(0, 8, (300,), generator=draws) / 8
+    found = replace(judged(quality_N.tolist(), rate=0.25, low=0.1), joint_CC=torch.zeros(6, 6))
+    confidence_N = label_confidence(found, labels_N)
+    assert confidence_N is not None
+    for label in range(6):
+        rows = torch.nonzero(labels_N == label).flatten().tolist()
+        least = sorted(rows, key=lambda row: (float(quality_N[row]), row))
+        doubtful = [row for row in rows if confidence_N[row] < 1]
+        assert doubtful == sorted(least[: round(0.25 * len(rows))])
+
+
 @pytest.mark.parametrize("rate", [0.0, 0.3])
 def test_there_is_no_second_head_without_surely_wrong_labels(rate: float) -> None:
     assert label_confidence(judged([0.1, 0.9], rate=rate, low=0.01), torch.tensor([0, 1])) is None
