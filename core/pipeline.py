@@ -42,7 +42,6 @@ from lipt.core.pretraining.simplex import uniform
 from lipt.core.pretraining.soup import OnIngredient, Soup, greedy_soup, weighted_soup
 from lipt.core.stages.choice import ChosenSubset
 from lipt.core.stages.choice import choose as choose_on
-from lipt.core.stages.learner import train_here
 from lipt.core.stages.needed_learners import needs_learners
 from lipt.core.stages.resolve import ResolvedRequest, sources_of
 from lipt.core.workspace import InMemory, Workspace
@@ -196,7 +195,7 @@ def train_learners(
     learners, diverged = list[CommittedLearner](), list[Divergence]()
     for index, (ids, density) in enumerate(cuts):
         try:
-            made = train_here(workspace, config, inputs, initial, index, ids, density)
+            made = workspace.train_learner(config, inputs, initial, index, ids, density)
         except DivergedError as error:
             diverged.append(error.divergence)
             continue

@@ -34,6 +34,7 @@ from lipt.core.call_parts import CallPart, CallParts
 from lipt.core.passes import Batches, texts_at_once
 from lipt.core.pretraining.evaluation import batch_size_for
 from lipt.core.pretraining.initialization import begins_trained
+from lipt.core.pretraining.learner import TrainedLearner, train_learner
 from lipt.core.pretraining.results import open_learner
 from lipt.core.pretraining.sharding import (
     Split,
@@ -44,9 +45,11 @@ from lipt.core.pretraining.sharding import (
 from lipt.core.proxies.features import Backbone
 from lipt.core.signals.probabilities import PROBABILITIES
 from lipt.core.signals.signals import UserFeatures, read_user_features
+from lipt.core.tasks import LearnerTask
 from lipt.data.dataset import Dataset
 from lipt.data.inputs.model_input import Stored
 from lipt.data.inputs.specs import InputFormat
+from lipt.data.shard import open_shard, pack_shard
 from lipt.models.adapters import adapter_names
 from lipt.models.head import frozen_names, matching_names
 from lipt.models.registry import OwnModel, build_model, lay_out
@@ -279,6 +282,41 @@ class Workspace(ABC):
             )
         model.load_state_dict(loaded)
         return model.eval()
+
+    def train_learner(
+        self,
+        config: RunConfig,
+        inputs: InputFormat,
+        initial: Weights,
+        index: int,
+        ids: Tensor,
+        density: float,
+    ) -> TrainedLearner:
+        """Train a learner on examples of this process's data, packed as for a worker."""
+        dataset, learners = self.dataset, config.learners
+        targets = dataset.rows.targets
+        task = LearnerTask.of(
+            config,
+            inputs,
+            num_classes=dataset.target.num_outputs,
+            other_target=None if targets is None else targets.target,
+            index=index,
+            density=density,
+        )
+        content, number = pack_shard(dataset, ids), learners.num_learners
+        activity, share = f"training learner {index + 1} of {number}", 1 / number
+        report = self.progress(activity, CallPart.LEARNERS, index * share, share)
+        return train_learner(
+            task,
+            initial,
+            open_shard(content, inputs, num_examples=len(ids), target=task.target),
+            device=self.device,
+            allowed_modules=self.allowed_modules,
+            own_model=self.own_model,
+            on_step=lambda step, _loss: report(step, learners.num_steps),
+            should_stop=lambda: False,
+            ids=ids,
+        )
 
 
 def model_seed(config: RunConfig) -> int:

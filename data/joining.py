@@ -115,21 +115,24 @@ def joined(parts: Sequence[tuple[str, Dataset]]) -> Dataset:
     return _stacked(datasets, Labels(torch.cat(labels), names), sources)
 
 
-def appended(pool: Dataset, more: Dataset) -> Dataset:
+def appended(pool: Dataset, *others: Dataset) -> Dataset:
     """The pool with other examples after it, which are read as its own.
 
     Raises DataError for other inputs, other targets, or classes that the pool lacks.
     """
-    if isinstance(pool.inputs, ImageSpec) and isinstance(more.inputs, ImageSpec):
-        more = replace(more, inputs=pool.inputs)
-    more = DataForm.of(pool).match(more, "the target")
-    labels_N = torch.cat([pool.rows.labels_N, more.rows.labels_N])
-    own, theirs = pool.rows.targets, more.rows.targets
-    if own is None or theirs is None:
-        return _stacked([pool, more], Labels(labels_N, pool.class_names), None)
-    values = torch.cat([own.values, theirs.values.to(own.values.dtype)])
+    form, parts = DataForm.of(pool), [pool]
+    for more in others:
+        of_images = isinstance(pool.inputs, ImageSpec) and isinstance(more.inputs, ImageSpec)
+        read = replace(more, inputs=pool.inputs) if of_images else more
+        parts.append(form.match(read, "the target"))
+    labels_N = torch.cat([part.rows.labels_N for part in parts])
+    own = pool.rows.targets
+    if own is None:
+        return _stacked(parts, Labels(labels_N, pool.class_names), None)
+    given = [part.rows.targets.values for part in parts if part.rows.targets is not None]
+    values = torch.cat([values.to(own.values.dtype) for values in given])
     targets = replace(own, values=values, strata_N=labels_N)
-    return _stacked([pool, more], Labels(labels_N, None, targets), None)
+    return _stacked(parts, Labels(labels_N, None, targets), None)
 
 
 def most_of(target: Dataset) -> Dataset:

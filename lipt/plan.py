@@ -38,7 +38,6 @@ from lipt.core.selection.strategy import Growth
 from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.signals import STORAGE_LIMITS
 from lipt.core.signals.views import Need
-from lipt.core.stages.learner import train_here
 from lipt.core.stages.resolve import ResolvedRequest
 from lipt.data.dataset import Dataset
 from lipt.data.shard import pack_shard
@@ -192,7 +191,7 @@ def time_images(opened: Pretrained, report: Callable[[str], None]) -> dict[str, 
     short = config.model_copy(update={"learners": config.learners.model_copy(update=steps)})
     # Called at every step.
     opened.on_progress = lambda _: clock.append(perf_counter())
-    train_here(workspace, short, inputs, state, 0, ids, config.pruning.density_max)
+    workspace.train_learner(short, inputs, state, 0, ids, config.pruning.density_max)
     rates = {"trained": (clock[1] - clock[0]) / len(ids)}
     report("timing a batch of evaluation")
     evaluator = evaluator_of(workspace, config, inputs, some)

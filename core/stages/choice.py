@@ -64,6 +64,7 @@ from lipt.core.stages.warm_up import (
     RunPass,
     WarmUpSignals,
     dynamics_of,
+    outputs_identity,
     pass_here,
     signals_of,
     warm_up_signals,
@@ -256,15 +257,8 @@ def _signals(
     else:
         looks = own is None or bool(needs & {Need.SIGNALS, Need.VALIDATION})
         of_model = needs if looks and proxy is None else needs - PROXY_NEEDS
-        inputs, weights = sources.model
-        depends_on = (
-            weights.sha256,
-            dataset.fingerprint,
-            config.network,
-            inputs,
-            config.evaluation_threads,
-            str(workspace.device),
-        )
+        _, weights = sources.model
+        depends_on = outputs_identity(workspace, sources)
         load = partial(workspace.loaded_model, config, weights)
         signals = signals_of(
             workspace, sources, of_model, depends_on, load, run_pass=run_pass, weights=weights

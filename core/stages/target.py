@@ -27,9 +27,14 @@ from lipt.core.signals.compute import compute_values
 from lipt.core.signals.targeted import TargetSignals, numbered, words_of
 from lipt.core.signals.views import TARGET_NEEDS, Need
 from lipt.core.stages.diagnosis import matches_of
-from lipt.core.stages.learner import train_here
 from lipt.core.stages.resolve import ResolvedRequest, Sources
-from lipt.core.stages.warm_up import ModelPass, PassResult, RunPass, pass_here
+from lipt.core.stages.warm_up import (
+    ModelPass,
+    PassResult,
+    RunPass,
+    outputs_identity,
+    pass_here,
+)
 from lipt.core.tasks import ScoredValues
 from lipt.core.workspace import InMemory, Key, Workspace
 from lipt.data.example_file import open_examples
@@ -47,16 +52,8 @@ def target_signals(
     """
     stage = _Stage(workspace, request, sources, run_pass)
     config, found = sources.config, TargetSignals()
-    inputs, weights = sources.model
+    of_theta = outputs_identity(workspace, sources)
     of_data = (workspace.dataset.fingerprint, [one.sha256 for one in request.targets])
-    of_theta = (
-        weights.sha256,
-        workspace.dataset.fingerprint,
-        config.network,
-        inputs,
-        config.evaluation_threads,
-        str(workspace.device),
-    )
     learner = (request.target_steps, config.seed, config.learners, config.augmentation)
     looks_at_features = Need.TARGET_FEATURES in request.needs
     made: tuple[tuple[set[Need], Callable[[], TargetSignals], tuple[object, ...]], ...] = (
@@ -84,14 +81,14 @@ class _Stage:
     @cached_property
     def joined(self) -> tuple[InMemory, list[Tensor]]:
         """The data with the targets behind it, and each target's positions."""
-        workspace = self.workspace
-        both, positions = workspace.dataset, list[Tensor]()
-        for name in self.request.targets:
-            content = _content(workspace, name)
-            target, _ = open_examples(content, workspace.dataset, max_examples=MOST_TARGET)
-            before, both = len(both), appended(both, target)
-            positions.append(torch.arange(before, len(both)))
-        return workspace.beside(both), positions
+        workspace, pool = self.workspace, self.workspace.dataset
+        targets = [
+            open_examples(_content(workspace, name), pool, max_examples=MOST_TARGET)[0]
+            for name in self.request.targets
+        ]
+        both = appended(pool, *targets)
+        every_M = torch.arange(len(pool), len(both))
+        return workspace.beside(both), list(torch.split(every_M, [len(one) for one in targets]))
 
     @cached_property
     def model(self) -> nn.Module:
@@ -141,7 +138,7 @@ class _Stage:
             draws = derive_generator(config.seed, "target shard", part)
             size = learners.num_minibatches * learners.batch_size
             shard = draw_by_shares([ids], torch.ones(1), size, generator=draws)
-            learner = train_here(joined, short, inputs, initial, 0, shard, 1.0)
+            learner = joined.train_learner(short, inputs, initial, 0, shard, 1.0)
             model.load_state_dict({**initial, **learner.weights})
             after.append(self.scored(ScoredValues.LOSSES, f"losses after target {part + 1}"))
         model.load_state_dict(initial)

@@ -67,6 +67,19 @@ class PassResult:
 RunPass = Callable[[Workspace, ModelPass], PassResult]
 
 
+def outputs_identity(workspace: Workspace, sources: Sources) -> tuple[object, ...]:
+    """All that the outputs of the sources' model depend on."""
+    config, (inputs, weights) = sources.config, sources.model
+    return (
+        weights.sha256,
+        workspace.dataset.fingerprint,
+        config.network,
+        inputs,
+        config.evaluation_threads,
+        str(workspace.device),
+    )
+
+
 def pass_here(workspace: Workspace, wanted: ModelPass) -> PassResult:
     """Compute a pass in this process."""
     with computation(wanted.config.evaluation_threads):

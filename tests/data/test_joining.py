@@ -58,6 +58,7 @@ def test_numbers_to_predict_keep_the_pools_units() -> None:
     both = appended(pool, more)
     assert both.target == pool.target
     assert both.targets_N[6:, 0].tolist() == [100.5, 200, 300]
+    assert appended(pool, more, more).fingerprint == appended(both, more).fingerprint
 
 
 def table_of(rows: list[str], path: Path) -> str:
