@@ -14,6 +14,7 @@ Tensors are written by falling item size, then name, so that every value is alig
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import mmap
@@ -29,6 +30,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
 
+from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.files import write_all
 from lipt.common.errors import BlobTooLargeError, StateError, WeightsError
 from lipt.common.nested import parse_json
@@ -180,6 +182,15 @@ def read_weights(
 def pack(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
     """Pack tensors as a file; equal tensors and metadata give equal bytes."""
     return b"".join(_parts(tensors, metadata))
+
+
+def packed_name(tensors: Mapping[str, torch.Tensor]) -> BlobName:
+    """The name of the file that `pack` makes of tensors, which is not made."""
+    digest, size_bytes = hashlib.sha256(), 0
+    for part in _parts(tensors, None):
+        digest.update(part)
+        size_bytes += len(part)
+    return BlobName(digest.hexdigest(), size_bytes)
 
 
 def write_packed(

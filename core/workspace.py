@@ -25,7 +25,7 @@ from lipt.common.errors import DataError, WeightsError
 from lipt.common.tensor_files import (
     KeptValue,
     Weights,
-    read_container,
+    packed_name,
     read_weights,
     specs_of,
     unusable,
@@ -44,7 +44,7 @@ from lipt.core.pretraining.sharding import (
 )
 from lipt.core.proxies.features import Backbone
 from lipt.core.signals.probabilities import PROBABILITIES
-from lipt.core.signals.signals import UserFeatures, read_user_features
+from lipt.core.signals.signals import UserFeatures, features_of_tensors, read_user_features
 from lipt.core.tasks import LearnerTask
 from lipt.data.dataset import Dataset
 from lipt.data.inputs.model_input import Stored
@@ -156,19 +156,22 @@ class Workspace(ABC):
 
     def user_features(self, features: BlobName) -> UserFeatures:
         """A user's features of every example; FeaturesError for another file."""
-        id_mapping, num_ids = self.dataset.id_mapping, self.dataset.num_ids
-        source, max_bytes = self.read(features), features.size_bytes
-        read = read_user_features(source, num_examples=num_ids, max_bytes=max_bytes)
-        paired_NP = read.paired_features_NP
+        source, num_ids = self.read(features), self.dataset.num_ids
+        return self.by_position(
+            read_user_features(source, num_examples=num_ids, max_bytes=features.size_bytes)
+        )
+
+    def by_position(self, by_id: UserFeatures) -> UserFeatures:
+        """Features without those of excluded examples."""
+        id_mapping, paired_NP = self.dataset.id_mapping, by_id.paired_features_NP
         return UserFeatures(
-            id_mapping.by_position(read.features_ND),
+            id_mapping.by_position(by_id.features_ND),
             None if paired_NP is None else id_mapping.by_position(paired_NP),
         )
 
     def probabilities(self, name: BlobName) -> Tensor:
-        """A user's class probabilities of every example, by position."""
-        file = read_container(self.read(name), max_bytes=name.size_bytes, max_tensors=1)
-        return self.dataset.id_mapping.by_position(file.tensor(PROBABILITIES))
+        """A user's class probabilities of every example, by position; in one process alone."""
+        raise NotImplementedError
 
     def progress(
         self, activity: str, part: CallPart | None = None, before: float = 0.0, share: float = 1.0
@@ -324,7 +327,7 @@ def model_seed(config: RunConfig) -> int:
 
 
 class InMemory(Workspace):
-    """The workspace of one process: files are bytes in memory."""
+    """The workspace of one process: files are bytes in memory, and a user's tensors no files."""
 
     def __init__(
         self,
@@ -340,6 +343,7 @@ class InMemory(Workspace):
         self.parts = CallParts({})
         self._on_progress = on_progress
         self._files: dict[BlobName, bytes] = {}
+        self._tensors: dict[BlobName, Weights] = {}
         self._kept: dict[tuple[str, str], Any] = {}
         self._features: dict[BlobName, UserFeatures] = {}
 
@@ -354,11 +358,25 @@ class InMemory(Workspace):
     def read(self, name: BlobName) -> bytes:
         return self._files[name]
 
+    def put_tensors(self, tensors: Weights) -> BlobName:
+        """Keep tensors as they are, under the name that their file would have."""
+        name = packed_name(tensors)
+        self._tensors[name] = tensors
+        return name
+
     def user_features(self, features: BlobName) -> UserFeatures:
         # Reading checks every value, and a call asks several times.
         if features not in self._features:
-            self._features[features] = super().user_features(features)
+            given = self._tensors.get(features)
+            self._features[features] = (
+                super().user_features(features)
+                if given is None
+                else self.by_position(features_of_tensors(given, self.dataset.num_ids))
+            )
         return self._features[features]
+
+    def probabilities(self, name: BlobName) -> Tensor:
+        return self.dataset.id_mapping.by_position(self._tensors[name][PROBABILITIES])
 
     def find(self, key: Key[KeptT]) -> KeptT | None:
         found: KeptT | None = self._kept.get((key.kind, repr(key.depends_on)))

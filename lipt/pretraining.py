@@ -338,13 +338,15 @@ class Pretrained:
             soft_labels=examples.soft_labels_KC,
         )
 
-    def _keep(self, source: Path | bytes) -> BlobName:
+    def _keep(self, source: Path | bytes | Weights) -> BlobName:
+        if isinstance(source, dict):
+            return self.workspace.put_tensors(source)
         return self.workspace.put(source.read_bytes() if isinstance(source, Path) else source)
 
     def _keep_probabilities(self, pred_probs: Any) -> BlobName | None:
         if pred_probs is None:
             return None
-        return self.workspace.put(pack({PROBABILITIES: read_probabilities(pred_probs, self.data)}))
+        return self._keep({PROBABILITIES: read_probabilities(pred_probs, self.data)})
 
     def _keep_targets(self, target_data: Any) -> tuple[BlobName, ...]:
         if target_data is None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -24,7 +25,14 @@ import torch
 from torch import Tensor
 
 from lipt.common.errors import BlobTooLargeError, FeaturesError, SignalsError, WeightsError
-from lipt.common.tensor_files import Container, KeptValue, TensorSpec, quoted, read_container
+from lipt.common.tensor_files import (
+    Container,
+    KeptValue,
+    TensorSpec,
+    quoted,
+    read_container,
+    specs_of,
+)
 from lipt.common.text import listed
 from lipt.core.passes import row_blocks
 from lipt.core.signals.dynamics import Dynamics
@@ -177,12 +185,41 @@ def read_user_features(source: bytes | Path, *, num_examples: int, max_bytes: in
     except (WeightsError, BlobTooLargeError) as error:
         # The rest of these errors' text is about a model's weights.
         raise FeaturesError(f"{error.problem}. {_HOW}") from error
-    if FEATURES not in container.specs or container.specs.keys() - {FEATURES, PAIRED_FEATURES}:
-        names = ", ".join(map(quoted, container.specs)) or "nothing"
+    values = {name: partial(_rows_of_file, container, name) for name in container.specs}
+    return _checked(container.specs, values, num_examples)
+
+
+def features_of_tensors(tensors: Mapping[str, Tensor], num_examples: int) -> UserFeatures:
+    """Features in this process's memory, checked as those of a file."""
+    values = {name: partial(_rows_of_tensor, tensor) for name, tensor in tensors.items()}
+    return _checked(specs_of(tensors), values, num_examples)
+
+
+# Some of a tensor's rows.
+_RowsOf = Callable[[slice], Tensor]
+
+
+def _rows_of_tensor(tensor: Tensor, rows: slice) -> Tensor:
+    return tensor[rows].cpu()
+
+
+def _rows_of_file(container: Container, name: str, rows: slice) -> Tensor:
+    spec, values = container.specs[name], container.values(name)
+    row_bytes = spec.shape[1] * spec.dtype.itemsize
+    # Copied: a mapped file is read-only, and its values may be unaligned.
+    block = torch.from_numpy(values[rows.start * row_bytes : rows.stop * row_bytes].copy())
+    return block.view(spec.dtype).view(-1, spec.shape[1])
+
+
+def _checked(
+    specs: Mapping[str, TensorSpec], values: Mapping[str, _RowsOf], num_examples: int
+) -> UserFeatures:
+    if FEATURES not in specs or specs.keys() - {FEATURES, PAIRED_FEATURES}:
+        names = ", ".join(map(quoted, specs)) or "nothing"
         raise FeaturesError(f"the file of features holds {names}. {_HOW}")
-    for name, spec in container.specs.items():
+    for name, spec in specs.items():
         _require_shape(name, spec, num_examples)
-    read = {name: _read(container, name) for name in container.specs}
+    read = {name: _read(name, spec, values[name]) for name, spec in specs.items()}
     return UserFeatures(read[FEATURES], read.get(PAIRED_FEATURES))
 
 
@@ -212,29 +249,22 @@ def _require_shape(name: str, spec: TensorSpec, num_examples: int) -> None:
         )
 
 
-def _read(container: Container, name: str) -> Tensor:
-    spec, values = container.specs[name], container.values(name)
+def _read(name: str, spec: TensorSpec, rows_of: _RowsOf) -> Tensor:
     num_rows, width = spec.shape
     read_NF = torch.empty(spec.shape, dtype=STORAGE_LIMITS.feature_dtype(spec.num_elements))
     finite_N = torch.empty(num_rows, dtype=torch.bool)
-    row_bytes = width * spec.dtype.itemsize
-
-    def block_of(start: int, stop: int) -> Tensor:
-        # Copied: a mapped file is read-only, and its values may be unaligned.
-        block = torch.from_numpy(values[start * row_bytes : stop * row_bytes].copy())
-        return block.view(spec.dtype).view(-1, width)
 
     step = max(1, num_rows // sample_size(width))
-    sample = torch.cat([block_of(row, row + 1) for row in range(0, num_rows, step)])
+    sample = torch.cat([rows_of(slice(row, row + 1)) for row in range(0, num_rows, step)])
     scale = feature_scale(sample.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0))
-    for rows in row_blocks(num_rows, row_bytes):
-        block = scaled_features(block_of(rows.start, rows.stop), scale)
+    for rows in row_blocks(num_rows, width * spec.dtype.itemsize):
+        block = scaled_features(rows_of(rows), scale)
         read_NF[rows] = block.to(read_NF.dtype)
         # Squares of larger values, and their sums, overflow. NaN fails the comparison, too.
         finite_N[rows] = (read_NF[rows].float().abs() <= _MOST).all(dim=-1)
     bad = torch.nonzero(~finite_N).flatten().tolist()
     if bad:
-        row_1F = block_of(bad[0], bad[0] + 1)
+        row_1F = rows_of(slice(bad[0], bad[0] + 1))
         sizes_F = scaled_features(row_1F, scale)[0].double().abs().nan_to_num(nan=torch.inf)
         column, kept = int(sizes_F.argmax()), str(read_NF.dtype).removeprefix("torch.")
         raise FeaturesError(

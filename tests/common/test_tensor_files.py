@@ -12,6 +12,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import BlobTooLargeError, WeightsError
 from lipt.common.tensor_files import (
     TensorSpec,
@@ -19,6 +20,7 @@ from lipt.common.tensor_files import (
     copy_to_cpu,
     non_finite,
     pack,
+    packed_name,
     read_container,
     read_weights,
     specs_of,
@@ -43,6 +45,12 @@ def test_reads_what_the_library_wrote(tmp_path: Path) -> None:
     require_safetensors(path.read_bytes())
     weights = read_weights(path, like=LIKE, max_bytes=10_000)
     assert all(torch.equal(weights[name], WEIGHTS[name]) for name in WEIGHTS)
+
+
+def test_tensors_have_the_name_of_their_file_without_it() -> None:
+    transposed = {"features": torch.arange(6.0).reshape(2, 3).T}
+    for tensors in (WEIGHTS, transposed, {"empty": torch.empty(0, 3)}):
+        assert packed_name(tensors) == BlobName.of(pack(tensors))
 
 
 def test_the_first_three_differences_are_named_with_both_values() -> None:

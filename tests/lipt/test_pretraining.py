@@ -20,13 +20,13 @@ import lipt
 from lipt.common.config.run_config import LearnersConfig, RunConfig
 from lipt.common.errors import BudgetError, ConfigError
 from lipt.common.requests import SOUP, Proxy
-from lipt.common.tensor_files import copy_to_cpu
+from lipt.common.tensor_files import Weights, copy_to_cpu, pack
 from lipt.coordinator.compute.context import DataDescription
 from lipt.core import workspace
 from lipt.core.planning import PROCESS_BYTES
 from lipt.core.pretraining.sharding import draw_shards, split_validation
 from lipt.core.selection.select import find_strategy
-from lipt.core.signals.signals import UserFeatures, read_user_features
+from lipt.core.signals.signals import UserFeatures, features_of_tensors, read_user_features
 from lipt.data.inputs.specs import (
     Column,
     ColumnsSpec,
@@ -153,22 +153,29 @@ def few_rows() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     return (draw.normal(size=(150, 4)) + 2 * labels_N[:, None]).astype(np.float32), labels_N
 
 
-def test_features_are_read_and_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[int] = []
-    monkeypatch.setattr(workspace, "read_user_features", counted_reads(read))
-    pretrained = lipt.Pretrained(few_rows(), run=QUICK, progress=False)
-    asked: dict[str, Any] = {"features": few_rows()[0], "proxy": "ridge:user"}
-    for strategy in ("auto", "kcenter"):
-        pretrained.select(strategy, 0.1, **asked)
-    assert read == [150]
+@pytest.mark.parametrize("form", ["tensors", "file"])
+def test_features_are_checked_once_and_tensors_are_not_packed(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[str] = []
 
+    def of_tensors(tensors: Weights, num_examples: int) -> UserFeatures:
+        counted.append("tensors")
+        return features_of_tensors(tensors, num_examples)
 
-def counted_reads(read: list[int]) -> Callable[..., UserFeatures]:
-    def counted(source: bytes, *, num_examples: int, max_bytes: int) -> UserFeatures:
-        read.append(num_examples)
+    def of_file(source: bytes, *, num_examples: int, max_bytes: int) -> UserFeatures:
+        counted.append("file")
         return read_user_features(source, num_examples=num_examples, max_bytes=max_bytes)
 
-    return counted
+    monkeypatch.setattr(workspace, "features_of_tensors", of_tensors)
+    monkeypatch.setattr(workspace, "read_user_features", of_file)
+    pretrained = lipt.Pretrained(few_rows(), run=QUICK, progress=False)
+    features = {"features": torch.from_numpy(few_rows()[0])}
+    given = features if form == "tensors" else pack(features)
+    asked: dict[str, Any] = {"features": given, "proxy": "ridge:user"}
+    for strategy in ("auto", "kcenter"):
+        pretrained.select(strategy, 0.1, **asked)
+    assert counted == [form]
 
 
 @pytest.mark.parametrize(

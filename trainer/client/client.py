@@ -71,6 +71,8 @@ from lipt.v1 import (
 )
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from lipt.trainer.mixture import Mixture
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
@@ -519,7 +521,11 @@ class Client(AbstractContextManager["Client"]):
         )
         return blob_from_proto(answer.weights)
 
-    def _store(self, source: Path | bytes) -> BlobName:
+    def _store(self, source: Path | bytes | dict[str, Tensor]) -> BlobName:
+        if isinstance(source, dict):
+            from lipt.common.tensor_files import pack  # noqa: PLC0415 - torch
+
+            source = pack(source)
         # A transfer retries for long; this call fails at once without a coordinator.
         self.info()
         return self._connection.transfer(lambda blobs: Transfers(blobs).upload(source))

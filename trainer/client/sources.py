@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import FeaturesError, InvalidRequestError, WeightsError
 from lipt.common.requests import Budget, LabelUse, Proxy, SubsetRequest, split_warm_up
 from lipt.common.tensor_header import require_safetensors
 from lipt.trainer.views import DEFAULT_FRACTION
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _HOW = (
     "Give {'features': N x d} with one row per example, for strategies on pairs also "
@@ -45,7 +48,7 @@ def request_of(
     strategy: str,
     fraction: float | None,
     arguments: SelectionArguments,
-    store: Callable[[Path | bytes], BlobName],
+    store: Callable[[Path | bytes | dict[str, Tensor]], BlobName],
     *,
     run: str = "",
     previous: str = "",
@@ -53,7 +56,7 @@ def request_of(
     probabilities: BlobName | None = None,
     targets: tuple[BlobName, ...] = (),
 ) -> SubsetRequest:
-    """The request of a call's arguments; `store` keeps a file for the computation."""
+    """The request of a call's arguments; `store` keeps a file, or tensors, for the computation."""
     budget, features = arguments.get("budget"), arguments.get("features")
     if fraction is None and budget is None:
         fraction = DEFAULT_FRACTION
@@ -108,8 +111,8 @@ def weights_source(weights: Source) -> Path | bytes:
     return source
 
 
-def features_source(features: Features) -> Path | bytes:
-    """Return a path, or a safetensors file's content; FeaturesError for other values."""
+def features_source(features: Features) -> Path | bytes | dict[str, Tensor]:
+    """Return a path, a safetensors file's content, or its tensors; else FeaturesError."""
     if isinstance(features, Source):
         source = Path(features) if isinstance(features, str) else features
         try:
@@ -124,16 +127,19 @@ def features_source(features: Features) -> Path | bytes:
     import numpy as np  # noqa: PLC0415 - as torch
     import torch  # noqa: PLC0415 - slow, and a file needs none of it
 
-    from lipt.common.tensor_files import pack  # noqa: PLC0415
+    from lipt.common.tensor_files import DTYPES  # noqa: PLC0415
 
     def tensor(values: Any) -> torch.Tensor:
         if isinstance(values, np.ndarray):  # copied where it is read-only or in another order
             values = np.require(values, requirements=("C", "W"))
-        return torch.as_tensor(values).detach()
+        made = torch.as_tensor(values).detach()
+        if made.dtype not in DTYPES.values():
+            raise TypeError(f"they are {made.dtype}")
+        return made
 
     try:
-        return pack({str(name): tensor(values) for name, values in named.items()})
-    except (TypeError, ValueError, RuntimeError, WeightsError) as error:
+        return {str(name): tensor(values) for name, values in named.items()}
+    except (TypeError, ValueError, RuntimeError) as error:
         raise FeaturesError(f"the features are no tensors ({error}). {_HOW}") from error
 
 

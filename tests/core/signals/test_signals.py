@@ -29,6 +29,7 @@ from lipt.core.signals.signals import (
     StorageLimits,
     UserFeatures,
     features_of_pairs,
+    features_of_tensors,
     labels_only,
     moved,
     num_bytes,
@@ -129,6 +130,24 @@ def test_any_floating_point_type_becomes_float32(path: Path, dtype: torch.dtype)
     assert found.paired_features_NP is None
     assert found.features_ND.dtype == torch.float32
     assert torch.equal(found.features_ND, torch.arange(12.0).reshape(6, 2))
+
+
+def test_tensors_in_memory_are_checked_as_those_of_a_file(path: Path) -> None:
+    given = {"features": 1e9 * torch.randn(3, 6).T, "paired_features": torch.rand(6, 2).half()}
+    found, of_file = features_of_tensors(given, 6), read(write(path, **_contiguous(given)))
+    assert torch.equal(found.features_ND, of_file.features_ND)
+    assert found.paired_features_NP is not None
+    assert of_file.paired_features_NP is not None
+    assert torch.equal(found.paired_features_NP, of_file.paired_features_NP)
+    given["features"][4, 1] = torch.inf
+    with pytest.raises(FeaturesError, match=r"not finite in float32, for 1 of 6 .* ids 4: inf"):
+        features_of_tensors(given, 6)
+    with pytest.raises(FeaturesError, match=r"'features' has the shape \[6, 3\]"):
+        features_of_tensors(given, 7)
+
+
+def _contiguous(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.contiguous() for name, tensor in tensors.items()}
 
 
 def test_large_signals_are_stored_as_float16(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
