@@ -23,6 +23,7 @@ from torch import Tensor
 
 from lipt.common.errors import DataError
 from lipt.common.text import listed
+from lipt.data.groups import members
 from lipt.data.inputs.model_input import Stored, images_in
 from lipt.data.inputs.specs import (
     Column,
@@ -107,10 +108,7 @@ class Dataset:
         if sources is None:
             return {}
         places_N = self.id_mapping.by_position(sources.places_N)
-        return {
-            name: torch.nonzero(places_N == place).flatten()
-            for place, name in enumerate(sources.names)
-        }
+        return dict(zip(sources.names, members(places_N, len(sources.names)), strict=True))
 
     @property
     def encoded(self) -> bool:

@@ -28,6 +28,7 @@ from lipt.core.passes import row_blocks
 from lipt.core.proxies.ridge import FULL_CLASS, fullness
 from lipt.core.signals.signals import probabilities_of
 from lipt.core.signals.views import LastLayer
+from lipt.data.groups import ranks_in_groups
 
 # Keeps quality defined if float32 underflows.
 _TINY = 1e-30
@@ -132,16 +133,11 @@ def label_confidence(found: LabelQuality, labels_N: Tensor) -> Tensor | None:
         return None
     share = min(_MOST, found.noise.overall.rate)
     counts_C = labels_N.bincount(minlength=len(found.joint_CC))
-    # By class, then by quality; ties keep the data set's order.
-    order_N = found.quality_N.argsort(stable=True)
-    order_N = order_N[labels_N[order_N].argsort(stable=True)]
-    ordered_N = labels_N[order_N]
-    first_C = counts_C.cumsum(0) - counts_C
-    ranks_N = torch.arange(len(labels_N), device=labels_N.device) - first_C[ordered_N]
-    least_N = ranks_N < (share * counts_C.double()).round()[ordered_N]
+    order_N, ranks_N = found.quality_N.argsort(stable=True), torch.empty_like(labels_N)
+    ranks_N[order_N] = ranks_in_groups(labels_N[order_N])
+    is_doubtful_N = ranks_N < (share * counts_C.double()).round()[labels_N]
     confidence_N = torch.ones_like(labels_N, dtype=torch.float64)
-    confidence_N[order_N[least_N]] = _SUSPECTED_CONFIDENCE
-    return confidence_N
+    return confidence_N.masked_fill_(is_doubtful_N, _SUSPECTED_CONFIDENCE)
 
 
 def second_head_helps(labels_N: Tensor, num_features: int) -> bool:

@@ -24,6 +24,7 @@ from lipt.common.config.run_config import (
 )
 from lipt.common.determinism import derive_generator, derive_seed
 from lipt.common.errors import ConfigError
+from lipt.data.groups import members, ranks_in_groups
 from lipt.data.sources.rows import MAX_SOURCES
 
 # Learners of a source: whether both want the same mixture tells whether theta* is ready.
@@ -47,8 +48,7 @@ def split_validation(labels_N: Tensor, config: ValidationConfig, *, seed: int) -
     never more than n_c // 2.
     """
     is_validation_N = torch.zeros(len(labels_N), dtype=torch.bool)
-    for label in torch.unique(labels_N).tolist():
-        ids = torch.nonzero(labels_N == label).flatten()
+    for label, ids in enumerate(members(labels_N)):
         order = torch.randperm(len(ids), generator=derive_generator(seed, "validation", label))
         is_validation_N[ids[order[: _num_held_out(len(ids), config)]]] = True
     if not is_validation_N.any():
@@ -62,12 +62,8 @@ def split_validation(labels_N: Tensor, config: ValidationConfig, *, seed: int) -
 
 def mixed_evenly(labels_n: Tensor) -> Tensor:
     """Positions that spread each class evenly: its k-th at (k - 1/2) / count; n int64."""
-    counts_C = labels_n.bincount()
-    by_label_n = labels_n.argsort(stable=True)
-    starts_n = (counts_C.cumsum(dim=0) - counts_C)[labels_n[by_label_n]]
-    ranks_n = torch.empty_like(labels_n)
-    ranks_n[by_label_n] = torch.arange(len(labels_n), device=labels_n.device) - starts_n
-    return ((ranks_n.double() + 0.5) / counts_C[labels_n]).argsort(stable=True)
+    shares_n = (ranks_in_groups(labels_n).double() + 0.5) / labels_n.bincount()[labels_n]
+    return shares_n.argsort(stable=True)
 
 
 def num_validation_examples(class_counts: Sequence[int], config: ValidationConfig) -> int:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lipt.core.auto.findings import PlanFindings, StrataFindings
+from lipt.data.groups import members
 
 
 @dataclass(frozen=True)
@@ -70,11 +71,10 @@ def draw_from_groups(
     groups_N: Tensor, quotas_G: Sequence[int], *, generator: torch.Generator
 ) -> Tensor:
     """Draw `quotas_G[g]` examples of each group g; K int64."""
-    # Shuffled, then sorted by group: the first of each are a random draw.
+    # The first of each group in a random order are a random draw.
     shuffle_N = torch.randperm(len(groups_N), generator=generator).to(groups_N.device)
-    order_N = shuffle_N[groups_N[shuffle_N].argsort(stable=True)]
-    groups = torch.split(order_N, groups_N.bincount(minlength=len(quotas_G)).tolist())
-    return torch.cat([group[:quota] for group, quota in zip(groups, quotas_G, strict=True)])
+    groups = zip(members(groups_N[shuffle_N], len(quotas_G)), quotas_G, strict=True)
+    return shuffle_N[torch.cat([places[:quota] for places, quota in groups])]
 
 
 def class_quotas(counts_C: Sequence[int], budget: int) -> tuple[int, ...]:
@@ -102,9 +102,11 @@ def class_quotas(counts_C: Sequence[int], budget: int) -> tuple[int, ...]:
 
 def class_shares(labels_N: Tensor, budget: int) -> Iterator[tuple[int, Tensor, int]]:
     """The label, the rows and the quota of each class that gives examples."""
-    for label, quota in enumerate(class_quotas(labels_N.bincount().tolist(), budget)):
+    rows_C = members(labels_N)
+    quotas_C = class_quotas([*map(len, rows_C)], budget)
+    for label, (rows, quota) in enumerate(zip(rows_C, quotas_C, strict=True)):
         if quota:
-            yield label, torch.nonzero(labels_N == label).flatten(), quota
+            yield label, rows, quota
 
 
 def effective_counts(

@@ -41,6 +41,7 @@ from lipt.common.determinism import derive_generator
 from lipt.common.errors import BlobTooLargeError, DataError, WeightsError
 from lipt.common.imports import missing_extra
 from lipt.common.tensor_files import Container, read_container
+from lipt.data.groups import ranks_in_groups
 from lipt.data.inputs.specs import MAX_DIMENSIONS, Column, ColumnType
 from lipt.data.inputs.standardization import feature_scale, scaled_features, stored
 from lipt.data.sources.address import Address
@@ -101,13 +102,8 @@ def bundled_rows(address: Address) -> ArrayRows | ColumnRows:
     whole = _READERS[name](address.scheme)
     if not part:
         return whole
-    labels_N = whole.labels_N.numpy()
-    places_N = np.empty_like(labels_N)  # position of each row in its class
-    for label in np.unique(labels_N):
-        of_class = labels_N == label
-        places_N[of_class] = np.arange(of_class.sum())
-    is_test_N = places_N % _TEST_EVERY == _TEST_EVERY - 1
-    rows_M = np.flatnonzero(is_test_N if part == "test" else ~is_test_N)
+    is_test_N = ranks_in_groups(whole.labels_N) % _TEST_EVERY == _TEST_EVERY - 1
+    rows_M = torch.nonzero(is_test_N if part == "test" else ~is_test_N).flatten().numpy()
     labels_M = whole.labels_N[rows_M]
     if part == "mislabelled":
         generator = derive_generator(0, "digits-mislabelled")

@@ -32,6 +32,7 @@ from lipt.core.diagnosis.findings import ClassRedundancy, Redundancy
 from lipt.core.passes import row_blocks
 from lipt.core.selection.pairs import PairwiseSimilarity, represented, scaled_cosine, weighted
 from lipt.core.selection.vectors import Vectors, can_compile
+from lipt.data.groups import members
 
 Partitions = Annotated[
     int,
@@ -345,9 +346,8 @@ def redundancy(
     """The representatives of each class by cosine, counted in samples of large ones."""
     most_of_class = max(_FEWEST_OF_CLASS, most_examples // max(1, num_classes))
     per_class, total, sampled = [], 0, 0
-    for label in range(num_classes):
-        ids = torch.nonzero(labels_N == label).flatten()
-        count = len(ids)
+    for label, of_class in enumerate(members(labels_N, num_classes)):
+        ids, count = of_class, len(of_class)
         if count > most_of_class:
             ids = ids[torch.randperm(count, generator=generator)[:most_of_class].sort().values]
         examples = math.ceil(count * carrying(features_ND[ids]) / len(ids)) if count else 0
@@ -362,8 +362,8 @@ def redundancy(
     )
 
 
-def carrying(features_nD: Tensor, share: float = CARRIED) -> int:
-    """Number of examples that carry a share of the gain; at least one."""
+def carrying(features_nD: Tensor) -> int:
+    """Number of examples that carry `CARRIED` of the gain; at least one."""
     similarity = scaled_cosine(Vectors(features_nD))
     levels = store_levels(similarity, fit_scale(similarity, "24-bit"))
     best_n = torch.zeros_like(levels.matrix_NT[0])
@@ -372,5 +372,5 @@ def carrying(features_nD: Tensor, share: float = CARRIED) -> int:
         torch.maximum(best_n, levels.matrix_NT[row], out=best_n)
         values_n[place] = best_n.sum(dtype=torch.int64)
     # The first pick's value is no gain: any choice has about as much.
-    wanted = values_n[0] + share * (values_n[-1] - values_n[0])
+    wanted = values_n[0] + CARRIED * (values_n[-1] - values_n[0])
     return 1 + int((values_n < wanted).sum())

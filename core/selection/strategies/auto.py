@@ -36,6 +36,7 @@ from lipt.core.selection.strategies.facility_location import facility_location
 from lipt.core.selection.strategies.random_draws import uniform
 from lipt.core.selection.strategy import Cost, Growth, built_in
 from lipt.core.signals.views import ExampleLabels, Features, LastLayer, NearDuplicates
+from lipt.data.groups import members
 from lipt.data.targets.kinds import TargetKind
 
 
@@ -78,10 +79,10 @@ def auto(
     counted_C = effective_counts(own_C if sum(own_C) >= budget else counts_C, plan.wrong_C, budget)
     share = class_quotas if balanced else proportional_quotas
     candidates, excluded = [], []
-    for label, quota in enumerate(share(counted_C, budget)):
-        rows = torch.nonzero(labels_N == label).flatten()
+    shares = zip(members(labels_N, len(counted_C)), share(counted_C, budget), strict=True)
+    for label, (of_class, quota) in enumerate(shares):
         # Best labels first, near-duplicates last.
-        rows = rows[found.quality_N[rows].argsort(descending=True, stable=True)]
+        rows = of_class[found.quality_N[of_class].argsort(descending=True, stable=True)]
         rows = rows[copies_N[rows].int().argsort(stable=True)]
         num_candidates = max(quota, round((1 - plan.excluded_C[label]) * own_C[label]))
         candidates.append((rows[:num_candidates].sort().values, quota))
@@ -106,8 +107,8 @@ def auto_strata(
     counts = labels_N[~surplus_N].bincount(minlength=int(labels_N.max()) + 1).tolist()
     quotas = (class_quotas if balanced else proportional_quotas)(counts, budget)
     strata = (
-        (torch.nonzero((labels_N == label) & ~surplus_N).flatten(), quota)
-        for label, quota in enumerate(quotas)
+        (rows[~surplus_N[rows]], quota)
+        for rows, quota in zip(members(labels_N), quotas, strict=True)
     )
     findings = StrataFindings(layer.kind, balanced, copies, int(surplus_N.sum()))
     drawn = _choose(layer, strata, Method.RANDOM, seed)

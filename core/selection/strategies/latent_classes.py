@@ -41,6 +41,7 @@ from lipt.core.selection.solvers.linear_cut import (
 )
 from lipt.core.selection.strategy import Balance, Cost, Growth, built_in
 from lipt.core.signals.views import Features, PairedFeatures
+from lipt.data.groups import members
 
 EASINESS_WEIGHT = 2.0
 LABEL_WEIGHT = 0.5
@@ -130,14 +131,13 @@ def clipcov(pairs: PairTerms, budget: int) -> Selection:
     own, and the centre terms pairs away from other latent classes.
     """
     # Gains within a class do not depend on other classes: the best pick is one of their next.
-    labels = torch.unique(pairs.labels_N)
-    picks = heapq.merge(*(_class_picks(pairs, label, budget) for label in labels))
+    of_classes = (rows_M for rows_M in members(pairs.labels_N) if len(rows_M))
+    picks = heapq.merge(*(_class_picks(pairs, rows_M, budget) for rows_M in of_classes))
     chosen = [position for _, position in islice(picks, budget)]
     return unweighted(torch.tensor(chosen, device=pairs.labels_N.device))
 
 
-def _class_picks(pairs: PairTerms, label: Tensor, budget: int) -> Iterator[tuple[float, int]]:
-    positions_M = torch.nonzero(pairs.labels_N == label).flatten()
+def _class_picks(pairs: PairTerms, positions_M: Tensor, budget: int) -> Iterator[tuple[float, int]]:
     bits = exact_bits(len(positions_M))
     images_MD = unit_rows(pairs.features_ND[positions_M], bits)
     captions_MD = unit_rows(pairs.paired_features_NP[positions_M], bits)

@@ -29,6 +29,7 @@ from lipt.core.selection.vectors import Vectors, other_distances
 from lipt.core.signals.dynamics import Dynamics, mean_over_learners
 from lipt.core.signals.signals import probabilities_of
 from lipt.core.signals.views import Features, GradientNorms, LastLayer, mean_over_models
+from lipt.data.groups import members
 
 Models = Annotated[
     Literal["merged", "learners"],
@@ -275,15 +276,13 @@ def center_distances(features: Features) -> Tensor:
 def _medians(features: Features) -> Tensor:
     """C x D float64; zeros for a class without examples."""
     features_ND, labels_N = features.features_ND, features.labels_N
-    counts = labels_N.bincount().tolist()
-    num_features = features_ND.shape[1]
+    rows_C, num_features = members(labels_N), features_ND.shape[1]
     medians_CD = torch.zeros(
-        len(counts), num_features, dtype=torch.float64, device=features_ND.device
+        len(rows_C), num_features, dtype=torch.float64, device=features_ND.device
     )
-    for label, count in enumerate(counts):
-        if not count:
+    for label, rows_n in enumerate(rows_C):
+        if not (count := len(rows_n)):
             continue
-        rows_n = torch.nonzero(labels_N == label).flatten()
         for columns in row_blocks(num_features, 24 * count, _SORTED_BYTES):
             sorted_nd = features_ND[rows_n, columns].float().sort(dim=0).values
             middle_2d = sorted_nd[[(count - 1) // 2, count // 2]]
