@@ -158,7 +158,7 @@ def _inputs(container: Container, pool: Dataset) -> InputFormat:
                 f"{_NAME} has no column {column.name!r} as {pool.source} has: {pool.inputs}. Give "
                 "examples of the same form."
             )
-        kind = ColumnType(str(spec.dtype).removeprefix("torch."))
+        kind = ColumnType.of(spec.dtype)
         columns.append(
             Column(column.name, kind, spec.shape[1:], column.num_values, column.standardized)
         )

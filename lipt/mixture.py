@@ -20,11 +20,11 @@ from lipt.common.errors import ConfigError, DataError
 from lipt.core.mixture.learning import TargetedPool, learn
 from lipt.core.mixture.mixture import (
     alone,
-    duplicates_of_target,
     findings_on,
     fit_mixture,
     on_leaks,
 )
+from lipt.core.stages.diagnosis import duplicates_of
 from lipt.data.dataset import Dataset
 from lipt.data.targets.kinds import TargetKind
 from lipt.mixture_data import MixtureData, open_mixture
@@ -108,7 +108,7 @@ def mix(
         begun = pretrained(opened.pool)
         begun.on_progress = show
         targeted = begun.workspace.beside(pool.dataset)
-        leaked_N = duplicates_of_target(targeted, pool)
+        leaked_N = duplicates_of(targeted, 1, pool.target_ids)
         findings = on_leaks(pool, leaked_N, dropped=drop_duplicates)
         if drop_duplicates and bool(leaked_N[pool.pool_ids].any()):
             begun = pretrained(_without(opened.pool, leaked_N))

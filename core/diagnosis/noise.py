@@ -33,6 +33,7 @@ from lipt.core.diagnosis.findings import SKILL, skill_of
 from lipt.core.passes import row_blocks
 from lipt.core.proxies.ridge import class_weights, fullness
 from lipt.core.signals.signals import probabilities_of
+from lipt.data.groups import members
 
 # Share of a predicted class that is surest, and its minimum number of examples.
 _SUREST, _FEWEST = 0.2, 20
@@ -147,11 +148,11 @@ def rates_of_surest(
     wrong_S = (given_S != suggested_N[ids_S]).double()
     overall = _rate(ranks_S, weights_S, wrong_S)
     per_class = []
-    for label, count in enumerate(labels_N.bincount(minlength=num_classes).tolist()):
-        own_S = given_S == label
+    counts = labels_N.bincount(minlength=num_classes).tolist()
+    for own_S, count in zip(members(given_S, num_classes), counts, strict=True):
         if not count:
             per_class.append(NoiseRate(0.0, 0.0, 0.0))
-        elif not bool(own_S.any()):
+        elif not len(own_S):
             # None of its examples is among the surest: the rate is unknown.
             per_class.append(NoiseRate(overall.rate, 0.0, 1.0))
         else:

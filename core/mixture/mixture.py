@@ -23,19 +23,13 @@ from lipt.core.mixture.comparison import MERGED, SIZE, UNIFORM, compare
 from lipt.core.mixture.learning import Learned, TargetedPool
 from lipt.core.mixture.result import MixtureOutcome, MixtureResult
 from lipt.core.mixture.verdict import judge
-from lipt.core.stages.diagnosis import matches_of
+from lipt.core.stages.diagnosis import duplicates_of
 from lipt.core.workspace import Workspace
 from lipt.data.targets.kinds import TargetKind
 
 # Fewer examples say little. A smaller share is hardly one.
 _FEW, _HARDLY = 30, 0.05
 _NUM_CHECKS = 3
-
-
-def duplicates_of_target(workspace: Workspace, pool: TargetedPool) -> Tensor:
-    """Whether each example of the whole pool duplicates one of the target's."""
-    duplicate_group_N = matches_of(workspace, 1).duplicate_group_N
-    return torch.isin(duplicate_group_N, duplicate_group_N[pool.target_ids])
 
 
 def on_leaks(pool: TargetedPool, leaked_N: Tensor, *, dropped: bool) -> list[str]:
@@ -133,7 +127,7 @@ def mixture_of(
     workspace: Workspace, pool: TargetedPool, config: RunConfig, learned: Learned
 ) -> MixtureResult:
     """The mixture and all findings, as `lipt.mix` has them for the same learners."""
-    leaked_N = duplicates_of_target(workspace, pool)
+    leaked_N = duplicates_of(workspace, 1, pool.target_ids)
     findings = on_leaks(pool, leaked_N, dropped=False) + findings_on(pool, config)
     if len(pool.names) == 1:
         return alone(pool, config, findings)

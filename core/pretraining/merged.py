@@ -98,11 +98,11 @@ class Merged:
 
     def initial_losses(self) -> Tensor:
         """Each target example's loss under theta*."""
-        outputs_NT, _ = self._passed(self.initial, self.batches)
-        return self.target.losses(outputs_NT, self.targets_N)
+        return self._losses(self.initial)
 
     def losses_at(self, shares_K: Tensor) -> Tensor:
-        return self.target.losses(self.outputs(shares_K), self.targets_N)
+        """Each target example's loss under theta(w)."""
+        return self._losses(self.weights(shares_K))
 
     def scored(self, by_fold: Sequence[Tensor], fold_N: Tensor) -> tuple[Tensor, float]:
         """Each example's loss, and the score, under the shares of its fold."""
@@ -165,6 +165,10 @@ class Merged:
             name for name, start in self.initial.items() if not start.is_floating_point()
         }
         self.model.load_state_dict({name: weights[name] for name in changed}, strict=False)
+
+    def _losses(self, weights: Weights) -> Tensor:
+        outputs_NT, _ = self._passed(weights, self.batches)
+        return self.target.losses(outputs_NT, self.targets_N)
 
     def _passed(self, weights: Weights, batches: Iterable[Inputs]) -> tuple[Tensor, Tensor]:
         self.load(weights)

@@ -43,12 +43,6 @@ class MergedTokens(Merged):
         with evaluation_mode(self.model), computation(1), torch.no_grad():
             return torch.cat([with_mean_states(self.model, inputs)[1].cpu() for inputs in batches])
 
-    def initial_losses(self) -> Tensor:
-        return self._losses(self.initial)
-
-    def losses_at(self, shares_K: Tensor) -> Tensor:
-        return self._losses(self.weights(shares_K))
-
     def scored(self, by_fold: Sequence[Tensor], fold_N: Tensor) -> tuple[Tensor, float]:
         losses_N, tally = torch.empty(len(fold_N)), self.target.tally()
         for fold, shares_K in enumerate(by_fold):

@@ -58,7 +58,7 @@ from lipt.core.stages.findings import (
 )
 from lipt.core.stages.needed_learners import usable_sources
 from lipt.core.stages.proxy import proxied_features, proxied_signals, with_probabilities
-from lipt.core.stages.resolve import PROXY_NEEDS, ResolvedRequest, Sources
+from lipt.core.stages.resolve import PROXY_NEEDS, ResolvedRequest, Sources, needs_of_head
 from lipt.core.stages.target import target_signals
 from lipt.core.stages.warm_up import (
     RunPass,
@@ -255,8 +255,9 @@ def _signals(
         if proxy is not None:
             signals = proxied_features(workspace, sources, proxy)
     else:
-        looks = own is None or bool(needs & {Need.SIGNALS, Need.VALIDATION})
-        of_model = needs if looks and proxy is None else needs - PROXY_NEEDS
+        of_model = needs - PROXY_NEEDS
+        if proxy is None:
+            of_model |= needs_of_head(request.features, needs)
         _, weights = sources.model
         depends_on = outputs_identity(workspace, sources)
         load = partial(workspace.loaded_model, config, weights)

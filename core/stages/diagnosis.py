@@ -6,6 +6,7 @@ import hashlib
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from lipt.common.computation import computation
 from lipt.common.determinism import derive_generator
@@ -70,6 +71,12 @@ def matches_of(workspace: Workspace, cpu_threads: int) -> Matches:
     depends_on = (dataset.fingerprint, dataset.inputs, cpu_threads)
     with computation(cpu_threads):
         return workspace.cached(Key(Matches, "pictures", depends_on), compute)
+
+
+def duplicates_of(workspace: Workspace, cpu_threads: int, ids: Tensor) -> Tensor:
+    """Whether each example duplicates one of these; N bool."""
+    group_N = matches_of(workspace, cpu_threads).duplicate_group_N
+    return torch.isin(group_N, group_N[ids])
 
 
 def diagnose(workspace: Workspace, sources: Sources, proxy: Proxy) -> DiagnosisFile:

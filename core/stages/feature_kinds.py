@@ -109,11 +109,6 @@ class FeatureProvider(ABC):
         weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         return self.bank(model, [lambda: weights], batch_norm_examples_M)
 
-    def statistics(self) -> tuple[object, ...]:
-        """Inputs of re-estimated batch-norm statistics."""
-        config = self.sources.config
-        return config.soup.batch_norm_examples, config.validation
-
 
 class UsersFeatures(FeatureProvider):
     """The request's own."""
@@ -233,7 +228,7 @@ class InitialFeatures(FeatureProvider):
             began,
             config.network,
             sources.inputs,
-            self.statistics(),
+            config.validation,
             config.soup,
         )
 
@@ -258,7 +253,8 @@ class LearnersFeatures(FeatureProvider):
         sources, config = self.sources, self.sources.config
         # Learners and split decide which learner was trained on which examples.
         drawn = (config.learners, config.validation)
-        statistics = self.statistics() if config.soup.reestimate_batch_norm else None
+        soup = config.soup
+        statistics = soup.batch_norm_examples if soup.reestimate_batch_norm else None
         return sources.trajectories, config.network, sources.inputs, drawn, statistics
 
     def extract(self) -> Extractor:

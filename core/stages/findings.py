@@ -19,7 +19,12 @@ from lipt.core.auto.plan import Reason, without_copies
 from lipt.core.proxies.proxy import MAX_SAMPLE
 from lipt.core.signals.views import INITIAL_NEEDS, Need
 from lipt.core.stages.needed_learners import Unneeded
-from lipt.core.stages.resolve import PROXY_NEEDS, TRAINED_FEATURES, ResolvedRequest, Sources
+from lipt.core.stages.resolve import (
+    TRAINED_FEATURES,
+    ResolvedRequest,
+    Sources,
+    needs_of_head,
+)
 from lipt.data.dataset import Dataset
 
 Facts = Mapping[str, Any]
@@ -146,20 +151,15 @@ def inputs_of(
     target: Facts | None = None,
 ) -> ChoiceInputs:
     needs = request.needs
-    looks = needs & ({Need.SIGNALS, Need.VALIDATION} if has_own_features(request) else PROXY_NEEDS)
     of_model = needs & {Need.DYNAMICS, Need.GRADIENT_NORMS}
     if proxy is None and not request.unlabelled:
-        of_model |= looks
+        of_model |= needs_of_head(request.features, needs)
     tried = [one for head in heads for one in head.get("tried", ())]
     return ChoiceInputs(proxy, of_model, _kinds_of(heads), _kinds_of(tried), target)
 
 
 def _kinds_of(heads: Sequence[Facts]) -> frozenset[FeatureKind]:
     return frozenset(kind for head in heads for kind in head["features"])
-
-
-def has_own_features(request: ResolvedRequest) -> bool:
-    return request.features is not None or Need.PAIRED_FEATURES in request.needs
 
 
 def input_sentences(
@@ -187,7 +187,8 @@ def input_sentences(
         mattered = "any seed and model give this subset"
     if not needs and request.teacher is None:
         return [mattered]
-    by = "the request's own features" if has_own_features(request) else "no features"
+    own = request.features is not None or Need.PAIRED_FEATURES in needs
+    by = "the request's own features" if own else "no features"
     if of_model:
         by = "a model with its own head"
     if Need.DYNAMICS in needs:

@@ -424,6 +424,12 @@ def initial_for(proxy: Proxy, run: PretrainingState) -> BlobName | None:
     return run.initial_weights if asked or (given and proxy.features is None) else None
 
 
+def needs_of_head(features: BlobName | None, needs: frozenset[Need]) -> frozenset[Need]:
+    """Needs that a model with its own head meets; of features only where none are given."""
+    own = features is not None or Need.PAIRED_FEATURES in needs
+    return needs & ({Need.SIGNALS, Need.VALIDATION} if own else PROXY_NEEDS)
+
+
 def _training_for(
     request: SubsetRequest, needs: frozenset[Need], proxy: Proxy, teacher: Proxy | None
 ) -> NeededTraining:
@@ -447,9 +453,8 @@ def _training_for(
     if not needs & PROXY_NEEDS:
         return NeededTraining.NOTHING
     if proxy.is_own_head:
-        own = request.features is not None or Need.PAIRED_FEATURES in needs
-        looks = needs & {Need.SIGNALS, Need.VALIDATION}
-        return NeededTraining.NOTHING if own and not looks else NeededTraining.LEARNERS
+        looks = needs_of_head(request.features, needs)
+        return NeededTraining.LEARNERS if looks else NeededTraining.NOTHING
     return NeededTraining.LEARNERS if trained else NeededTraining.NOTHING
 
 

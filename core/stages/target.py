@@ -26,14 +26,13 @@ from lipt.core.pretraining.sharding import draw_by_shares
 from lipt.core.signals.compute import compute_values
 from lipt.core.signals.targeted import TargetSignals, numbered, words_of
 from lipt.core.signals.views import TARGET_NEEDS, Need
-from lipt.core.stages.diagnosis import matches_of
+from lipt.core.stages.diagnosis import duplicates_of
 from lipt.core.stages.resolve import ResolvedRequest, Sources
 from lipt.core.stages.warm_up import (
     ModelPass,
     PassResult,
     RunPass,
     outputs_identity,
-    pass_here,
 )
 from lipt.core.tasks import ScoredValues
 from lipt.core.workspace import InMemory, Key, Workspace
@@ -43,7 +42,7 @@ from lipt.data.targets.values import MASKED
 
 
 def target_signals(
-    workspace: Workspace, request: ResolvedRequest, sources: Sources, run_pass: RunPass = pass_here
+    workspace: Workspace, request: ResolvedRequest, sources: Sources, run_pass: RunPass
 ) -> TargetSignals:
     """Values of theta* and its targets that the request's strategy needs, by position.
 
@@ -166,9 +165,8 @@ class _Stage:
 
     def duplicates(self) -> TargetSignals:
         joined, positions = self.joined
-        group_N = matches_of(joined, self.threads).duplicate_group_N
-        num_examples = len(self.workspace.dataset)
-        in_target_N = torch.isin(group_N[:num_examples], group_N[torch.cat(positions)])
+        duplicates_N = duplicates_of(joined, self.threads, torch.cat(positions))
+        in_target_N = duplicates_N[: len(self.workspace.dataset)]
         facts = {
             "num_examples": [len(ids) for ids in positions],
             "sha256": [name.sha256 for name in self.request.targets],

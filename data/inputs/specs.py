@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import torch
 from pydantic import Field
@@ -53,6 +53,11 @@ class ColumnType(StrEnum):
     def dtype(self) -> torch.dtype:
         dtype: torch.dtype = getattr(torch, self.value)
         return dtype
+
+    @classmethod
+    def of(cls, dtype: torch.dtype) -> Self:
+        """The type of a tensor's values; ValueError for one that no column has."""
+        return cls(str(dtype).removeprefix("torch."))
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import torch
+from torch import Tensor
 
 from lipt.common.errors import DataError
 from lipt.common.text import encodable, escaped, listed
@@ -56,13 +57,9 @@ def imagefolder_rows(address: Address) -> EncodedRows:
     _require_classes(source, path, by_class, beside, note)
     files = [file for of_class in by_class.values() for file in of_class]
     counts_C = torch.tensor([len(of_class) for of_class in by_class.values()])
-    return EncodedRows(
-        *(source, tuple(by_class), torch.arange(len(by_class)).repeat_interleave(counts_C)),
-        open=lambda row: open_regular(files[row]),
-        where=files.__getitem__,
-        files=files,
+    return _rows_of_files(
+        *(source, by_class, torch.arange(len(by_class)).repeat_interleave(counts_C), files),
         empty_folders=tuple(encodable(str(at)) for at in classes if not by_class[at.name]),
-        stamp=Stamp.of(files, sorted({str(Path(file).parent) for file in files})),
         note=note,
     )
 
@@ -83,15 +80,33 @@ def _by_source(source: str, path: str) -> EncodedRows:
     ]
     files = [file for part in parts for file in part.files or ()]
     sizes = torch.tensor([len(part) for part in parts])
+    return _rows_of_files(
+        *(source, classes, torch.cat(labels), files),
+        empty_folders=tuple(folder for part in parts for folder in part.empty_folders),
+        note="; ".join(part.note for part in parts if part.note),
+        sources=SourceLabels(sources, torch.arange(len(names)).repeat_interleave(sizes)),
+    )
+
+
+def _rows_of_files(
+    source: str,
+    classes: Iterable[str],
+    labels_N: Tensor,
+    files: Sequence[str],
+    *,
+    empty_folders: tuple[str, ...],
+    note: str,
+    sources: SourceLabels | None = None,
+) -> EncodedRows:
     return EncodedRows(
-        *(source, tuple(classes), torch.cat(labels)),
+        *(source, tuple(classes), labels_N),
         open=lambda row: open_regular(files[row]),
         where=files.__getitem__,
         files=files,
-        empty_folders=tuple(folder for part in parts for folder in part.empty_folders),
         stamp=Stamp.of(files, sorted({str(Path(file).parent) for file in files})),
-        note="; ".join(part.note for part in parts if part.note),
-        sources=SourceLabels(sources, torch.arange(len(names)).repeat_interleave(sizes)),
+        empty_folders=empty_folders,
+        note=note,
+        sources=sources,
     )
 
 

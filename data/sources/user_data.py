@@ -66,7 +66,7 @@ _FEW_CLASSES = 100
 _LARGEST_EXACT = 2.0**53
 # What a data set's `target` may be: its kind, where targets could be classes.
 KINDS = NUMBER, MULTI_LABEL = "number", "multi-label"
-_TYPES = {kind.dtype: kind for kind in ColumnType}
+_TYPES = frozenset(kind.dtype for kind in ColumnType)
 _KINDS = (
     f"Targets are {kinds_in_words(ALL_KINDS)}: a class number, labels, or numbers. Of other data "
     "choose by features, one vector for each example."
@@ -431,7 +431,8 @@ def _columns_of(stacked: Mapping[str, Tensor], data: Any, source: str) -> tuple[
         floating = tensor.is_floating_point()
         by_name = num_values.get(name, 0) if isinstance(num_values, Mapping) else num_values
         values = 0 if floating else int(by_name)
-        column = Column(name, _TYPES[tensor.dtype], tuple(tensor.shape[1:]), num_values=values)
+        kind, shape = ColumnType.of(tensor.dtype), tuple(tensor.shape[1:])
+        column = Column(name, kind, shape, num_values=values)
         usual = _is_vector(column) if standardize is None else standardize is True
         columns.append(replace(column, standardized=(usual and floating) or name in named))
     return ColumnsSpec(tuple(columns)).columns

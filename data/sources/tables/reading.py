@@ -279,8 +279,8 @@ def _features(
 
 
 def standardized_column(name: str, values_NP: Tensor) -> Column:
-    kind = ColumnType(str(values_NP.dtype).removeprefix("torch."))
-    return Column(name, kind, tuple(values_NP.shape[1:]), standardized=True)
+    shape = tuple(values_NP.shape[1:])
+    return Column(name, ColumnType.of(values_NP.dtype), shape, standardized=True)
 
 
 class NumberColumn(NamedTuple):
