@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,7 @@ class Batches:
     on_progress: OnProgress = lambda *_: None
     some: Tensor | None = None
 
-    @property
+    @cached_property
     def ids_N(self) -> Tensor:
         return torch.arange(len(self.dataset)) if self.some is None else self.some
 

@@ -10,6 +10,7 @@ A file's sender is not trusted: the header, the number of examples and every val
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import torch
@@ -98,14 +99,14 @@ def pack_examples(dataset: Dataset, num_given: int) -> bytes:
     return pack_shard(dataset, torch.arange(len(dataset)), {_KEY: facts.model_dump_json()})
 
 
-def open_examples(content: bytes, pool: Dataset, *, max_examples: int) -> tuple[Dataset, int]:
+def open_examples(source: bytes | Path, pool: Dataset, *, max_examples: int) -> tuple[Dataset, int]:
     """The examples of an untrusted file, and how many there were before some were drawn.
 
     Raises DataError for other content, too many examples, and examples of another form than the
     pool's; `comparable` matches the rest.
     """
     container = shard_container(
-        content,
+        source,
         MAX_COLUMN_TENSORS,
         _MAX_METADATA_BYTES,
         called=f"{_NAME}'s file",

@@ -24,6 +24,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -146,7 +147,7 @@ def open_shard(data: bytes, inputs: InputFormat, *, num_examples: int, target: T
 
 
 def shard_container(
-    data: bytes,
+    source: bytes | Path,
     max_tensors: int,
     max_metadata_bytes: int = 0,
     *,
@@ -156,8 +157,8 @@ def shard_container(
     """The tensors of an untrusted shard file, of which only the header is checked."""
     try:
         return read_container(
-            data,
-            max_bytes=len(data),
+            source,
+            max_bytes=source.stat().st_size if isinstance(source, Path) else len(source),
             max_tensors=max_tensors,
             max_metadata_bytes=max_metadata_bytes,
         )

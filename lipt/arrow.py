@@ -115,7 +115,7 @@ class Scorer:
     def _scored(self, model: nn.Module, batch: Any) -> Any:
         ids_B, labels_B = _whole_numbers(batch, "id"), _whole_numbers(batch, "label")
         dataset = Dataset(self._rows(batch, ids_B, labels_B), "", ImageSpec(*self.inputs.shape))
-        examples = Batches(dataset, self.inputs, _CPU, self.batch_size, lambda *_: None)
+        examples = Batches(dataset, self.inputs, _CPU, self.batch_size)
         try:
             with computation(self.threads):
                 signals = compute_signals(model, examples)

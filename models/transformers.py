@@ -133,18 +133,13 @@ class CausalTransformer(nn.Module):
                 last = name.endswith(("out.weight", "each.2.weight"))
                 nn.init.normal_(weight, std=scale if last else 0.05)
 
-    def hidden(self, tokens_BL: Tensor) -> Tensor:
-        """The head's inputs, B x L x D."""
+    def forward(self, tokens_BL: Tensor) -> Tensor:
+        """Map tokens, int64 B x L, to logits of each next token, B x L x V."""
         x_BLD = self.tokens(tokens_BL)
         turns_LK = _turns(tokens_BL.shape[1], x_BLD)
         for block in self.blocks:
             x_BLD = block(x_BLD, turns_LK)
-        hidden_BLD: Tensor = self.norm(x_BLD)
-        return hidden_BLD
-
-    def forward(self, tokens_BL: Tensor) -> Tensor:
-        """Map tokens, int64 B x L, to logits of each next token, B x L x V."""
-        logits_BLV: Tensor = self.fc(self.hidden(tokens_BL))
+        logits_BLV: Tensor = self.fc(self.norm(x_BLD))
         return logits_BLV
 
 

@@ -33,7 +33,7 @@ from lipt.core.diagnosis.findings import SKILL, skill_of
 from lipt.core.passes import row_blocks
 from lipt.core.proxies.ridge import class_weights, fullness
 from lipt.core.signals.signals import probabilities_of
-from lipt.data.groups import members
+from lipt.data.groups import members, ranks_in_groups
 
 # Share of a predicted class that is surest, and its minimum number of examples.
 _SUREST, _FEWEST = 0.2, 20
@@ -163,17 +163,16 @@ def rates_of_surest(
 def _most_confident(
     suggested_N: Tensor, sureness_N: Tensor, num_classes: int
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """The surest examples of each predicted class, their ranks there, and what each stands for."""
     by_sureness_N = sureness_N.argsort(descending=True, stable=True)
     order_N = by_sureness_N[suggested_N[by_sureness_N].argsort(stable=True)]
-    parts, ranks, weights, start = [], [], [], 0
-    for count in suggested_N.bincount(minlength=num_classes).tolist():
-        kept = min(count, max(_FEWEST, round(_SUREST * count)))
-        parts.append(order_N[start : start + kept])
-        ranks.append((torch.arange(kept, dtype=torch.float64) + 0.5) / max(1, kept))
-        weights.append(torch.full((kept,), count / max(1, kept), dtype=torch.float64))
-        start += count
-    device = suggested_N.device
-    return torch.cat(parts), torch.cat(ranks).to(device), torch.cat(weights).to(device)
+    class_N, counts_C = suggested_N[order_N], suggested_N.bincount(minlength=num_classes).double()
+    kept_C = (_SUREST * counts_C).round().clamp(min=_FEWEST).minimum(counts_C)
+    ranks_N = ranks_in_groups(class_N).double()
+    is_kept_N = ranks_N < kept_C[class_N]
+    class_S = class_N[is_kept_N]
+    ranks_S, weights_S = (ranks_N[is_kept_N] + 0.5) / kept_C[class_S], (counts_C / kept_C)[class_S]
+    return order_N[is_kept_N], ranks_S, weights_S
 
 
 def _rate(ranks_S: Tensor, weights_S: Tensor, wrong_S: Tensor) -> NoiseRate:

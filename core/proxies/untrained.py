@@ -202,7 +202,7 @@ def column_values(
 
 def _values_of(column: Column, values_N: Tensor, seed: int) -> Callable[[Tensor], Tensor]:
     places, kinds = math.prod(column.shape), _num_kinds(column, values_N)
-    placed, width = places <= _MAX_PLACES, _width_of(column, values_N)
+    placed, width = places <= _MAX_PLACES, _width_of(column, kinds)
     projection = None
     if width > _MAX_WIDTH:
         generator = derive_generator(seed, f"column {column.name}")
@@ -242,11 +242,11 @@ def _is_usual(values_NV: Tensor) -> bool:
 
 def is_projected(column: Column, values_N: Tensor) -> bool:
     """Whether a column's features are projected at random."""
-    return _width_of(column, values_N) > _MAX_WIDTH
+    return _width_of(column, _num_kinds(column, values_N)) > _MAX_WIDTH
 
 
-def _width_of(column: Column, values_N: Tensor) -> int:
-    places, kinds = math.prod(column.shape), _num_kinds(column, values_N)
+def _width_of(column: Column, kinds: int) -> int:
+    places = math.prod(column.shape)
     # Whole numbers have a feature per value, at each position if there are few.
     return places * max(1, kinds) if places <= _MAX_PLACES or not kinds else kinds
 

@@ -40,9 +40,9 @@ from lipt.data.targets.values import SingleLabel, Target
 from lipt.models.head import evaluation_mode, find_head
 
 
-def compute_signals(model: nn.Module, batches: Batches, *, scratch: Path | None = None) -> Signals:
+def compute_signals(model: nn.Module, batches: Batches) -> Signals:
     """Errors and features by one forward pass over the examples; raises as `compute_values`."""
-    computed = compute_values(model, batches, ScoredValues.SIGNALS, scratch=scratch)
+    computed = compute_values(model, batches, ScoredValues.SIGNALS)
     return signals_from(computed, model, batches.dataset, batches.ids_N)
 
 

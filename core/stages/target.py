@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -82,7 +81,7 @@ class _Stage:
         """The data with the targets behind it, and each target's positions."""
         workspace, pool = self.workspace, self.workspace.dataset
         targets = [
-            open_examples(_content(workspace, name), pool, max_examples=MOST_TARGET)[0]
+            open_examples(workspace.read(name), pool, max_examples=MOST_TARGET)[0]
             for name in self.request.targets
         ]
         both = appended(pool, *targets)
@@ -194,8 +193,3 @@ class _Stage:
                 "prompts, and the data has no prompts. Name them: prompt=COLUMN&completion=COLUMN, "
                 "with a max_length that leaves some of them."
             )
-
-
-def _content(workspace: Workspace, name: BlobName) -> bytes:
-    source = workspace.read(name)
-    return source.read_bytes() if isinstance(source, Path) else source

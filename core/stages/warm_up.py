@@ -142,17 +142,16 @@ def dynamics_of(
 ) -> Dynamics:
     """The learners' probabilities of every example during training, computed once."""
     soup = config.soup
-    statistics = (soup.batch_norm_examples, config.validation, config.seed)
     depends_on = (
         trajectories,
-        # Inputs of the draw of shards, besides the fingerprint.
+        # Inputs of the draws of shards and of examples for batch norm, besides the fingerprint.
         (config.seed, config.validation, config.learners),
         workspace.dataset.fingerprint,
         config.network,
         inputs,
         config.evaluation_threads,
         str(workspace.device),
-        statistics if soup.reestimate_batch_norm else None,
+        soup.batch_norm_examples if soup.reestimate_batch_norm else None,
     )
 
     def compute() -> Dynamics:

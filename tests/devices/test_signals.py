@@ -21,7 +21,7 @@ DATASET = made_up_dataset(50)
 
 
 def batches(device: torch.device, size: int = 16) -> Batches:
-    return Batches(DATASET, IMAGE, device, size, lambda *_: None)
+    return Batches(DATASET, IMAGE, device, size)
 
 
 def tensors(value: object) -> dict[str, Tensor]:

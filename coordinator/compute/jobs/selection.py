@@ -145,8 +145,8 @@ class FitMixture:
     def run(self, context: Context) -> BlobName:
         """The name of the mixture's file; DataError for a target of another form."""
         config, dataset = self.config, context.dataset
-        content = context.read(self.target).read_bytes()
-        target, num_given = open_examples(content, dataset, max_examples=MOST_TARGET)
+        source = context.read(self.target)
+        target, num_given = open_examples(source, dataset, max_examples=MOST_TARGET)
         pool = TargetedPool.of(dataset, target, num_given, self.elsewhere)
         workspace = context.beside(pool.dataset)
         model = context.new_model(config)

@@ -101,7 +101,7 @@ def compute(
     batch_size: int = 16,
     states: States = STATES,
 ) -> Dynamics:
-    batches = Batches(dataset, IMAGE, CPU, batch_size, lambda *_: None)
+    batches = Batches(dataset, IMAGE, CPU, batch_size)
     return compute_dynamics(
         make_model(),
         states,

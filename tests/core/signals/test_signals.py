@@ -17,11 +17,12 @@ from lipt.core.selection.strategies.scores import last_layer_norms
 from lipt.core.signals import compute
 from lipt.core.signals import signals as stored
 from lipt.core.signals.compute import (
-    compute_signals,
+    compute_values,
     default_chunk_size,
     errors_of,
     full_gradient_norms,
     per_example_norms,
+    signals_from,
 )
 from lipt.core.signals.dynamics import Dynamics
 from lipt.core.signals.signals import (
@@ -37,6 +38,7 @@ from lipt.core.signals.signals import (
     read_user_features,
     required,
 )
+from lipt.core.tasks import ScoredValues
 from lipt.data.dataset import Dataset
 from lipt.data.inputs.model_input import to_model_input
 from lipt.data.loading import open_dataset
@@ -240,8 +242,9 @@ def test_a_feature_file_of_pairs_has_both_halves(tmp_path: Path) -> None:
 
 
 def signals_of(model: nn.Module, dataset: Dataset, scratch: Path | None = None) -> Signals:
-    batches = Batches(dataset, IMAGE, CPU, 16, lambda *_: None)
-    return compute_signals(model, batches, scratch=scratch)
+    batches = Batches(dataset, IMAGE, CPU, 16)
+    computed = compute_values(model, batches, ScoredValues.SIGNALS, scratch=scratch)
+    return signals_from(computed, model, dataset, batches.ids_N)
 
 
 def gradients_of(
@@ -357,7 +360,7 @@ def test_keyword_models_have_autograd_s_norms(*, hesitant: bool) -> None:
 def test_gradient_norms_equal_autograd_s_for_any_chunk_size(chunk_size: int) -> None:
     model, dataset = made_up_network(), made_up_dataset(NUM_EXAMPLES)
     expected = gradients_by(model, dataset, model).norm(dim=1)
-    found = full_gradient_norms(model, Batches(dataset, IMAGE, CPU, chunk_size, lambda *_: None))
+    found = full_gradient_norms(model, Batches(dataset, IMAGE, CPU, chunk_size))
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
