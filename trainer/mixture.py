@@ -19,8 +19,8 @@ from lipt.common.determinism import derive_generator
 from lipt.common.errors import ConfigError, SubsetError
 from lipt.common.subsets import subset_digest
 from lipt.core.mixture.result import MixtureResult
-from lipt.core.pretraining.sharding import proportional_quotas
 from lipt.core.selection.by_source import SourceShares
+from lipt.data.groups import proportional_quotas
 from lipt.models.adapters import save_adapter
 from lipt.trainer.arguments import checked
 from lipt.trainer.files import write_atomically

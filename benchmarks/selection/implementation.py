@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from lipt.core.selection.select import find_strategy, select
-from lipt.core.selection.selection import class_quotas
 from lipt.core.signals.signals import Signals
+from lipt.data.groups import class_quotas
 
 # GLISTER's step, for all implementations, on the mean loss of a class's chosen examples: one that
 # changes the validation loss by a good part of itself.

@@ -45,7 +45,6 @@ from lipt.core.diagnosis.findings import (
 )
 from lipt.core.diagnosis.label_errors import LabelQuality
 from lipt.core.passes import row_blocks
-from lipt.core.pretraining.sharding import mixed_evenly
 from lipt.core.proxies.ridge import (
     HeadTargets,
     float64_blocks,
@@ -54,6 +53,7 @@ from lipt.core.proxies.ridge import (
     scaling_of,
 )
 from lipt.data.dataset import IdMapping
+from lipt.data.groups import mixed_evenly
 from lipt.data.targets.kinds import TargetKind
 
 # Maximum length of each list in the findings.

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 import torch
 from torch import Tensor
@@ -24,7 +23,7 @@ from lipt.common.config.run_config import (
 )
 from lipt.common.determinism import derive_generator, derive_seed
 from lipt.common.errors import ConfigError
-from lipt.data.groups import members, ranks_in_groups
+from lipt.data.groups import members, proportional_quotas
 from lipt.data.sources.rows import MAX_SOURCES
 
 # Learners of a source: whether both want the same mixture tells whether theta* is ready.
@@ -58,12 +57,6 @@ def split_validation(labels_N: Tensor, config: ValidationConfig, *, seed: int) -
         )
     train_ids = torch.nonzero(~is_validation_N).flatten()
     return Split(train_ids, torch.nonzero(is_validation_N).flatten())
-
-
-def mixed_evenly(labels_n: Tensor) -> Tensor:
-    """Positions that spread each class evenly: its k-th at (k - 1/2) / count; n int64."""
-    shares_n = (ranks_in_groups(labels_n).double() + 0.5) / labels_n.bincount()[labels_n]
-    return shares_n.argsort(stable=True)
 
 
 def num_validation_examples(class_counts: Sequence[int], config: ValidationConfig) -> int:
@@ -119,19 +112,6 @@ def draw_half(ids: Tensor, size: int, half: int, *, seed: int) -> Tensor:
         return ids
     generator, total = torch.Generator().manual_seed(seed), NUM_HALVES * size
     return draw_by_shares([ids], torch.ones(1), total, generator=generator)[half * size :][:size]
-
-
-def proportional_quotas(sizes_G: Sequence[float], budget: int) -> tuple[int, ...]:
-    """Share a budget in proportion to sizes or shares, the rest to the largest remainders."""
-    total = sum(map(Fraction, sizes_G)) or 1
-    exact = [budget * Fraction(size) / total for size in sizes_G]
-    quotas = list(map(math.floor, exact))
-    by_remainder = sorted(
-        range(len(exact)), key=lambda group: (quotas[group] - exact[group], group)
-    )
-    for group in by_remainder[: budget - sum(quotas)]:
-        quotas[group] += 1
-    return tuple(quotas)
 
 
 def draw_by_shares(

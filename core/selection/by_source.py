@@ -22,11 +22,11 @@ from torch import Tensor
 from lipt.common.determinism import derive_seed
 from lipt.common.errors import InvalidRequestError
 from lipt.common.nested import parse_json
-from lipt.core.pretraining.sharding import proportional_quotas
 from lipt.core.selection.select import select
 from lipt.core.selection.selection import Selection, joined
 from lipt.core.selection.strategy import Strategy
 from lipt.core.signals.signals import Signals
+from lipt.data.groups import proportional_quotas
 from lipt.data.sources.rows import MAX_SOURCES
 
 # A range of an interleaved table takes some 16 characters.

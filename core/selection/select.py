@@ -21,7 +21,7 @@ from lipt.common.determinism import derive_seed
 from lipt.common.errors import ConfigError, UnknownNameError
 from lipt.common.requests import require_budget
 from lipt.common.text import did_you_mean
-from lipt.core.selection.selection import Selection, class_shares, joined
+from lipt.core.selection.selection import Selection, joined
 from lipt.core.selection.strategies import (
     auto,
     crest,
@@ -40,6 +40,7 @@ from lipt.core.selection.strategy import Strategy, call
 from lipt.core.selection.user_strategies import require_selection, user_strategy
 from lipt.core.signals.signals import Signals
 from lipt.core.signals.views import ValidationSignals, View
+from lipt.data.groups import class_shares
 
 _BUILT_IN = (
     # the default

@@ -1,19 +1,17 @@
-"""Selection: the chosen examples, simple ways to choose, and shares of a budget.
+"""Selection: the chosen examples, and simple ways to choose.
 
-Shapes: N examples, K budget, C classes, G groups.
+Shapes: N examples, K budget.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from lipt.core.auto.findings import PlanFindings, StrataFindings
-from lipt.data.groups import members
 
 
 @dataclass(frozen=True)
@@ -65,55 +63,3 @@ def draw_by_weight(log_weights_N: Tensor, budget: int, *, generator: torch.Gener
     waits_N.exponential_(generator=generator)
     noise_N = -waits_N.clamp_min(torch.finfo(torch.float64).tiny).log()
     return keep_largest(log_weights_N + noise_N.to(log_weights_N.device), budget)
-
-
-def draw_from_groups(
-    groups_N: Tensor, quotas_G: Sequence[int], *, generator: torch.Generator
-) -> Tensor:
-    """Draw `quotas_G[g]` examples of each group g; K int64."""
-    # The first of each group in a random order are a random draw.
-    shuffle_N = torch.randperm(len(groups_N), generator=generator).to(groups_N.device)
-    groups = zip(members(groups_N[shuffle_N], len(quotas_G)), quotas_G, strict=True)
-    return shuffle_N[torch.cat([places[:quota] for places, quota in groups])]
-
-
-def class_quotas(counts_C: Sequence[int], budget: int) -> tuple[int, ...]:
-    """Share a budget equally among classes, none above its size (water-filling).
-
-    Other classes share what a small class cannot give. The rest of equal shares goes to the largest
-    classes, ties to the lowest.
-    """
-    quotas = [0] * len(counts_C)
-    left = budget
-    while left:
-        growing = [label for label, count in enumerate(counts_C) if quotas[label] < count]
-        share = left // len(growing)
-        if share == 0:
-            growing.sort(key=lambda label: (-counts_C[label], label))
-            for label in growing[:left]:
-                quotas[label] += 1
-            return tuple(quotas)
-        for label in growing:
-            more = min(share, counts_C[label] - quotas[label])
-            quotas[label] += more
-            left -= more
-    return tuple(quotas)
-
-
-def class_shares(labels_N: Tensor, budget: int) -> Iterator[tuple[int, Tensor, int]]:
-    """The label, the rows and the quota of each class that gives examples."""
-    rows_C = members(labels_N)
-    quotas_C = class_quotas([*map(len, rows_C)], budget)
-    for label, (rows, quota) in enumerate(zip(rows_C, quotas_C, strict=True)):
-        if quota:
-            yield label, rows, quota
-
-
-def effective_counts(
-    counts_C: Sequence[int], wrong_C: Sequence[float], budget: int
-) -> tuple[int, ...]:
-    """Examples of each class that count for its quota: right labels, and more if needed."""
-    wrong = sum(share * count for share, count in zip(wrong_C, counts_C, strict=True))
-    spared = min(1.0, (sum(counts_C) - budget) / wrong) if wrong else 0.0
-    pairs = zip(wrong_C, counts_C, strict=True)
-    return tuple(math.ceil((1 - spared * share) * count) for share, count in pairs)

@@ -133,8 +133,8 @@ def features_source(features: Features) -> Path | bytes | dict[str, Tensor]:
         if isinstance(values, np.ndarray):  # copied where it is read-only or in another order
             values = np.require(values, requirements=("C", "W"))
         made = torch.as_tensor(values).detach()
-        if made.dtype not in DTYPES.values():
-            raise TypeError(f"they are {made.dtype}")
+        if made.dtype not in DTYPES.values() or made.layout is not torch.strided or made.is_meta:
+            raise TypeError(f"they are {made.dtype}, {made.layout}, on {made.device}")
         return made
 
     try:

@@ -12,7 +12,8 @@ Shapes: N examples, n of one class, C classes, K budget.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Annotated
 
@@ -25,18 +26,12 @@ from lipt.core.auto.findings import PlanFindings, StrataFindings
 from lipt.core.auto.plan import REDUNDANT, Method, make_plan
 from lipt.core.diagnosis.duplicates import surplus_duplicates
 from lipt.core.diagnosis.label_errors import find_label_errors
-from lipt.core.pretraining.sharding import proportional_quotas
-from lipt.core.selection.selection import (
-    Selection,
-    class_quotas,
-    effective_counts,
-    unweighted,
-)
+from lipt.core.selection.selection import Selection, unweighted
 from lipt.core.selection.strategies.facility_location import facility_location
 from lipt.core.selection.strategies.random_draws import uniform
 from lipt.core.selection.strategy import Cost, Growth, built_in
 from lipt.core.signals.views import ExampleLabels, Features, LastLayer, NearDuplicates
-from lipt.data.groups import members
+from lipt.data.groups import class_quotas, members, proportional_quotas
 from lipt.data.targets.kinds import TargetKind
 
 
@@ -92,6 +87,16 @@ def auto(
     left_out = left_out[found.quality_N[left_out].argsort(stable=True)]
     findings = PlanFindings(evidence, plan, found.noise.overall, left_out)
     return replace(chosen, findings=findings, is_random=plan.method is Method.RANDOM)
+
+
+def effective_counts(
+    counts_C: Sequence[int], wrong_C: Sequence[float], budget: int
+) -> tuple[int, ...]:
+    """Examples of each class that count for its quota: right labels, and more if needed."""
+    wrong = sum(share * count for share, count in zip(wrong_C, counts_C, strict=True))
+    spared = min(1.0, (sum(counts_C) - budget) / wrong) if wrong else 0.0
+    pairs = zip(wrong_C, counts_C, strict=True)
+    return tuple(math.ceil((1 - spared * share) * count) for share, count in pairs)
 
 
 def auto_strata(

@@ -22,13 +22,13 @@ from pydantic import Field
 from torch import Tensor
 
 from lipt.common.determinism import derive_generator
-from lipt.core.pretraining.sharding import mixed_evenly
 from lipt.core.selection.pairs import proximity
-from lipt.core.selection.selection import Selection, class_shares
+from lipt.core.selection.selection import Selection
 from lipt.core.selection.solvers.representatives import fit_scale, lazy_greedy, store_levels
 from lipt.core.selection.strategy import CLASSES, Cost, Growth, built_in
 from lipt.core.selection.vectors import Vectors
 from lipt.core.signals.views import LastLayer
+from lipt.data.groups import class_shares, mixed_evenly
 
 _MAX_BATCH_SIZE = 4096
 _MAX_SET_SIZE = 2 * _MAX_BATCH_SIZE

@@ -32,7 +32,7 @@ from torch import Tensor
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import SignalsError
 from lipt.core.passes import row_blocks
-from lipt.core.selection.selection import Selection, class_shares, keep_largest, unweighted
+from lipt.core.selection.selection import Selection, keep_largest, unweighted
 from lipt.core.selection.solvers.linear_cut import (
     cut_picks,
     exact_bits,
@@ -41,7 +41,7 @@ from lipt.core.selection.solvers.linear_cut import (
 )
 from lipt.core.selection.strategy import Balance, Cost, Growth, built_in
 from lipt.core.signals.views import Features, PairedFeatures
-from lipt.data.groups import members
+from lipt.data.groups import class_shares, members
 
 EASINESS_WEIGHT = 2.0
 LABEL_WEIGHT = 0.5

@@ -17,13 +17,7 @@ from pydantic import Field
 from torch import Tensor
 
 from lipt.common.determinism import derive_generator
-from lipt.core.pretraining.sharding import proportional_quotas
-from lipt.core.selection.selection import (
-    Selection,
-    class_quotas,
-    draw_from_groups,
-    unweighted,
-)
+from lipt.core.selection.selection import Selection, unweighted
 from lipt.core.selection.solvers.linear_cut import spherical_kmeans
 from lipt.core.selection.strategies.learners import mean_margins
 from lipt.core.selection.strategies.scores import error_norms
@@ -36,6 +30,7 @@ from lipt.core.selection.strategy import (
 )
 from lipt.core.signals.dynamics import Dynamics
 from lipt.core.signals.views import ExampleLabels, Features, LastLayer
+from lipt.data.groups import class_quotas, draw_from_groups, proportional_quotas
 from lipt.data.targets.kinds import TargetKind
 
 # With one pick per cell, every accidental cell would count.

@@ -17,10 +17,11 @@ from torch import Tensor
 
 from lipt.common.errors import BudgetError, SignalsError
 from lipt.core.selection.select import STRATEGIES, select
-from lipt.core.selection.selection import Selection, class_quotas
+from lipt.core.selection.selection import Selection
 from lipt.core.selection.strategy import Balance, Strategy
 from lipt.core.signals.signals import Signals
 from lipt.core.signals.views import Need
+from lipt.data.groups import class_quotas
 from lipt.data.targets.kinds import TargetKind
 from tests.core.selection.builders import full_signals, half
 from tests.properties import at_most

@@ -1,5 +1,4 @@
 import inspect
-from collections.abc import Sequence
 from functools import partial
 from itertools import permutations
 from types import SimpleNamespace
@@ -7,22 +6,16 @@ from typing import Annotated, Literal
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import Field
 
 import lipt
 from lipt.common.errors import ConfigError, StrategyOptionError, UnknownNameError
 from lipt.common.requests import WarmUp
-from lipt.core.pretraining.sharding import proportional_quotas
 from lipt.core.selection import select as registry
 from lipt.core.selection.select import STRATEGIES, find_strategy, select
 from lipt.core.selection.selection import (
     Selection,
-    class_quotas,
     draw_by_weight,
-    draw_from_groups,
-    effective_counts,
     keep_largest,
 )
 from lipt.core.selection.strategy import Cost, Growth, Preset, Strategy, options_of
@@ -283,71 +276,6 @@ def test_weighted_draws_follow_their_probabilities() -> None:
         chosen = draw([0.0, 1.0, 0.0, 1.0], 4, seed)
         assert set(chosen[:2]) == {1, 3}
         assert chosen[2:] == [0, 2]
-    # 2 of 4 and 2 of 8: half of 1,000 draws and a quarter, deviations 15.8 and 13.7.
-    groups_N = torch.tensor([0, 1, 1] * 4)
-    counts_N = torch.zeros(12)
-    for seed in range(1000):
-        generator = torch.Generator().manual_seed(seed)
-        counts_N[draw_from_groups(groups_N, (2, 2, 0), generator=generator)] += 1
-    assert ((counts_N[groups_N == 0] - 500).abs() < 80).all()
-    assert ((counts_N[groups_N == 1] - 250).abs() < 70).all()
-
-
-def one_seat_at_a_time(counts: Sequence[int], budget: int) -> tuple[int, ...]:
-    """The next seat goes to the class that has least, of those the largest, the lowest label."""
-    quotas = [0] * len(counts)
-    for _ in range(budget):
-        free = [label for label, count in enumerate(counts) if quotas[label] < count]
-        label = min(free, key=lambda label: (quotas[label], -counts[label], label))
-        quotas[label] += 1
-    return tuple(quotas)
-
-
-@given(st.data())
-def test_quotas_equal_sharing_one_seat_at_a_time(data: st.DataObject) -> None:
-    counts = data.draw(st.lists(st.integers(0, 12), min_size=1, max_size=6))
-    budget = data.draw(st.integers(0, sum(counts)))
-    quotas = class_quotas(counts, budget)
-    assert quotas == one_seat_at_a_time(counts, budget)
-    assert sum(quotas) == budget
-    assert all(quota <= count for quota, count in zip(quotas, counts, strict=True))
-    present = [quota for quota, count in zip(quotas, counts, strict=True) if count]
-    assert budget < len(present) or all(present)
-
-
-@pytest.mark.parametrize(
-    ("counts", "budget", "expected"),
-    [
-        ([10, 20, 30], 6, (1, 2, 3)),
-        ([10, 20, 30], 7, (1, 2, 4)),  # 1.17, 2.33, 3.5
-        ([1, 1, 1], 2, (1, 1, 0)),  # all alike: the lowest groups
-        ([0, 4], 4, (0, 4)),
-        ([3, 4, 5], 12, (3, 4, 5)),
-        ([3, 4, 5], 0, (0, 0, 0)),
-        ([], 0, ()),
-        ([0.5, 0.3, 0.2], 7, (4, 2, 1)),  # 3.5, 2.1, 1.4
-        ([1.0, 1.0, 1.0], 2, (1, 1, 0)),
-    ],
-)
-def test_proportions_by_hand(counts: list[float], budget: int, expected: tuple[int, ...]) -> None:
-    assert proportional_quotas(counts, budget) == expected
-
-
-@pytest.mark.parametrize(
-    ("counts", "wrong", "budget", "expected"),
-    [
-        ([100, 20], [0.0, 0.0], 40, (100, 20)),
-        ([100, 20], [0.25, 0.75], 40, (75, 5)),  # what is wrong does not count
-        ([100, 20], [0.25, 0.75], 80, (75, 5)),
-        ([100, 20], [0.25, 0.75], 100, (88, 13)),  # half of it does: 87.5 and 12.5
-        ([100, 20], [0.25, 0.75], 120, (100, 20)),
-        ([0, 4], [0.5, 0.5], 1, (0, 2)),
-    ],
-)
-def test_quotas_ignore_wrong_labels_unless_needed(
-    counts: list[int], wrong: list[float], budget: int, expected: tuple[int, ...]
-) -> None:
-    assert effective_counts(counts, wrong, budget) == expected
 
 
 def test_strategies_that_take_a_seed_declare_that_they_draw() -> None:

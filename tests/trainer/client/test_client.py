@@ -247,6 +247,9 @@ def test_a_large_file_is_not_copied(tmp_path: Path) -> None:
         (b"nothing of the kind", r"not a safetensors file.*'features': N x d"),
         ({"features": [[1.0], [2.0, 3.0]]}, r"are no tensors \(.*'features': N x d"),
         ({"features": "many"}, "are no tensors"),
+        (torch.zeros(3, 2, dtype=torch.complex64), r"they are torch.complex64, torch.strided"),
+        (torch.ones(3, 2).to_sparse(), r"they are torch.float32, torch.sparse_coo"),
+        (torch.ones(3, 2, device="meta"), r"on meta"),
     ],
 )
 def test_invalid_features_are_refused(features: Any, words: str) -> None:

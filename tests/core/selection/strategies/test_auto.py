@@ -9,7 +9,7 @@ from lipt.core.auto.findings import PlanFindings, StrataFindings
 from lipt.core.auto.plan import Method
 from lipt.core.selection.select import find_strategy, select
 from lipt.core.selection.selection import Selection
-from lipt.core.selection.strategies.auto import auto_strata
+from lipt.core.selection.strategies.auto import auto_strata, effective_counts
 from lipt.core.signals.signals import Signals, labels_only
 from lipt.core.signals.views import NearDuplicates
 from lipt.data.targets.kinds import TargetKind
@@ -178,3 +178,20 @@ def test_duplicates_are_chosen_only_if_nothing_else_is_left() -> None:
         18,
         10,
     ]
+
+
+@pytest.mark.parametrize(
+    ("counts", "wrong", "budget", "expected"),
+    [
+        ([100, 20], [0.0, 0.0], 40, (100, 20)),
+        ([100, 20], [0.25, 0.75], 40, (75, 5)),  # what is wrong does not count
+        ([100, 20], [0.25, 0.75], 80, (75, 5)),
+        ([100, 20], [0.25, 0.75], 100, (88, 13)),  # half of it does: 87.5 and 12.5
+        ([100, 20], [0.25, 0.75], 120, (100, 20)),
+        ([0, 4], [0.5, 0.5], 1, (0, 2)),
+    ],
+)
+def test_quotas_ignore_wrong_labels_unless_needed(
+    counts: list[int], wrong: list[float], budget: int, expected: tuple[int, ...]
+) -> None:
+    assert effective_counts(counts, wrong, budget) == expected

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipt.core.pretraining.sharding import mixed_evenly
 from lipt.core.selection.selection import Selection
 from lipt.core.selection.strategies import crest as crest_module
 from lipt.core.selection.strategies.crest import (
@@ -184,11 +183,6 @@ def test_minibatches_fill_the_budget_by_quotas() -> None:
     shares = list(batch_shares([1, 1, 6], 4))
     assert [sum(numbers) for numbers in shares] == [4, 4]
     assert [sum(numbers) for numbers in zip(*shares, strict=True)] == [1, 1, 6]
-    # Of class 0 at 1/8, 3/8, 5/8, 7/8 of the way, of class 1 at 1/4 and 3/4.
-    assert mixed_evenly(torch.tensor([0, 0, 0, 0, 1, 1])).tolist() == [0, 4, 1, 2, 5, 3]
-    # Those that meet, and those of one class, stay in order.
-    assert mixed_evenly(torch.tensor([2, 0, 2, 0])).tolist() == [0, 1, 2, 3]
-    assert mixed_evenly(torch.tensor([], dtype=torch.int64)).tolist() == []
 
 
 def sets_of(labels: list[int], set_size: int, seed: int = 0) -> RandomSets:
