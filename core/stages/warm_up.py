@@ -69,9 +69,14 @@ RunPass = Callable[[Workspace, ModelPass], PassResult]
 
 def outputs_identity(workspace: Workspace, sources: Sources) -> tuple[object, ...]:
     """All that the outputs of the sources' model depend on."""
-    config, (inputs, weights) = sources.config, sources.model
+    inputs, weights = sources.model
+    return (weights.sha256, *_besides_weights(workspace, sources.config, inputs))
+
+
+def _besides_weights(
+    workspace: Workspace, config: RunConfig, inputs: InputFormat
+) -> tuple[object, ...]:
     return (
-        weights.sha256,
         workspace.dataset.fingerprint,
         config.network,
         inputs,
@@ -146,11 +151,7 @@ def dynamics_of(
         trajectories,
         # Inputs of the draws of shards and of examples for batch norm, besides the fingerprint.
         (config.seed, config.validation, config.learners),
-        workspace.dataset.fingerprint,
-        config.network,
-        inputs,
-        config.evaluation_threads,
-        str(workspace.device),
+        *_besides_weights(workspace, config, inputs),
         soup.batch_norm_examples if soup.reestimate_batch_norm else None,
     )
 

@@ -7,7 +7,7 @@ Shapes: B images or examples of a batch, C channels, H x W pixels, P positions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -41,16 +41,19 @@ def pinned(stored: Stored) -> Stored:
 
 def split_stored(stored: Stored, size: int) -> Iterator[Stored]:
     """Consecutive parts of `size` examples; the last may be smaller."""
-    for start in range(0, num_stored(stored), size):
-        yield rows_of(stored, slice(start, start + size))
+    return _parts(stored, lambda tensor: torch.split(tensor, size))
 
 
 def split_evenly(stored: Stored, num_parts: int) -> Iterator[Stored]:
     """Consecutive parts whose sizes differ by at most one, larger ones first."""
-    each, more = divmod(num_stored(stored), num_parts)
-    for part in range(num_parts):
-        start = part * each + min(part, more)
-        yield rows_of(stored, slice(start, start + each + (part < more)))
+    return _parts(stored, lambda tensor: torch.tensor_split(tensor, num_parts))
+
+
+def _parts(stored: Stored, split: Callable[[Tensor], Sequence[Tensor]]) -> Iterator[Stored]:
+    if isinstance(stored, Tensor):
+        return iter(split(stored))
+    parts = zip(*map(split, stored.values()), strict=True)
+    return (dict(zip(stored, part, strict=True)) for part in parts)
 
 
 def images_in(stored: object) -> Tensor:
