@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field
 
@@ -51,6 +51,18 @@ class ModelTask:
         return inputs
 
 
+def model_of(config: RunConfig, inputs: InputFormat, target: Target) -> dict[str, Any]:
+    """The fields of `ModelTask` of a run's model."""
+    return {
+        "model": config.model,
+        "num_classes": target.num_outputs,
+        "image": inputs if isinstance(inputs, ImageFormat) else None,
+        "columns": inputs if isinstance(inputs, ColumnsFormat) else None,
+        "other_target": None if isinstance(target, SingleLabel) else target,
+        "adapters": config.adapters,
+    }
+
+
 @dataclass(frozen=True, kw_only=True)
 class LearnerTask(ModelTask):
     """A learner's training task on its shard."""
@@ -66,25 +78,19 @@ class LearnerTask(ModelTask):
         cls,
         config: RunConfig,
         inputs: InputFormat,
+        target: Target,
         *,
-        num_classes: int,
-        other_target: OtherTarget | None,
         index: int,
         density: float,
     ) -> Self:
         """The task of a run's learner, equal for every attempt."""
         return cls(
-            model=config.model,
-            num_classes=num_classes,
             learners=config.learners,
             augmentation=config.augmentation,
             pruning_method=config.pruning.method,
             density=density,
             seed=derive_seed(config.seed, "learner", index),
-            image=inputs if isinstance(inputs, ImageFormat) else None,
-            columns=inputs if isinstance(inputs, ColumnsFormat) else None,
-            other_target=other_target,
-            adapters=config.adapters,
+            **model_of(config, inputs, target),
         )
 
 

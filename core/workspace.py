@@ -297,15 +297,7 @@ class Workspace(ABC):
     ) -> TrainedLearner:
         """Train a learner on examples of this process's data, packed as for a worker."""
         dataset, learners = self.dataset, config.learners
-        targets = dataset.rows.targets
-        task = LearnerTask.of(
-            config,
-            inputs,
-            num_classes=dataset.target.num_outputs,
-            other_target=None if targets is None else targets.target,
-            index=index,
-            density=density,
-        )
+        task = LearnerTask.of(config, inputs, dataset.target, index=index, density=density)
         content, number = pack_shard(dataset, ids), learners.num_learners
         activity, share = f"training learner {index + 1} of {number}", 1 / number
         report = self.progress(activity, CallPart.LEARNERS, index * share, share)

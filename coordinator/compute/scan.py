@@ -58,9 +58,8 @@ from lipt.core.passes import (
 )
 from lipt.core.signals.compute import allocated, stored_specs
 from lipt.core.stages.warm_up import ModelPass, PassResult, pass_here
-from lipt.core.tasks import ScoringTask
+from lipt.core.tasks import ScoringTask, model_of
 from lipt.core.workspace import model_seed
-from lipt.data.inputs.specs import ColumnsFormat, ImageFormat
 from lipt.models.head import find_head
 
 logger = logging.getLogger(__name__)
@@ -310,16 +309,11 @@ def range_examples(context: Context) -> int:
 def scan_of(context: Context, wanted: ModelPass, weights: BlobName) -> Scan:
     """The scan of a pass by a model whose stored blob is `weights`."""
     config, inputs = wanted.config, wanted.inputs
-    dataset, targets = context.dataset, context.dataset.rows.targets
+    dataset = context.dataset
     specs = stored_specs(wanted.model, len(dataset), wanted.values)
     halves = {name for name, spec in specs.items() if spec.dtype == torch.float16}
     _, head = find_head(wanted.model)
     whole = ScoringTask(
-        model=config.model,
-        num_classes=dataset.target.num_outputs,
-        image=inputs if isinstance(inputs, ImageFormat) else None,
-        columns=inputs if isinstance(inputs, ColumnsFormat) else None,
-        other_target=None if targets is None else targets.target,
         fingerprint=dataset.fingerprint,
         start=0,
         stop=len(dataset),
@@ -330,7 +324,7 @@ def scan_of(context: Context, wanted: ModelPass, weights: BlobName) -> Scan:
         half_features=FEATURES in halves,
         quarantined=dataset.quarantined,
         seed=model_seed(config),
-        adapters=config.adapters,
+        **model_of(config, inputs, dataset.target),
     )
     same = context.settings.compute.scoring_workers is ScoringWorkers.SAME
     versions = versions_on(context.device)

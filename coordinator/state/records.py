@@ -17,7 +17,7 @@ from lipt.common.states import Divergence, LearnerState, RunState
 from lipt.core.pretraining.results import CommittedLearner, Ingredient, PretrainingState
 from lipt.core.tasks import LearnerTask
 from lipt.data.inputs.specs import InputFormat
-from lipt.data.targets.values import OtherTarget
+from lipt.data.targets.values import OtherTarget, SingleLabel
 
 # A stored value must fit the messages that show it.
 Seconds = Annotated[float, Field(ge=-6e10, le=2.5e11)]  # since 1970, of the years 1 to 9999
@@ -327,14 +327,9 @@ class RunRecord(_Record):
         inputs = self.inputs
         if inputs is None:
             raise ValueError(f"run {self.run_id} is {self.state}: it has no learners yet")
-        return LearnerTask.of(
-            self.config,
-            inputs,
-            num_classes=self.num_classes,
-            other_target=self.other_target,
-            index=learner.index,
-            density=learner.density,
-        )
+        target = self.other_target or SingleLabel(self.num_classes)
+        index, density = learner.index, learner.density
+        return LearnerTask.of(self.config, inputs, target, index=index, density=density)
 
 
 @dataclass(frozen=True, slots=True)
