@@ -21,6 +21,7 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import WeightsError
 from lipt.common.tensor_files import (
     SPARE_TENSORS,
+    Container,
     TensorSpec,
     Weights,
     differences,
@@ -93,19 +94,17 @@ _COUNTER = "num_batches_tracked"
 
 
 def read_checkpoint(
-    source: bytes | Path,
+    container: Container,
     *,
     like: Mapping[str, TensorSpec],
     head: Collection[str],
     new_head: bool,
-    max_bytes: int,
 ) -> tuple[Weights, str]:
-    """A model's initial weights from a safetensors file, by its names, and a summary.
+    """A model's initial weights from an open file, by its names, and a summary.
 
     Narrower floats are widened exactly. With `new_head` the head may differ or be missing; all
     other tensors must match.
     """
-    container = read_container(source, max_bytes=max_bytes, max_tensors=len(like) + SPARE_TENSORS)
     found, new = container.specs, set(head) if new_head else set()
     body = {name: spec for name, spec in like.items() if name not in new}
     # One of the two is empty: the prefix to remove from the checkpoint's names, and to add.
@@ -154,16 +153,15 @@ def read_initial(
     """As `read_checkpoint`, for a model; a file without its adapters leaves them as they are."""
     like, head = specs_of(model.state_dict()), head_names(model)
     added, most = adapter_names(model), len(like) + SPARE_TENSORS
-    found = read_container(source, max_bytes=max_bytes, max_tensors=most).specs
+    container = read_container(source, max_bytes=max_bytes, max_tensors=most)
     own = {name: name for name in like}
-    if added and not any(name.endswith(tuple(added)) for name in found):
+    if added and not any(name.endswith(tuple(added)) for name in container.specs):
         own = {plain_name(name): name for name in like if name not in added}
     weights, summary = read_checkpoint(
-        source,
+        container,
         like={name: like[own_name] for name, own_name in own.items()},
         head=head,
         new_head=new_head,
-        max_bytes=max_bytes,
     )
     return {own[name]: tensor for name, tensor in weights.items()}, summary
 

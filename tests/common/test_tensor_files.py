@@ -229,9 +229,8 @@ MODEL_SPECS = specs_of(MODEL)
 def read(
     weights: Weights, like: dict[str, TensorSpec] = MODEL_SPECS, *, new_head: bool = True
 ) -> tuple[Weights, str]:
-    return read_checkpoint(
-        pack(weights), like=like, head=HEAD.keys(), new_head=new_head, max_bytes=10**6
-    )
+    container = read_container(pack(weights), max_bytes=10**6, max_tensors=1000)
+    return read_checkpoint(container, like=like, head=HEAD.keys(), new_head=new_head)
 
 
 def under(prefix: str, weights: Weights) -> Weights:

@@ -24,6 +24,7 @@ from lipt.core.passes import (
     read_range,
     results_on_cpu,
     score_range,
+    score_texts,
     texts_at_once,
     unnoticed,
     value_specs,
@@ -182,6 +183,32 @@ def test_ranges_of_completions_alone_equal_one_pass(tmp_path: Path) -> None:
     assert torch.equal(torch.cat([first, last]), whole)
     prompted = replace(task, values=ScoredValues.LOSSES)
     assert not torch.equal(score_range(model, texts, prompted, device=CPU)["losses"], whole)
+
+
+class FiveLater(nn.Module):
+    """Says that the token after `n` is n + 5, as 9 comes after 4 in 49."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logit = nn.Parameter(torch.tensor(100.0))
+
+    def forward(self, tokens_BL: Tensor) -> Tensor:
+        return self.logit * functional.one_hot((tokens_BL + 5) % 259, 259)
+
+
+def test_scores_of_texts_count_right_tokens_and_losses_have_to_be_finite(tmp_path: Path) -> None:
+    lines = [f"{number},{number * number}" for number in range(10)]
+    (tmp_path / "texts.csv").write_text("\n".join(["ask,say", *lines]))
+    texts = open_dataset(f"csv:{tmp_path}/texts.csv?prompt=ask&completion=say&max_length=8")
+    inputs, model = input_format(texts, torch.arange(10), 0), FiveLater()
+    batches = Batches(texts, inputs, CPU, 2, some=torch.tensor([7, 2, 5]))
+    losses_N, right_N = score_texts(model, batches)
+    # The completions are 49, 4 and 25, each with its end.
+    assert right_N.tolist() == [1, 0, 0]
+    assert losses_N.tolist() == pytest.approx([200 / 3, 100, 100])
+    nn.init.constant_(model.logit, torch.nan)
+    with pytest.raises(SignalsError, match="not finite for 2 of 2 examples, with ids 7, 2"):
+        score_texts(model, batches)
 
 
 def test_a_task_of_prompts_is_one_of_texts() -> None:
