@@ -21,18 +21,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lipt.common.errors import BlobTooLargeError, FeaturesError, SignalsError, WeightsError
-from lipt.common.tensor_files import (
-    Container,
-    KeptValue,
-    TensorSpec,
-    quoted,
-    read_container,
-    specs_of,
-)
+from lipt.common.tensor_files import KeptValue, TensorSpec, quoted, read_container, specs_of
 from lipt.common.text import listed
 from lipt.core.passes import row_blocks
 from lipt.core.signals.dynamics import Dynamics
@@ -185,7 +180,10 @@ def read_user_features(source: bytes | Path, *, num_examples: int, max_bytes: in
     except (WeightsError, BlobTooLargeError) as error:
         # The rest of these errors' text is about a model's weights.
         raise FeaturesError(f"{error.problem}. {_HOW}") from error
-    values = {name: partial(_rows_of_file, container, name) for name in container.specs}
+    values = {
+        name: partial(_rows_of_file, spec, container.values(name))
+        for name, spec in container.specs.items()
+    }
     return _checked(container.specs, values, num_examples)
 
 
@@ -203,8 +201,7 @@ def _rows_of_tensor(tensor: Tensor, rows: slice) -> Tensor:
     return tensor[rows].cpu()
 
 
-def _rows_of_file(container: Container, name: str, rows: slice) -> Tensor:
-    spec, values = container.specs[name], container.values(name)
+def _rows_of_file(spec: TensorSpec, values: NDArray[np.uint8], rows: slice) -> Tensor:
     row_bytes = spec.shape[1] * spec.dtype.itemsize
     # Copied: a mapped file is read-only, and its values may be unaligned.
     block = torch.from_numpy(values[rows.start * row_bytes : rows.stop * row_bytes].copy())
