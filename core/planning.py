@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from functools import partial
+from operator import attrgetter
+from typing import Any, NamedTuple
 
-from lipt.common.config.run_config import AugmentationMethod, LearnersConfig, RunConfig, SoupMethod
+from lipt.common.config.run_config import AugmentationMethod, RunConfig, SoupMethod
 from lipt.common.errors import ConfigError
 from lipt.common.text import format_bytes
 from lipt.core.pretraining.evaluation import num_evaluated_together
@@ -49,29 +51,38 @@ _MASK_SHARE = 32
 
 @dataclass(frozen=True)
 class Part:
-    """The cost of one setting's value: `value` times `each`.
+    """A part of a cost: `count` times `each`, for `what`.
 
-    `knob` is the dotted setting, empty for a fixed cost. `lowest` is its smallest value, None for
-    no number. `name` replaces `value` in messages.
+    knob, value: the dotted setting that it grows with, and what it is set to; none of a fixed cost.
     """
 
-    knob: str
-    value: int
-    each: int
     what: str
-    lowest: int | None = 1
-    name: str = ""
+    count: int
+    each: int = 1
+    knob: str = ""
+    value: object = None
 
     @property
     def cost(self) -> int:
-        return self.value * self.each
+        return self.count * self.each
 
 
-Parts = tuple[Part, ...]
+Parts = Sequence[Part]
 
 
-@dataclass(frozen=True)
-class PlannedCost:
+def part_of(
+    config: RunConfig, knob: str, what: str, each: int = 1, *, count: int | None = None
+) -> Part:
+    """The part of a setting of a run; `count` in place of the value where they differ."""
+    value: Any = attrgetter(knob)(config)
+    return Part(what, value if count is None else count, each, knob, value)
+
+
+def total(parts: Parts) -> int:
+    return sum(part.cost for part in parts)
+
+
+class PlannedCost(NamedTuple):
     """A cost in "bytes", "threads" or "images" of `where`, a noun; `limited` is of [limits]."""
 
     limited: str
@@ -79,21 +90,53 @@ class PlannedCost:
     where: str
     parts: Parts
 
-    @property
-    def total(self) -> int:
-        return sum(part.cost for part in self.parts)
-
     def written(self, amount: int) -> str:
         return format_bytes(amount) if self.unit == "bytes" else f"{amount} {self.unit}"
 
 
 @dataclass(frozen=True)
-class Limit:
-    """A limit; `remedy` is a clause that replaces "raise NAME"."""
+class Stage:
+    """The memory, threads and images of one task of a stage.
+
+    process: "compute" or "worker", each with its limits. work: for messages, a noun. verb: what
+    happens to the images.
+    """
+
+    name: str
+    process: str
+    work: str
+    verb: str
+    memory: Parts
+    threads: Parts = ()
+    images: Parts = ()
+
+    @property
+    def costs(self) -> tuple[PlannedCost, ...]:
+        of = "a worker" if self.process == "worker" else f"the compute process for {self.work}"
+        return (
+            PlannedCost(f"{self.process}_memory", "bytes", f"memory of {of}", self.memory),
+            PlannedCost(f"{self.process}_threads", "threads", self.work, self.threads),
+            PlannedCost(f"{self.process}_images", "images", self.work, self.images),
+        )
+
+
+class RunPlan(NamedTuple):
+    """The costs of a run by stage and file; a learner's result takes `result_bytes` at most."""
+
+    stages: tuple[Stage, ...]
+    files: tuple[PlannedCost, ...]
+    result_bytes: int
+
+    @property
+    def costs(self) -> tuple[PlannedCost, ...]:
+        return (*(cost for stage in self.stages for cost in stage.costs), *self.files)
+
+
+class Limit(NamedTuple):
+    """A limit, and its name as users know it."""
 
     name: str
     at_most: int
-    remedy: str = ""
 
 
 def excesses(costs: Iterable[PlannedCost], limits: Mapping[str, Limit]) -> tuple[str, ...]:
@@ -104,68 +147,32 @@ def excesses(costs: Iterable[PlannedCost], limits: Mapping[str, Limit]) -> tuple
     worst: dict[str, tuple[float, str]] = {}
     for cost in costs:
         limit = limits.get(cost.limited)
-        if limit is not None and cost.total > limit.at_most:
-            blamable = [part for part in cost.parts if part.knob and part.cost] or cost.parts
-            part = max(blamable, key=lambda part: part.cost)
-            times = cost.total / max(limit.at_most, 1)
+        if limit is not None and total(cost.parts) > limit.at_most:
+            part = max(cost.parts, key=lambda part: (bool(part.knob and part.cost), part.cost))
+            times = total(cost.parts) / max(limit.at_most, 1)
             if times > worst.get(part.knob, (0.0, ""))[0]:
                 worst[part.knob] = times, _sentence(cost, part, limit)
     return tuple(sentence for _, sentence in worst.values())
 
 
 def _sentence(cost: PlannedCost, part: Part, limit: Limit) -> str:
-    written, raising = cost.written, limit.remedy or f"raise {limit.name}"
-    blamed = f"{part.knob} = {part.name or part.value}: " if part.knob else ""
+    written, raising = cost.written, f"raise {limit.name}"
+    blamed = f"{part.knob} = {part.value}: " if part.knob else ""
     most = f", {written(part.cost)} of it for {part.what}" if len(cost.parts) > 1 else ""
-    left = limit.at_most - (cost.total - part.cost)
-    fitting = left // part.each if part.each else 0
+    others = total(cost.parts) - part.cost
+    fitting = (limit.at_most - others) // part.each if part.each else 0
     knobs = dict.fromkeys(item.knob for item in (part, *cost.parts) if item.knob and item.cost)
-    if part.knob and part.lowest is not None and fitting >= part.lowest:
+    if isinstance(part.value, int) and fitting > 0:
         remedy = f"Lower {part.knob} to at most {fitting}, or {raising}."
     elif knobs:
-        changes = [f"a smaller {knob}" if knob == "model" else f"a lower {knob}" for knob in knobs]
+        changes = [f"a {'smaller' if knob == 'model' else 'lower'} {knob}" for knob in knobs]
         remedy = f"Choose {', '.join(changes)}, or {raising}."
     else:
         remedy = f"{raising.capitalize()}."
     return (
-        f"{blamed}{cost.where} comes to {written(cost.total)}{most}, over {limit.name} = "
+        f"{blamed}{cost.where} comes to {written(total(cost.parts))}{most}, over {limit.name} = "
         f"{written(limit.at_most)}. {remedy}"
     )
-
-
-class StageCosts(NamedTuple):
-    """The memory, threads and images of one task of a stage."""
-
-    memory: PlannedCost
-    threads: PlannedCost
-    images: PlannedCost
-
-    @classmethod
-    def of(
-        cls, stage: str, work: str, memory: Parts, threads: Parts = (), images: Parts = ()
-    ) -> Self:
-        """The costs of a stage in the compute process."""
-        where = f"memory of the compute process for {stage}"
-        return cls(
-            PlannedCost("compute_memory", "bytes", where, memory),
-            PlannedCost("compute_threads", "threads", work, threads),
-            PlannedCost("compute_images", "images", work, images),
-        )
-
-
-class RunPlan(NamedTuple):
-    """The costs of a run by stage and file; a learner's result takes `result_bytes` at most."""
-
-    initialization: StageCosts
-    shards: StageCosts
-    learner: StageCosts
-    soup: StageCosts
-    files: tuple[PlannedCost, ...]
-    result_bytes: int
-
-    @property
-    def costs(self) -> tuple[PlannedCost, ...]:
-        return (*self.initialization, *self.shards, *self.learner, *self.soup, *self.files)
 
 
 def resident_bytes(inputs: InputSpec, num_examples: int) -> int:
@@ -176,15 +183,6 @@ def resident_bytes(inputs: InputSpec, num_examples: int) -> int:
     return decoded if decoded <= MEMORY_BUDGET_BYTES else 0
 
 
-def require_augmentation(config: RunConfig, inputs: InputSpec) -> None:
-    method = config.augmentation.method
-    if method is AugmentationMethod.CROP_FLIP and not isinstance(inputs, ImageSpec):
-        raise ConfigError(
-            f"augmentation.method is {method}, which is of images; the data has {inputs}. Leave "
-            "it out: such examples are not augmented."
-        )
-
-
 def plan_run(
     config: RunConfig,
     figures: ModelFigures,
@@ -193,106 +191,105 @@ def plan_run(
     *,
     evaluation_batch_size: int,
 ) -> RunPlan:
-    """Plan a run; `evaluation_batch_size` is in images per forward pass on the coordinator."""
+    """Plan a run; `evaluation_batch_size` is in images per forward pass on the coordinator.
+
+    ConfigError if the data does not allow it.
+    """
     initial, learners, soup = config.initialization, config.learners, config.soup
-    size, num_examples, name = inputs.num_bytes, sum(class_counts), config.model
-    held_out = num_validation_examples(class_counts, config.validation)
-    num_train = num_examples - held_out
-    weights, minibatch = figures.weights_bytes, size * learners.batch_size
+    method, of = config.augmentation.method, partial(part_of, config)
+    if method is AugmentationMethod.CROP_FLIP and not isinstance(inputs, ImageSpec):
+        raise ConfigError(
+            f"augmentation.method is {method}, which is of images; the data has {inputs}. Leave "
+            "it out: such examples are not augmented."
+        )
+    size, weights = inputs.num_bytes, figures.weights_bytes
     sent = figures.sent_bytes + figures.sent_bytes // _MASK_SHARE
-    num_steps, num_learners = num_initialization_steps(initial, num_train), learners.num_learners
+    held_out = num_validation_examples(class_counts, config.validation)
+    num_train, num_learners = sum(class_counts) - held_out, learners.num_learners
     cores = max(config.evaluation_threads, learners.cpu_threads)
     always = (
-        Part("", 1, PROCESS_BYTES, "the process"),
-        Part("", 1, resident_bytes(inputs, num_examples), "the data"),
-        Part("evaluation_threads", cores, THREAD_BYTES, "threads"),
-        Part("model", MODEL_COPIES, weights, "copies of the weights", None, name),
+        Part("the process", PROCESS_BYTES),
+        Part("the data", resident_bytes(inputs, sum(class_counts))),
+        of("evaluation_threads", "threads", THREAD_BYTES, count=cores),
+        of("model", "copies of the weights", weights, count=MODEL_COPIES),
     )
 
     # A batch never exceeds the training split.
     batch = min(initial.batch_size, num_train)
-    in_training, written = batch * bool(num_steps), str(initial.batch_size)
-    each, step = figures.training_bytes + INPUT_BYTES * size, max(batch, STEP_IMAGES)
-    knob = "initialization.batch_size"
-    activations = Part(knob, in_training, each, "a step's activations", 1, written)
-    steps = Part("initialization.steps", num_steps, step, "its steps", 0)
-    if initial.steps is None:
-        epochs = f"{initial.epochs:g}"
-        steps = Part("initialization.epochs", num_steps, step, "its epochs", None, epochs)
-    threads = Part("learners.cpu_threads", learners.cpu_threads, bool(num_steps), "training")
+    num_steps = num_initialization_steps(initial, num_train)
+    each = (figures.training_bytes + INPUT_BYTES * size) * bool(num_steps)
+    activations = of("initialization.batch_size", "a step's activations", each, count=batch)
+    length, step = "epochs" if initial.steps is None else "steps", max(batch, STEP_IMAGES)
+    theta = Stage(
+        *("theta*", "compute", "training of theta*", "trained"),
+        memory=(*always, activations),
+        threads=[of("learners.cpu_threads", "training", int(num_steps > 0))],
+        images=[of(f"initialization.{length}", f"its {length}", step, count=num_steps)],
+    )
+    minibatch = size * learners.batch_size
+    shard = of("learners.num_minibatches", "a shard", minibatch * _COMPUTE_SHARDS)
+    shards = Stage("shards", "compute", "cutting of shards", "", (*always, shard))
 
-    number, each = learners.num_minibatches, minibatch * _COMPUTE_SHARDS
-    shard = Part("learners.num_minibatches", number, each, "a shard")
-
-    split, norm = f"{config.validation.fraction:g}", str(soup.batch_norm_examples)
-    num_batch_norm = min(soup.batch_norm_examples, num_train) * soup.reestimate_batch_norm
+    num_norm = min(soup.batch_norm_examples, num_train) * soup.reestimate_batch_norm
     each = evaluation_batch_size * (figures.evaluation_bytes + INPUT_BYTES * size) + weights
     together = num_evaluated_together(config)
     # Learners and their differences from theta*.
     whole = 2 * weights * (soup.method is SoupMethod.SIMPLEX)
-    scored: Parts = (
-        Part("learners.num_learners", num_learners, whole, "learners that are merged at once"),
-        Part("validation.fraction", held_out, size, "the validation split", None, split),
-        Part("soup.batch_norm_examples", num_batch_norm, size, "examples for batch norms", 1, norm),
-        # A GPU scores one model at a time; its memory is not counted.
-        Part("evaluation_threads", together, each, "batches and models that are scored at a time"),
+    per_model, what, others = held_out + num_norm, "mixtures of learners", num_learners - 1
+    mixtures = {
+        SoupMethod.GREEDY: [Part(what, others, per_model)],
+        SoupMethod.INTERPOLATION: [of("soup.num_alphas", what, others * per_model)],
+        SoupMethod.SIMPLEX: [Part(what, NUM_ROUNDS * (num_learners + 1), per_model)],
+    }.get(soup.method, [])
+    merging = Stage(
+        *("soup", "compute", "evaluation for the soup", "evaluated"),
+        memory=(
+            *always,
+            of("learners.num_learners", "learners that are merged at once", whole),
+            of("validation.fraction", "the validation split", size, count=held_out),
+            of("soup.batch_norm_examples", "examples for batch norms", size, count=num_norm),
+            # A GPU scores one model at a time; its memory is not counted.
+            of("evaluation_threads", "batches and models scored at a time", each, count=together),
+        ),
+        threads=[of("evaluation_threads", "evaluation")],
+        images=[of("learners.num_learners", "learners on their own", per_model), *mixtures],
     )
-    each = held_out + num_batch_norm
-    alone = Part("learners.num_learners", num_learners, each, "learners on their own")
-    knob, ratios, mixed = {
-        SoupMethod.GREEDY: ("", 1, num_learners - 1),
-        SoupMethod.INTERPOLATION: ("soup.num_alphas", soup.num_alphas, num_learners - 1),
-        SoupMethod.SIMPLEX: ("", NUM_ROUNDS, num_learners + 1),
-    }.get(soup.method, ("", 0, 0))
-    mixtures = Part(knob, ratios, each * mixed, "mixtures of learners")
-    scorers = Part("evaluation_threads", config.evaluation_threads, 1, "evaluation")
-
-    files = number * minibatch + sent
-    snapshots, all_sent = learners.num_snapshots, num_learners * sent
+    shard_file = of("learners.num_minibatches", "its examples", minibatch)
     disk = (
-        Part("model", 2, weights, "theta* and theta_p", None, name),
-        Part("learners.num_learners", num_learners, files, "shards and results"),
-        Part("learners.num_snapshots", snapshots, all_sent, "snapshots", 0),
+        of("model", "theta* and theta_p", weights, count=2),
+        of("learners.num_learners", "shards and results", shard_file.cost + sent),
+        of("learners.num_snapshots", "snapshots", num_learners * sent),
     )
-    theta_file = Part("model", 1, weights, "its weights", None, name)
-    shard_file = Part("learners.num_minibatches", number, minibatch, "its examples")
-    trained, scored = (*always, activations), (*always, *scored)
+    theta_file = of("model", "its weights", weights, count=1)
     return RunPlan(
-        StageCosts.of("theta*", "training of theta*", trained, (threads,), (steps,)),
-        StageCosts.of("the shards", "cutting of shards", (*always, shard)),
-        plan_learner(learners, name, figures, example_bytes=size),
-        StageCosts.of("the soup", "evaluation for the soup", scored, (scorers,), (alone, mixtures)),
+        (theta, shards, plan_learner(config, figures, example_bytes=size), merging),
         (
             PlannedCost("run_disk", "bytes", "the run's files", disk),
-            PlannedCost("max_blob_bytes", "bytes", "a file of weights", (theta_file,)),
-            PlannedCost("max_blob_bytes", "bytes", "a shard's file", (shard_file,)),
+            PlannedCost("max_blob_bytes", "bytes", "a file of weights", [theta_file]),
+            PlannedCost("max_blob_bytes", "bytes", "a shard's file", [shard_file]),
         ),
         sent,
     )
 
 
-def plan_learner(
-    learners: LearnersConfig, model: str, figures: ModelFigures, *, example_bytes: int
-) -> StageCosts:
+def plan_learner(config: RunConfig, figures: ModelFigures, *, example_bytes: int) -> Stage:
     """The costs of a learner on a worker; its images are those of every attempt."""
+    learners, of = config.learners, partial(part_of, config)
     copy = figures.weights_bytes - figures.frozen_bytes * _TRAINED_COPIES // MODEL_COPIES
-    number, batch, threads = learners.num_minibatches, learners.batch_size, learners.cpu_threads
     each = (figures.training_bytes + INPUT_BYTES * example_bytes) // learners.accumulation_steps
     each += _AHEAD_BYTES * example_bytes
-    shard, sent = batch * example_bytes * _WORKER_SHARDS, figures.sent_bytes
-    memory = (
-        Part("", 1, PROCESS_BYTES, "its process"),
-        Part("model", MODEL_COPIES, copy, "copies of the weights", None, model),
-        Part("learners.batch_size", batch, each, "the activations of a minibatch"),
-        Part("learners.num_minibatches", number, shard, "the shard"),
-        Part("learners.num_snapshots", learners.num_snapshots, sent, "snapshots", 0),
-        Part("learners.cpu_threads", threads, THREAD_BYTES, "threads"),
-    )
-    each = number * max(batch, STEP_IMAGES) * learners.max_attempts
-    steps = Part("learners.num_steps", learners.num_steps, each, "its steps, in every attempt")
-    training, work = Part("learners.cpu_threads", threads, 1, "training"), "training of a learner"
-    return StageCosts(
-        PlannedCost("worker_memory", "bytes", "memory of a worker", memory),
-        PlannedCost("worker_threads", "threads", work, (training,)),
-        PlannedCost("worker_images", "images", work, (steps,)),
+    shard = learners.batch_size * example_bytes * _WORKER_SHARDS
+    step = learners.num_minibatches * max(learners.batch_size, STEP_IMAGES) * learners.max_attempts
+    return Stage(
+        *("learners", "worker", "training of a learner", "trained"),
+        memory=(
+            Part("its process", PROCESS_BYTES),
+            of("model", "copies of the weights", copy, count=MODEL_COPIES),
+            of("learners.batch_size", "the activations of a minibatch", each),
+            of("learners.num_minibatches", "the shard", shard),
+            of("learners.num_snapshots", "snapshots", figures.sent_bytes),
+            of("learners.cpu_threads", "threads", THREAD_BYTES),
+        ),
+        threads=[of("learners.cpu_threads", "training")],
+        images=[of("learners.num_steps", "its steps, in every attempt", step)],
     )

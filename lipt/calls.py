@@ -101,13 +101,10 @@ def select(
         LiptError: as `Client.subset`, or the model cannot be trained.
         DataError: the data is empty or has no labels.
     """
-    from lipt.core.selection.select import find_strategy
-    from lipt.core.signals.views import INITIAL_NEEDS
-    from lipt.pretraining import Pretrained, PretrainedStart
+    from lipt.pretraining import kind_of_run
 
     is_targeted = arguments.get("target_data") is not None
-    looks_at_theta_star = find_strategy(strategy).needs_of({}) & INITIAL_NEEDS or is_targeted
-    pretrained = (PretrainedStart if looks_at_theta_star else Pretrained)(
+    pretrained = kind_of_run(strategy, is_targeted=is_targeted)(
         data,
         model,
         target=target,

@@ -7,8 +7,9 @@ one batch each of training, evaluation and scoring. Shapes: N examples, C classe
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 from time import perf_counter
 
@@ -22,11 +23,22 @@ from lipt.common.requests import FeatureKind
 from lipt.common.tensor_files import copy_to_cpu
 from lipt.common.text import format_bytes
 from lipt.coordinator.compute.context import DataDescription
-from lipt.coordinator.runs.admission import Examined, ceilings
+from lipt.coordinator.runs.admission import ceilings
 from lipt.coordinator.settings import LimitSettings
 from lipt.core.diagnosis.duplicates import are_pictures
 from lipt.core.pipeline import evaluator_of, model_inputs
-from lipt.core.planning import INPUT_BYTES, PROCESS_BYTES, STEP_IMAGES, excesses, resident_bytes
+from lipt.core.planning import (
+    INPUT_BYTES,
+    PROCESS_BYTES,
+    STEP_IMAGES,
+    Part,
+    Stage,
+    excesses,
+    plan_learner,
+    plan_run,
+    resident_bytes,
+    total,
+)
 from lipt.core.pretraining.evaluation import num_evaluated_together
 from lipt.core.pretraining.sharding import num_validation_examples, require_shards_fit
 from lipt.core.proxies.features import MAX_WIDTH
@@ -41,7 +53,7 @@ from lipt.core.signals.views import Need
 from lipt.core.stages.resolve import ResolvedRequest
 from lipt.data.dataset import Dataset
 from lipt.data.shard import pack_shard
-from lipt.models.footprint import ModelFigures
+from lipt.models.footprint import ModelFigures, measure_model
 from lipt.models.head import find_head
 from lipt.pretraining import Pretrained
 from lipt.trainer.formatting import table_lines
@@ -51,30 +63,29 @@ _SAMPLE = 256
 
 
 @dataclass(frozen=True)
-class Stage:
-    """Upper bound of a stage's images and peak memory; `at_once` tasks run in parallel."""
+class StageEstimate:
+    """Upper bound of a stage's peak memory and images; `seconds` are None if untimed."""
 
-    name: str
+    stage: str
     process: str
+    memory_bytes: int
     images: int
     work: str
-    memory_bytes: int
-    at_once: float = 1.0
+    seconds: float | None
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Upper bound of the cost of a run and a subset; `seconds` by stage are empty if untimed."""
+    """Upper bound of the cost of a run and a subset."""
 
     subject: str
     lowered_defaults: str
     refused: tuple[str, ...]
-    stages: tuple[Stage, ...]
+    stages: tuple[StageEstimate, ...]
     bytes_to_workers: int
     bytes_from_workers: int
     run_disk_bytes: int
     signals_bytes: int
-    seconds: Mapping[str, float]
     strategy_cost: str
 
 
@@ -96,30 +107,29 @@ def estimate(
     network, size, machine = workspace.new_model(config).cpu(), workspace.batch_size, this_machine()
     held_out = num_validation_examples(data.class_counts, config.validation)
     require_shards_fit(data.num_examples - held_out, learners)
-    examined = Examined.of(network, config.model, data.inputs)
-    plan = examined.plan(config, data, evaluation_batch_size=size)
+    figures = measure_model(network, config.model, inputs=data.inputs, frozen=learners.frozen)
+    plan = plan_run(config, figures, data.inputs, data.class_counts, evaluation_batch_size=size)
     free = shutil.disk_usage(Path.cwd()).free
     refused = excesses(plan.costs, ceilings(LimitSettings(), machine, free_disk_bytes=free))
-    width, figures = find_head(network)[1].in_features, examined.figures
-    subset, signals_bytes = count_subset(request, config, data, figures, width, size)
-    number, (theta, shards, learner, soup) = learners.num_learners * learners.redundancy, plan[:4]
-    # The plan counts all attempts.
-    learned = number * learner.images.total // learners.max_attempts
-    at_once = number / -(-number // num_workers)
-    together = min(num_evaluated_together(config), machine.num_cores)
-    stages = (
-        Stage("theta*", "compute", theta.images.total, "trained", theta.memory.total),
-        Stage("shards", "compute", 0, "", shards.memory.total),
-        Stage("learners", "worker", learned, "trained", learner.memory.total, at_once),
-        Stage("soup", "compute", soup.images.total, "evaluated", soup.memory.total, together),
-        subset,
-    )
     rates = time_images(opened, report) if timed and not refused else {}
-    seconds = {
-        stage.name: stage.images * rates[stage.work] / stage.at_once
-        for stage in stages
-        if stage.images and rates
+
+    width = find_head(network)[1].in_features
+    chosen, signals_bytes = plan_choice(request, config, data, figures, width, size)
+    number = learners.num_learners * learners.redundancy
+    # Tasks of a stage, and how many of them run at a time. The plan counts a learner's attempts.
+    tasks = {"learners": Fraction(number, learners.max_attempts)}
+    at_once = {
+        "learners": number / -(-number // num_workers),
+        "soup": min(num_evaluated_together(config), machine.num_cores),
     }
+    stages = []
+    for stage in (*plan.stages, *chosen):
+        images = int(total(stage.images) * tasks.get(stage.name, 1))
+        seconds = None
+        if images and rates:
+            seconds = images * rates[stage.verb] / at_once.get(stage.name, 1)
+        taken = (total(stage.memory), images, stage.verb, seconds)
+        stages.append(StageEstimate(stage.name, stage.process, *taken))
     # The size of image files is unknown, so a sample is packed.
     some = _spread(dataset, _SAMPLE)
     packed = len(pack_shard(dataset, some)) / len(some)
@@ -129,55 +139,81 @@ def estimate(
         f"{request.budget:,} by {request.strategy}",
         opened.lowered_defaults,
         refused,
-        stages,
+        tuple(stages),
         # A worker downloads theta* once, and a shard per learner.
         bytes_to_workers=min(num_workers, number) * figures.weights_bytes + number * shard,
         bytes_from_workers=number * (1 + learners.num_snapshots) * plan.result_bytes,
-        run_disk_bytes=plan.files[0].total,
+        run_disk_bytes=total(plan.files[0].parts),
         signals_bytes=signals_bytes,
-        seconds=seconds,
         strategy_cost=str(find_strategy(request.strategy).cost),
     )
 
 
-def count_subset(
+def plan_choice(
     request: ResolvedRequest,
     config: RunConfig,
     data: DataDescription,
     figures: ModelFigures,
     width: int,
     batch_size: int,
-) -> tuple[Stage, int]:
-    """Return the stage from theta_p to a subset, for the largest proxy, and its signals' bytes."""
-    strategy, learners = find_strategy(request.strategy), config.learners
-    needs = request.needs
-    looks, number = bool(needs & {Need.SIGNALS, Need.FEATURES, Need.VALIDATION}), data.num_examples
-    passes, solved, proxy, states = float(looks), 0, request.proxy, 0
+) -> tuple[list[Stage], int]:
+    """Plan the stages of a choice, for the largest proxy; returns its signals' bytes, too."""
+    needs, proxy, learners = request.needs, request.proxy, config.learners
+    strategy, num_targets = find_strategy(request.strategy), len(request.targets)
+    number, size = data.num_examples, data.inputs.num_bytes
+    looks, head_width = bool(needs & {Need.SIGNALS, Need.FEATURES, Need.VALIDATION}), 0
+    passes = float(looks)
     if not proxy.is_own_head:
         plain = FeatureKind.PATCHES if are_pictures(data.inputs) else FeatureKind.COLUMNS
         kinds = proxy.features or (plain, FeatureKind.SOUP)
         passes = passes_of(kinds, learners.num_learners)
         width = sum(8 * NUM_FILTERS if kind is FeatureKind.PATCHES else MAX_WIDTH for kind in kinds)
-        # A ridge head's sums and two copies, in float64.
-        solved = 3 * 8 * min(number, width) ** 2
-    if Need.DYNAMICS in needs:
-        states = 1 + learners.num_learners * max(1, learners.num_snapshots)
-    errors, features = number * data.target.num_outputs * looks, number * width * looks
+        head_width = min(number, width)
+    states = 1 + learners.num_learners * max(1, learners.num_snapshots)
+    # A pass for the features of a target has the losses as well.
+    besides = int(Need.LOSSES not in needs)
+    # Passes over the data, and float32 numbers of each example.
+    counted = {
+        Need.GRADIENT_NORMS: (0, 1),
+        Need.DYNAMICS: (states, 2 * states),
+        Need.LOSSES: (1, 1),
+        Need.PROMPTS: (1, 1),
+        Need.TARGET_LOSSES: (num_targets, num_targets),
+        Need.TARGET_FEATURES: (besides, besides),
+    }
+    found = [counted[need] for need in needs & counted.keys()]
+    passes, numbers = passes + sum(row[0] for row in found), sum(row[1] for row in found)
+    errors = number * data.target.num_outputs * looks
+    features = number * width * (looks or Need.TARGET_FEATURES in needs)
     values = (
         errors * STORAGE_LIMITS.error_dtype(errors).itemsize,
         features * STORAGE_LIMITS.feature_dtype(features).itemsize,
     )
-    # Labels, two numbers per state, and a gradient norm.
-    others = number * (8 + 8 * states + 4 * (Need.GRADIENT_NORMS in needs))
-    in_memory = sum(size for size in values if size <= STORAGE_LIMITS.memory_bytes)
     by_class = request.balanced or strategy.balances_itself
     largest = max(data.class_counts) if by_class else number
     # Larger matrices of all pairs are computed in rounds.
     pairs = min(MATRIX_BYTES, 4 * largest**2) if strategy.cost.growth is Growth.PAIRS else 0
-    batch = batch_size * (figures.evaluation_bytes + INPUT_BYTES * data.inputs.num_bytes)
-    always = PROCESS_BYTES + resident_bytes(data.inputs, number) + figures.weights_bytes
-    memory, images = always + batch + in_memory + solved + pairs, round((passes + states) * number)
-    return Stage("subset", "compute", images, "scored", memory), sum(values) + others
+    resident = Part("the data", resident_bytes(data.inputs, number))
+    memory = (
+        *(Part("the process", PROCESS_BYTES), resident),
+        Part("the weights", figures.weights_bytes),
+        Part("a batch", batch_size, figures.evaluation_bytes + INPUT_BYTES * size),
+        Part("signals", sum(taken for taken in values if taken <= STORAGE_LIMITS.memory_bytes)),
+        # In float64, with two copies.
+        Part("a ridge head's sums", head_width**2, 3 * 8),
+        Part("pairs", pairs),
+    )
+    images = [Part("passes", round(passes * number))]
+    stages = [Stage("subset", "compute", "a choice", "scored", memory, (), images)]
+    if Need.TARGET_LOSSES in needs:
+        steps = {"num_minibatches": request.target_steps, "num_steps": 1, "num_snapshots": 0}
+        short = learners.model_copy(update={**steps, "max_attempts": num_targets})
+        run = config.model_copy(update={"learners": short})
+        learner = plan_learner(run, figures, example_bytes=size)
+        beside = (*learner.memory, resident)
+        stages.insert(0, replace(learner, name="target", process="compute", memory=beside))
+    # Labels take eight bytes.
+    return stages, sum(values) + number * (8 + 4 * numbers)
 
 
 def time_images(opened: Pretrained, report: Callable[[str], None]) -> dict[str, float]:
@@ -206,16 +242,20 @@ def time_images(opened: Pretrained, report: Callable[[str], None]) -> dict[str, 
 
 def lines_of(found: Estimate) -> list[str]:
     """Format an estimate: a table of stages, and totals."""
-    rows = []
-    for stage in found.stages:
-        taken, memory = found.seconds.get(stage.name), format_bytes(stage.memory_bytes)
-        seconds = "-" if taken is None else f"{taken:,.1f}"
-        images = f"{stage.images:,} {stage.work}" if stage.images else "-"
-        rows.append((stage.name, stage.process, seconds, memory, images))
+    rows = [
+        (
+            *(stage.stage, stage.process),
+            "-" if stage.seconds is None else f"{stage.seconds:,.1f}",
+            format_bytes(stage.memory_bytes),
+            f"{stage.images:,} {stage.work}" if stage.images else "-",
+        )
+        for stage in found.stages
+    ]
     to, back = format_bytes(found.bytes_to_workers), format_bytes(found.bytes_from_workers)
     run, signals = format_bytes(found.run_disk_bytes), format_bytes(found.signals_bytes)
+    seconds = [stage.seconds for stage in found.stages if stage.seconds is not None]
     besides = "files, the network, near-duplicates, single gradients and the strategy itself"
-    total = f"{sum(found.seconds.values()):,.1f} s, without {besides}: {found.strategy_cost}"
+    total = f"{sum(seconds):,.1f} s, without {besides}: {found.strategy_cost}"
     return [
         *(found.subject, ""),
         *table_lines(("stage", "process", "seconds", "memory", "images"), rows),
@@ -223,7 +263,7 @@ def lines_of(found: Estimate) -> list[str]:
         *([f"Fitted to the data: {found.lowered_defaults}"] if found.lowered_defaults else []),
         f"To workers {to}, from workers at most {back}.",
         f"On disk at most {run} of the run, and {signals} of signals.",
-        f"All images take {total}." if found.seconds else "Nothing was timed.",
+        f"All images take {total}." if seconds else "Nothing was timed.",
         *(f"A coordinator here with default limits refuses it: {why}" for why in found.refused),
     ]
 

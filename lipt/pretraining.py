@@ -34,7 +34,9 @@ from lipt.core.pipeline import PretrainingResult, begin, can_choose, choose, wit
 from lipt.core.pipeline import pretrain as pretrain_all
 from lipt.core.pretraining.results import Ingredient
 from lipt.core.pretraining.sharding import fit_defaults, split_validation
+from lipt.core.selection.select import find_strategy
 from lipt.core.signals.probabilities import PROBABILITIES, read_probabilities
+from lipt.core.signals.views import INITIAL_NEEDS
 from lipt.core.stages.diagnosis import diagnose
 from lipt.core.stages.needed_learners import training_passes
 from lipt.core.stages.resolve import NeededTraining, ResolvedRequest, Sources, resolve
@@ -388,6 +390,12 @@ class PretrainedStart(Pretrained):
         of_texts = self.data.target.kind is TargetKind.TOKENS
         trained = isinstance(model, nn.Module) or (isinstance(model, str) and comes_trained(model))
         return preset_of("target", of_texts=of_texts, comes_trained=trained)
+
+
+def kind_of_run(strategy: str, *, is_targeted: bool) -> type[Pretrained]:
+    """The run that a strategy chooses on, with or without a target."""
+    looks_at_theta_star = find_strategy(strategy).needs_of({}) & INITIAL_NEEDS
+    return PretrainedStart if looks_at_theta_star or is_targeted else Pretrained
 
 
 @checked

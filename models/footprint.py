@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 from lipt.common.determinism import seeded_generators
 from lipt.common.errors import ConfigError
 from lipt.data.inputs.specs import InputSpec, arguments_of
-from lipt.models.head import evaluation_mode
+from lipt.models.head import evaluation_mode, frozen_names
 
 # A batch norm needs more than one value per channel to train on.
 _FEW, _MANY = 2, 4
@@ -90,8 +90,14 @@ def _key(tensor: Tensor) -> int:
     return key
 
 
-def measure_model(model: nn.Module, spec: str, *, inputs: InputSpec) -> ModelFigures:
-    """A model's memory; small batches of zeros are computed if a user's model needs values."""
+def measure_model(
+    model: nn.Module, spec: str, *, inputs: InputSpec, frozen: Iterable[str] = ()
+) -> ModelFigures:
+    """A model's memory; small batches of zeros are computed if a user's model needs values.
+
+    `frozen` are patterns, as in `frozen_names`.
+    """
+    state, frozen_in_state = model.state_dict(), frozen_names(model, frozen)
     try:
         training, passing, evaluation = _per_example(model, inputs, torch.device("meta"))
     except Exception:  # noqa: BLE001 - a user's model may raise anything
@@ -103,9 +109,10 @@ def measure_model(model: nn.Module, spec: str, *, inputs: InputSpec) -> ModelFig
                 f"{type(error).__name__}: {error}. Let it take any batch."
             ) from error
     return ModelFigures(
-        weights_bytes=sum(item.nbytes for item in model.state_dict().values()),
+        weights_bytes=sum(item.nbytes for item in state.values()),
         training_bytes=training + _IN_PASSING * passing,
         evaluation_bytes=evaluation,
+        frozen_bytes=sum(state[name].nbytes for name in frozen_in_state),
     )
 
 

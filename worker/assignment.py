@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from time import perf_counter, sleep
@@ -17,6 +17,7 @@ from lipt.common.backoff import RetryLevels, RetryPolicy
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import Transfers
+from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import (
     ConfigError,
     ForeignBlobError,
@@ -48,7 +49,6 @@ from lipt.data.loading import open_dataset
 from lipt.data.shard import open_shard, pack_shard
 from lipt.models.encodings import encode_weights
 from lipt.models.footprint import ModelFigures, measure_model
-from lipt.models.head import frozen_names
 from lipt.models.registry import build_model, build_without_values, load_model
 from lipt.v1 import worker_pb2
 from lipt.worker.client import Assignment, CoordinatorClient, LeaseKeeper, OwnShard
@@ -384,19 +384,19 @@ class WorkerLimits:
 
     def require(self, task: LearnerTask | ScoringTask) -> None:
         if isinstance(task, ScoringTask):
-            part = Part("", task.threads, 1, "scoring")
-            costs = [PlannedCost("worker_threads", "threads", "scoring of a range", (part,))]
+            part = Part("scoring", task.threads)
+            costs = [PlannedCost("worker_threads", "threads", "scoring of a range", [part])]
         else:
             limited, size = "worker_memory" in self.at_most, spec_of(task.inputs).num_bytes
             figures = self._figures_of(task) if limited else _UNMEASURED
-            learner = plan_learner(task.learners, task.model, figures, example_bytes=size)
-            costs = [learner.threads, learner.memory]
+            config = RunConfig(model=task.model, learners=task.learners)
+            costs = [*plan_learner(config, figures, example_bytes=size).costs]
         if found := excesses(costs, self.at_most):
             raise OverLimitError(" ".join(found))
 
     def _figures_of(self, task: LearnerTask) -> ModelFigures:
-        inputs, number = spec_of(task.inputs), task.num_classes
-        key = (task.model, number, inputs, task.learners.frozen, task.adapters)
+        inputs, number, frozen = spec_of(task.inputs), task.num_classes, task.learners.frozen
+        key = (task.model, number, inputs, frozen, task.adapters)
         if key not in self._figures:
             model = build_without_values(
                 task.model,
@@ -405,8 +405,5 @@ class WorkerLimits:
                 allowed_modules=self._allowed_modules,
                 adapters=task.adapters,
             )
-            state, frozen = model.state_dict(), frozen_names(model, task.learners.frozen)
-            figures = measure_model(model, task.model, inputs=inputs)
-            frozen_bytes = sum(state[name].nbytes for name in frozen)
-            self._figures[key] = replace(figures, frozen_bytes=frozen_bytes)
+            self._figures[key] = measure_model(model, task.model, inputs=inputs, frozen=frozen)
         return self._figures[key]

@@ -7,34 +7,25 @@ import logging
 import shutil
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
-from typing import Self
+from typing import Any
 
 from torch import nn
 
 from lipt.common.blobs.store import BlobStore
 from lipt.common.computation import computation
-from lipt.common.config.run_config import AdaptersConfig, RunConfig
+from lipt.common.config.run_config import AdaptersConfig, InitializationConfig, RunConfig
 from lipt.common.errors import LiptError, OverLimitError, WeightsError
 from lipt.common.process import Machine
 from lipt.common.process.devices import is_out_of_memory
-from lipt.common.tensor_files import TensorSpec, specs_of, unusable
+from lipt.common.tensor_files import unusable
 from lipt.common.text import format_bytes
 from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.settings import LimitSettings, compute_memory_bytes
-from lipt.core.planning import (
-    MODEL_COPIES,
-    Limit,
-    RunPlan,
-    excesses,
-    plan_run,
-    require_augmentation,
-)
-from lipt.data.inputs.specs import InputSpec
+from lipt.core.planning import MODEL_COPIES, Limit, RunPlan, excesses, plan_run
 from lipt.models.checkpoints import read_initial
 from lipt.models.footprint import LiveTensors, ModelFigures, measure_model
-from lipt.models.head import frozen_names
 from lipt.models.registry import build_model, build_without_values, is_users_own
 
 logger = logging.getLogger(__name__)
@@ -53,37 +44,11 @@ def ceilings(limits: LimitSettings, machine: Machine, *, free_disk_bytes: int) -
         "compute_images": limits.compute_images,
         "max_blob_bytes": limits.max_blob_bytes,
     }
-    disk = Limit("what is free in the state directory", free_disk_bytes, "free space there")
+    disk = Limit("the free space of the state directory", free_disk_bytes)
     if limits.run_disk is not None and limits.run_disk <= free_disk_bytes:
         disk = Limit("limits.run_disk", limits.run_disk)
     named = {name: Limit(f"limits.{name}", int(most)) for name, most in at_most.items()}
     return named | {"run_disk": disk}
-
-
-@dataclass(frozen=True)
-class Examined:
-    """A model (without values if built in), its figures and its tensors."""
-
-    model: nn.Module
-    figures: ModelFigures
-    specs: dict[str, TensorSpec]
-
-    @classmethod
-    def of(cls, model: nn.Module, spec: str, inputs: InputSpec) -> Self:
-        figures = measure_model(model, spec, inputs=inputs)
-        return cls(model, figures, specs_of(model.state_dict()))
-
-    def plan(
-        self, config: RunConfig, data: DataDescription, *, evaluation_batch_size: int
-    ) -> RunPlan:
-        """The costs of a run of it; a ConfigError if this data or model does not allow it."""
-        require_augmentation(config, data.inputs)
-        frozen = frozen_names(self.model, config.learners.frozen)
-        frozen_bytes = sum(self.specs[name].num_bytes for name in frozen)
-        figures, counts = replace(self.figures, frozen_bytes=frozen_bytes), data.class_counts
-        return plan_run(
-            config, figures, data.inputs, counts, evaluation_batch_size=evaluation_batch_size
-        )
 
 
 @dataclass(eq=False)
@@ -100,7 +65,7 @@ class RunAdmission:
     evaluation_batch_size: int
 
     def __post_init__(self) -> None:
-        self._built_in = lru_cache(_MAX_KNOWN)(self._examined_built_in)
+        self._built_in = lru_cache(_MAX_KNOWN)(self._measured)
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="model-check")
 
     def stop(self) -> None:
@@ -113,74 +78,68 @@ class RunAdmission:
         """
 
         def admit() -> str:
-            examined, size = self._examined(config), self.evaluation_batch_size
-            plan = examined.plan(config, self.data, evaluation_batch_size=size)
+            model, plan = self.plan(config)
             found = excesses(plan.costs, self._ceilings())
             if found and not is_default:
                 raise OverLimitError(" ".join(found))
             for sentence in found:
                 logger.warning("the default run of [run] would be refused: %s", sentence)
-            return self._check_weights(config, examined)
+            return self._check_weights(config.initialization, model)
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, admit)
+
+    def plan(self, config: RunConfig) -> tuple[nn.Module, RunPlan]:
+        """A run's model (without values if built in) and costs.
+
+        ConfigError if model or data does not allow it.
+        """
+        # A user's factory may return another model next time.
+        measured = self._measured if is_users_own(config.model) else self._built_in
+        model, figures = measured(config.model, config.adapters, config.learners.frozen)
+        inputs, counts, size = self.data.inputs, self.data.class_counts, self.evaluation_batch_size
+        return model, plan_run(config, figures, inputs, counts, evaluation_batch_size=size)
 
     def _ceilings(self) -> dict[str, Limit]:
         free = shutil.disk_usage(self.blobs.root).free
         return ceilings(self.limits, self.machine, free_disk_bytes=free)
 
-    def _examined(self, config: RunConfig) -> Examined:
-        # A user's factory may return another model next time.
-        if is_users_own(config.model):
-            model = self._users_model(config.model, config.adapters)
-            return Examined.of(model, config.model, self.data.inputs)
-        return self._built_in(config.model, config.adapters)
+    def _measured(
+        self, spec: str, adapters: AdaptersConfig, frozen: tuple[str, ...]
+    ) -> tuple[nn.Module, ModelFigures]:
+        inputs = self.data.inputs
+        build: dict[str, Any] = {
+            "num_classes": self.data.target.num_outputs,
+            "inputs": inputs,
+            "allowed_modules": self.allowed_modules,
+            "adapters": adapters,
+        }
+        if not is_users_own(spec):
+            model = build_without_values(spec, **build)
+        else:
+            most = self._ceilings()["compute_memory"]
+            share = most.at_most // MODEL_COPIES
+            try:
+                with computation(), LiveTensors(max_bytes=share):
+                    model = build_model(spec, seed=0, **build)
+            except (LiptError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                raise OverLimitError(
+                    f"model = {spec}: building it takes more than {format_bytes(share)}, a share "
+                    f"of {most.name} = {format_bytes(most.at_most)}. Choose a smaller model, or "
+                    f"raise {most.name}."
+                ) from error
+        return model, measure_model(model, spec, inputs=inputs, frozen=frozen)
 
-    def _examined_built_in(self, spec: str, adapters: AdaptersConfig) -> Examined:
-        num_classes, inputs = self.data.target.num_outputs, self.data.inputs
-        model = build_without_values(
-            spec,
-            num_classes=num_classes,
-            inputs=inputs,
-            allowed_modules=self.allowed_modules,
-            adapters=adapters,
-        )
-        return Examined.of(model, spec, inputs)
-
-    def _users_model(self, spec: str, adapters: AdaptersConfig) -> nn.Module:
-        most = self._ceilings()["compute_memory"]
-        share = most.at_most // MODEL_COPIES
-        try:
-            with computation(), LiveTensors(max_bytes=share):
-                return build_model(
-                    spec,
-                    num_classes=self.data.target.num_outputs,
-                    inputs=self.data.inputs,
-                    seed=0,
-                    allowed_modules=self.allowed_modules,
-                    adapters=adapters,
-                )
-        except (LiptError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            raise OverLimitError(
-                f"model = {spec}: building it takes more than {format_bytes(share)}, a share of "
-                f"{most.name} = {format_bytes(most.at_most)}. Choose a smaller model, or raise "
-                f"{most.name}."
-            ) from error
-
-    def _check_weights(self, config: RunConfig, examined: Examined) -> str:
-        given, new_head = config.initialization.weights_sha256, config.initialization.new_head
-        if given is None:
+    def _check_weights(self, initial: InitializationConfig, model: nn.Module) -> str:
+        if initial.weights_sha256 is None:
             return ""
-        weights, summary = read_initial(
-            self.blobs.path(self.blobs.find(given)),
-            examined.model,
-            new_head=new_head,
-            max_bytes=self.blobs.max_blob_bytes,
-        )
+        path = self.blobs.path(self.blobs.find(initial.weights_sha256))
+        most = self.blobs.max_blob_bytes
+        weights, summary = read_initial(path, model, new_head=initial.new_head, max_bytes=most)
         if bad := unusable(weights):
             raise WeightsError(
                 f"the weights that the run is to start from cannot be trained on: {bad}. Give "
                 "weights from before they diverged."
             )
-        return summary if new_head else ""
+        return summary if initial.new_head else ""

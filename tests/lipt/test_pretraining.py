@@ -23,7 +23,7 @@ from lipt.common.requests import SOUP, Proxy
 from lipt.common.tensor_files import Weights, copy_to_cpu, pack
 from lipt.coordinator.compute.context import DataDescription
 from lipt.core import workspace
-from lipt.core.planning import PROCESS_BYTES
+from lipt.core.planning import PROCESS_BYTES, total
 from lipt.core.pretraining.sharding import draw_shards, split_validation
 from lipt.core.selection.select import find_strategy
 from lipt.core.signals.signals import UserFeatures, features_of_tensors, read_user_features
@@ -40,8 +40,8 @@ from lipt.data.targets.kinds import TargetKind
 from lipt.models.encodings import encode_weights
 from lipt.models.footprint import ModelFigures
 from lipt.models.registry import build_model, default_model
-from lipt.plan import Estimate, Stage, count_subset, estimate, lines_of
-from lipt.pretraining import Pretrained
+from lipt.plan import Estimate, StageEstimate, estimate, lines_of, plan_choice
+from lipt.pretraining import Pretrained, kind_of_run
 from lipt.trainer.formatting import to_jsonable
 from lipt.trainer.subsets.subset import Subset
 from tests import processes
@@ -354,21 +354,23 @@ SMALL_RUN: dict[str, Any] = {
 
 
 def planned(
-    source: str = "digits",
+    source: Any = "digits",
     strategy: str = "el2n",
     *,
+    target_data: Any = None,
     run: dict[str, Any] | None = None,
     model: str | None = None,
     fraction: float = 0.1,
     **given: Any,
 ) -> Estimate:
-    opened = Pretrained(source, model, run=SMALL_RUN if run is None else run, progress=False)
-    request = opened.resolve(strategy, fraction)
+    kind = kind_of_run(strategy, is_targeted=target_data is not None)
+    opened = kind(source, model, run=SMALL_RUN if run is None else run, progress=False)
+    request = opened.resolve(strategy, fraction, target_data=target_data)
     return estimate(opened, request, **{"timed": False, **given})
 
 
-def stages(found: Estimate) -> dict[str, Stage]:
-    return {stage.name: stage for stage in found.stages}
+def stages(found: Estimate) -> dict[str, StageEstimate]:
+    return {stage.stage: stage for stage in found.stages}
 
 
 def test_the_plan_has_the_images_of_a_run_s_admission() -> None:
@@ -409,8 +411,8 @@ def counted(
     proxy: str | None = None,
     num_features: int = 64,
     options: dict[str, str] | None = None,
-) -> tuple[Stage, int]:
-    """Of a model that takes no memory, whose run has ten learners."""
+) -> tuple[int, int, int]:
+    """Images, memory and signals' bytes, for a model without memory and a run of ten learners."""
     request = resolved(
         name,
         100,
@@ -419,7 +421,10 @@ def counted(
         proxy=SOUP if proxy is None else Proxy.parse(proxy),
     )
     config = RunConfig(learners=LearnersConfig(num_learners=10))
-    return count_subset(request, config, data, ModelFigures(0, 0, 0), num_features, batch_size=1)
+    [stage], size = plan_choice(
+        request, config, data, ModelFigures(0, 0, 0), num_features, batch_size=1
+    )
+    return total(stage.images), total(stage.memory), size
 
 
 def images_of(number: int, size: int = 32, *, classes: int = 10) -> DataDescription:
@@ -441,24 +446,24 @@ def images_of(number: int, size: int = 32, *, classes: int = 10) -> DataDescript
 def test_the_plan_counts_a_strategy_s_passes(
     name: str, options: dict[str, str], images: int, signals_bytes: int
 ) -> None:
-    stage, told = counted(name, images_of(5000), options=options)
-    assert (stage.images, told) == (images, signals_bytes)
+    found = counted(name, images_of(5000), options=options)
+    assert (found[0], found[2]) == (images, signals_bytes)
 
 
 def test_auto_makes_at_most_two_passes() -> None:
     # Patches of photographs and of their mirror images are one, the soup's features one.
-    stage, _ = counted("auto", images_of(5000), proxy="auto")
-    assert stage.images == 2 * 5000
+    images, most, _ = counted("auto", images_of(5000), proxy="auto")
+    assert images == 2 * 5000
     # A ridge head on patches alone: 2,048 columns, their sums in float64 and two copies.
-    patches, _ = counted("auto", images_of(5000), proxy="ridge:patches")
-    assert patches.images == 5000
-    assert 3 * 8 * 2048**2 < patches.memory_bytes - PROCESS_BYTES < stage.memory_bytes
+    images, memory, _ = counted("auto", images_of(5000), proxy="ridge:patches")
+    assert images == 5000
+    assert 3 * 8 * 2048**2 < memory - PROCESS_BYTES < most
 
 
 @pytest.mark.parametrize(("number", "pairs"), [(80_000, 4 * 8_000**2), (600_000, 2_750_000_000)])
 def test_pairs_of_a_class_are_in_memory_up_to_a_limit(number: int, pairs: int) -> None:
-    told = [counted(name, images_of(number, 224))[0].memory_bytes for name in ("craig", "el2n")]
-    assert told[0] - told[1] == pairs
+    craig, el2n = (counted(name, images_of(number, 224))[1] for name in ("craig", "el2n"))
+    assert craig - el2n == pairs
 
 
 @pytest.mark.parametrize("source", ["digits", "table"])
@@ -468,17 +473,40 @@ def test_the_plan_scales_a_batch_s_seconds(source: str, tmp_path: Path) -> None:
         (tmp_path / "table.csv").write_text(f"a,b,c\n{rows}\n")
         source = f"csv:{tmp_path / 'table.csv'}?label=c"
     found = planned(source, timed=True)
-    assert found.seconds.keys() == {"learners", "soup", "subset"}
-    assert all(seconds > 0 for seconds in found.seconds.values())
+    seconds = {stage.stage: stage.seconds for stage in found.stages if stage.seconds is not None}
+    assert seconds.keys() == {"learners", "soup", "subset"}
+    assert all(taken > 0 for taken in seconds.values())
     assert "All images take" in "\n".join(lines_of(found))
     # As scripts have it: no NaN, and nothing that JSON has not.
     json.dumps(to_jsonable(found), allow_nan=False)
 
 
+@pytest.mark.parametrize(
+    ("strategy", "trained", "passes", "numbers"),
+    [
+        # Losses and features under theta*, and losses after a learner on each of two parts.
+        ("loss_drop", 2 * 10 * 64, 1 + 2, 64 + 1 + 2),
+        ("rds_plus", 0, 1, 64 + 1),
+        ("bm25", 0, 0, 0),
+    ],
+)
+def test_the_plan_counts_learners_and_passes_for_a_target(
+    strategy: str, trained: int, passes: int, numbers: int
+) -> None:
+    target = {"one": few_digits(50), "two": few_digits(60)}
+    found = planned(few_digits(), strategy, model="resnet8", run={}, target_data=target)
+    images = {stage.stage: stage.images for stage in found.stages}
+    assert images.get("target", 0) == trained
+    assert images["subset"] == passes * 240
+    assert found.signals_bytes == 240 * (8 + 4 * numbers)
+    # The preset of a target: 400 steps of theta*, and one learner of a minibatch.
+    assert (images["theta*"], images["learners"]) == (400 * 64, 64)
+
+
 def test_a_refused_run_is_reported_and_not_timed() -> None:
     run = {**SMALL_RUN, "learners": {**SMALL_RUN["learners"], "num_steps": 2**31 - 1}}
     found = planned(run=run, timed=True)
-    assert found.seconds == {}
+    assert {stage.seconds for stage in found.stages} == {None}
     [why] = found.refused
     assert "Lower learners.num_steps to at most" in why
     assert f"refuses it: {why}" in "\n".join(lines_of(found))

@@ -37,14 +37,15 @@ def plan(
     """
     from lipt.cli.output import PrintLine, print_result, run_with_progress
     from lipt.plan import Estimate, estimate, lines_of
-    from lipt.pretraining import Pretrained
+    from lipt.pretraining import kind_of_run
 
-    asked = {**vars(choice), "options": shared.parse_options(choice.options)}
-    keywords = local.keywords(data, model, flags={"learners.num_learners": num_learners})
+    asked, flags = choice.arguments(), {"learners.num_learners": num_learners}
+    keywords = local.keywords(data, model, *asked["target_data"] or (), flags=flags)
 
     def work(report: PrintLine) -> Estimate:
         report(f"opening {data}")
-        opened = Pretrained(data, model, progress=False, **keywords)
+        kind = kind_of_run(choice.strategy, is_targeted=bool(choice.target_data))
+        opened = kind(data, model, progress=False, **keywords)
         request = opened.resolve(**asked)
         return estimate(opened, request, num_workers=workers, timed=measure, report=report)
 

@@ -36,6 +36,17 @@ class StrategyFlags:
     options: shared.Options = None
     preset: shared.Preset = None
     proxy: shared.Proxy = None
+    target_data: list[str] | None = Option(
+        None,
+        help="Labelled examples of what you care about, for the strategies of a target; repeat it "
+        "for several parts, which take turns.",
+    )
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of a call."""
+        parts = {name: name for name in self.target_data or ()} or None
+        options = shared.parse_options(self.options)
+        return {**vars(self), "options": options, "target_data": parts}
 
 
 @dataclass(frozen=True)
@@ -48,11 +59,6 @@ class SubsetFlags(StrategyFlags):
     labels: Literal["given", "none"] = Option("given", help="none: choose by features alone.")
     soft_labels: bool = Option(False, "--soft-labels", help="Add probabilities as targets.")
     mixture: Path | None = Option(None, help="A file of 'lipt mix': choose within its shares.")
-    target_data: list[str] | None = Option(
-        None,
-        help="Labelled examples of what you care about, for the strategies of a target; repeat it "
-        "for several parts, which take turns.",
-    )
 
 
 @app.command()
@@ -84,8 +90,7 @@ def prepared(choice: SubsetFlags, out: Path, data: str | None = None) -> dict[st
     require_format(out, with_data=data is not None)
     shared.require_replaceable(out)
     shared.require_not_data([out], data, *(choice.target_data or ()))
-    parts = {name: name for name in choice.target_data or ()} or None
-    return {**vars(choice), "options": shared.parse_options(choice.options), "target_data": parts}
+    return choice.arguments()
 
 
 def require_format(out: Path, *, with_data: bool) -> None:

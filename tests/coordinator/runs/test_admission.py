@@ -277,7 +277,7 @@ def test_configured_limits_apply_up_to_the_free_disk() -> None:
             # 1,000 states of 10 learners, of 45 MB and a mask each, are 464 GB.
             {"learners": {"num_snapshots": 1000, "num_steps": 1000, "num_learners": 10}},
             "learners.num_snapshots",
-            "what is free in the state directory",
+            "the free space of the state directory",
         ),
         (
             {"initialization": {"steps": 1, "batch_size": 5000}},

@@ -28,7 +28,7 @@ from lipt.common.errors import LiptError
 from lipt.common.process import Machine
 from lipt.coordinator.runs.admission import RunAdmission
 from lipt.coordinator.settings import LimitSettings
-from lipt.core.planning import RunPlan
+from lipt.core.planning import RunPlan, total
 from lipt.core.pretraining.sharding import num_validation_examples, require_shards_fit
 from lipt.data.inputs.specs import ImageSpec
 from tests.coordinator.fakes import described
@@ -130,7 +130,7 @@ def gate() -> RunAdmission:
 
 @cache
 def planned(config: RunConfig) -> RunPlan:
-    return gate()._examined(config).plan(config, DATA, evaluation_batch_size=BATCH_SIZE)
+    return gate().plan(config)[1]
 
 
 def admitted(wanted: dict[str, Any]) -> RunConfig | None:
@@ -147,13 +147,14 @@ def admitted(wanted: dict[str, Any]) -> RunConfig | None:
 
 def require_within_limits(config: RunConfig) -> None:
     plan = planned(config)  # pyright: ignore[reportArgumentType] - frozen, so it can be hashed
-    assert plan.learner.memory.total <= 80 * 2**30
-    here = (plan.initialization, plan.shards, plan.soup)
+    [learner] = [stage for stage in plan.stages if stage.process == "worker"]
+    assert total(learner.memory) <= 80 * 2**30
+    here = [stage for stage in plan.stages if stage.process == "compute"]
     # One stage at a time: four fifths of 16 GB.
-    assert max(stage.memory.total for stage in here) <= 12.8e9
-    assert max(config.evaluation_threads, *(stage.threads.total for stage in here)) <= 16
+    assert max(total(stage.memory) for stage in here) <= 12.8e9
+    assert max(config.evaluation_threads, *(total(stage.threads) for stage in here)) <= 16
     assert config.learners.cpu_threads <= 256
-    assert max(stage.images.total for stage in here) <= 10**8
+    assert max(total(stage.images) for stage in here) <= 10**8
     assert config.learners.num_steps * config.learners.max_attempts <= 10**9 / 64
 
 
