@@ -413,16 +413,13 @@ class StateStorage:
             try:
                 await self.store.remove(run.run_id)
             except StateError as error:
-                self._retry_later(error)
+                self.events.retried("collection", error)
                 return
             self.events.record(EventKind.EXPIRED, detail="runs", run=run.name)
 
     def _in_use(self, run_id: str) -> bool:
         computed = any(job.run == run_id for job in self.compute.computations())
         return computed or self.store.idle_seconds(run_id) < _IN_USE_SECONDS
-
-    def _retry_later(self, error: StateError) -> None:
-        self.events.retried("collection", error)
 
     async def collect(self) -> None:
         """Remove expired files; those that cannot be removed now are retried later."""
@@ -434,7 +431,7 @@ class StateStorage:
             await asyncio.wait({work})
             raise
         except StateError as error:
-            self._retry_later(error)
+            self.events.retried("collection", error)
             return
         if done is None:
             return

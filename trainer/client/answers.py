@@ -1,30 +1,36 @@
-"""Computed answers: subsets, diagnoses and mixtures, requested through interruptions.
+"""Computed answers: subsets, diagnoses, mixtures and weights, requested through interruptions.
 
 Sizes are checked before a file is fetched, and its content before it is returned.
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lipt.common.blobs.blob import blob_from_proto
+from lipt.common.blobs.blob import BlobName, blob_from_proto
+from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import Transfers
-from lipt.common.errors import DiagnosisError, SubsetError
+from lipt.common.errors import DiagnosisError, InvalidRequestError, SubsetError
 from lipt.common.nested import parse_json
 from lipt.common.subsets import packed_sizes, unpack
-from lipt.trainer.client.connection import Connection
+from lipt.trainer.client.connection import RESTORE_SECONDS, Connection
 from lipt.trainer.diagnosis.diagnosis import Diagnosis, max_file_bytes, read_diagnosis
+from lipt.trainer.files import rename_finished
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.views import ProgressView, view_of
-from lipt.v1 import diagnosis_pb2, mixture_pb2, subset_pb2
+from lipt.trainer.views import ProgressView, WeightsKind, view_of
+from lipt.v1 import blob_pb2, diagnosis_pb2, mixture_pb2, run_pb2, subset_pb2
 
 if TYPE_CHECKING:
     from lipt.trainer.mixture import Mixture
 
+# Far above any model that selects examples.
+_MAX_WEIGHTS_BYTES = 16 * 1024**3
 # A computation reports progress, but a single step may take a while.
 _COMPUTING_SECONDS = 300.0
 
@@ -101,6 +107,30 @@ def fetch_mixture(
     content = _content(connection, described.file, MAX_MIXTURE_BYTES)
     mixture = Mixture.from_json(content, "the coordinator's answer")
     return replace(mixture, manifest={**mixture.manifest, **manifest})
+
+
+def fetch_weights(connection: Connection, run: str, kind: str) -> bytes:
+    return _content(connection, _weights(connection, run, kind), _MAX_WEIGHTS_BYTES)
+
+
+def save_weights(connection: Connection, path: Path, run: str, kind: str) -> BlobName:
+    name = blob_from_proto(_weights(connection, run, kind))
+    # Beside the file, so that the last step is a rename.
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".lipt-") as folder:
+        store = BlobStore(Path(folder), max_blob_bytes=_MAX_WEIGHTS_BYTES)
+        part = connection.transfer(lambda blobs: Transfers(blobs).download(name, store))
+        rename_finished(part, path)
+    return name
+
+
+def _weights(connection: Connection, run: str, kind: str) -> blob_pb2.BlobRef:
+    if kind not in set(WeightsKind):
+        raise InvalidRequestError(
+            f"there are no {kind!r} weights; choose {' or '.join(WeightsKind)}."
+        )
+    request = run_pb2.GetWeightsRequest(run_id=run, kind=f"WEIGHTS_KIND_{kind.upper()}")
+    answer = connection.unary(lambda of: of.runs.GetWeights, request, seconds=RESTORE_SECONDS)
+    return answer.weights
 
 
 def _described(

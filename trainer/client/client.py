@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -13,18 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from lipt.common.access import Role
 from lipt.common.access.tls import TlsFiles
 from lipt.common.access.tokens import TokenSource
-from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto
-from lipt.common.blobs.store import BlobStore
+from lipt.common.blobs.blob import BlobName, blob_to_proto
 from lipt.common.blobs.transfer import Transfers
 from lipt.common.config.run_config import preset_of
 from lipt.common.config.values import overrides_to_proto
-from lipt.common.errors import (
-    InvalidRequestError,
-    LiptError,
-    OtherDataError,
-    RunFailedError,
-    UnreachableError,
-)
+from lipt.common.errors import InvalidRequestError, OtherDataError, RunFailedError
 from lipt.common.imports import CAUSAL
 from lipt.common.requests import request_to_proto
 from lipt.common.rpc.messages import enum_to_proto
@@ -38,13 +30,13 @@ from lipt.trainer.client.answers import (
     fetch_diagnosis,
     fetch_mixture,
     fetch_subset,
+    fetch_weights,
+    save_weights,
 )
 from lipt.trainer.client.connection import (
     CONTROL_SECONDS,
     CREATE_SECONDS,
-    RESTORE_SECONDS,
     Connection,
-    Reconnection,
     Silence,
     Stubs,
 )
@@ -57,7 +49,6 @@ from lipt.trainer.client.sources import (
     weights_source,
 )
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
-from lipt.trainer.files import rename_finished
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import RunView, ViewT, WeightsKind, view_of
 from lipt.v1 import (
@@ -79,9 +70,6 @@ DEFAULT_ADDRESS = "127.0.0.1:50051"
 
 # The coordinator repeats the last message of a watch every few seconds.
 _IDLE_SECONDS = 30.0
-
-# Largest download; far above any model that selects examples.
-_MAX_BYTES = 16 * 1024**3
 
 
 class Client(AbstractContextManager["Client"]):
@@ -136,18 +124,7 @@ class Client(AbstractContextManager["Client"]):
 
     def reach(self, seconds: float, *, on_pause: Callable[[str], object] = lambda _: None) -> None:
         """Wait up to `seconds` for any answer; `on_pause` receives a message before each pause."""
-        reconnection = Reconnection(seconds, expected=True, on_pause=on_pause)
-        request = info_pb2.GetInfoRequest()
-        timeout = min(CONTROL_SECONDS, max(seconds, 1.0))
-        while True:
-            try:
-                self._connection.unary(lambda of: of.info.GetInfo, request, seconds=timeout)
-            except UnreachableError as error:
-                reconnection.pause(error)
-            except LiptError:
-                return
-            else:
-                return
+        self._connection.reach(seconds, on_pause)
 
     @checked
     def start_run(
@@ -417,22 +394,13 @@ class Client(AbstractContextManager["Client"]):
             OtherDataError: the weights are lost, and the data to recompute them is not served.
             InvalidRequestError: no such kind.
         """
-        name = self._find_weights(run, kind)
-        return self._connection.transfer(
-            lambda blobs: Transfers(blobs).download_bytes(name, max_bytes=_MAX_BYTES)
-        )
+        return fetch_weights(self._connection, run, kind)
 
     def save_weights(
         self, path: str | Path, run: str = "latest", kind: str = WeightsKind.PRETRAINED
     ) -> views.BlobView:
         """Write a run's weights to a safetensors file atomically, else as `weights`."""
-        name, target = self._find_weights(run, kind), Path(path)
-        # Beside the file, so that the last step is a rename.
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".lipt-") as folder:
-            store = BlobStore(Path(folder), max_blob_bytes=_MAX_BYTES)
-            part = self._connection.transfer(lambda blobs: Transfers(blobs).download(name, store))
-            rename_finished(part, target)
-        return views.BlobView(**asdict(name))
+        return views.BlobView(**asdict(save_weights(self._connection, Path(path), run, kind)))
 
     def save_adapter(self, folder: str | Path, run: str = "latest") -> Path:
         """Write the adapter of a run's theta_p, as peft's `PeftModel.from_pretrained` loads it.
@@ -509,17 +477,6 @@ class Client(AbstractContextManager["Client"]):
         self, method: Callable[[Stubs], Any], request: Any, seconds: float = CONTROL_SECONDS
     ) -> RunView:
         return view_of(RunView, self._connection.unary(method, request, seconds=seconds).run)
-
-    def _find_weights(self, run: str, kind: str) -> BlobName:
-        if kind not in set(WeightsKind):
-            raise InvalidRequestError(
-                f"there are no {kind!r} weights; choose {' or '.join(WeightsKind)}."
-            )
-        request = run_pb2.GetWeightsRequest(run_id=run, kind=f"WEIGHTS_KIND_{kind.upper()}")
-        answer = self._connection.unary(
-            lambda of: of.runs.GetWeights, request, seconds=RESTORE_SECONDS
-        )
-        return blob_from_proto(answer.weights)
 
     def _store(self, source: Path | bytes | dict[str, Tensor]) -> BlobName:
         if isinstance(source, dict):

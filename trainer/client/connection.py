@@ -37,6 +37,7 @@ from lipt.v1 import (
     access_pb2_grpc,
     blob_pb2_grpc,
     diagnosis_pb2_grpc,
+    info_pb2,
     info_pb2_grpc,
     mixture_pb2_grpc,
     run_pb2_grpc,
@@ -203,6 +204,20 @@ class Connection:
                 raise self.explain(error) from None
 
         return retry(attempt, on=(TooManyCallsError,), policy=RetryPolicy())
+
+    def reach(self, seconds: float, on_pause: Callable[[str], object]) -> None:
+        """Wait up to `seconds` for any answer."""
+        reconnection = Reconnection(seconds, expected=True, on_pause=on_pause)
+        request, timeout = info_pb2.GetInfoRequest(), min(CONTROL_SECONDS, max(seconds, 1.0))
+        while True:
+            try:
+                self.unary(lambda of: of.info.GetInfo, request, seconds=timeout)
+            except UnreachableError as error:
+                reconnection.pause(error)
+            except LiptError:
+                return
+            else:
+                return
 
     def stream(
         self,
