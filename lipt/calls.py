@@ -44,7 +44,7 @@ class Comparison:
     verdict: str
 
     def __str__(self) -> str:
-        from lipt.trainer.comparison.outcomes import text_tables
+        from lipt.trainer.comparison.verdict import text_tables
 
         return "\n".join([*text_tables(self.outcomes), "", self.verdict])
 
@@ -252,8 +252,9 @@ def compare(
     from lipt.data.held_out import TEST_DATA
     from lipt.pretraining import Pretrained
     from lipt.trainer.comparison.compare import compare as run_comparison
-    from lipt.trainer.comparison.outcomes import outcomes, verdict
+    from lipt.trainer.comparison.outcomes import outcomes
     from lipt.trainer.comparison.trial import BASELINES, BASELINES_OF_TEXTS, ComparisonPlan
+    from lipt.trainer.comparison.verdict import verdict
     from lipt.trainer.main_training import Recipe
     from lipt.trainer.progress import progress_display
 

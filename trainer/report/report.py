@@ -27,8 +27,9 @@ from lipt.data.objects import chosen_objects
 from lipt.data.registry import table_address
 from lipt.data.targets.kinds import TargetKind
 from lipt.trainer.client.client import Client
-from lipt.trainer.comparison.outcomes import alternatives, answers, cells, outcomes
+from lipt.trainer.comparison.outcomes import outcomes
 from lipt.trainer.comparison.trial import Trial
+from lipt.trainer.comparison.verdict import alternatives, answers, cells
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.diagnosis.sentences import facts, fit_text, noise_text, proxy_text
 from lipt.trainer.formatting import share_bar

@@ -84,7 +84,8 @@ def compare(
 
     wait_passively()
     from lipt.common.imports import import_extra
-    from lipt.trainer.comparison.outcomes import answers, outcomes, text_tables, verdict
+    from lipt.trainer.comparison.outcomes import outcomes
+    from lipt.trainer.comparison.verdict import answers, text_tables, verdict
 
     # Now rather than after hours of training.
     import_extra("scipy", package="scipy", extra="report", needed_for="lipt compare")

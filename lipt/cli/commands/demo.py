@@ -177,9 +177,10 @@ def run_experiment(
     import torch
 
     from lipt.cli.commands.run import state_line
-    from lipt.trainer.comparison import outcomes
     from lipt.trainer.comparison.compare import compare
+    from lipt.trainer.comparison.outcomes import outcomes
     from lipt.trainer.comparison.trial import read_trials
+    from lipt.trainer.comparison.verdict import cells, verdict
     from lipt.trainer.files import write_atomically
     from lipt.trainer.formatting import table_lines, to_jsonable
     from lipt.trainer.report.report import render, render_diagnosis
@@ -225,8 +226,8 @@ def run_experiment(
     shown = (plan.strategies, FRACTION, read_trials(trials))
     report = render(client, run, train, *shown, diagnosis=diagnosis, now=datetime.now(UTC))
     write_atomically(page, report.encode())
-    compared = outcomes.outcomes(done)
-    table = [[row[name] for name in _SHOWN] for row in map(outcomes.cells, compared)]
+    compared = outcomes(done)
+    table = [[row[name] for name in _SHOWN] for row in map(cells, compared)]
     return [
         f"{train.source}: {len(train)} examples, {train.inputs}, {len(train.class_names)} classes",
         found,
@@ -236,7 +237,7 @@ def run_experiment(
         "",
         *table_lines(_SHOWN, table),
         "",
-        *outcomes.verdict(compared).splitlines(),
+        *verdict(compared).splitlines(),
         "",
         f"diagnosis: {diagnosis_page}",
         f"report: {page}",

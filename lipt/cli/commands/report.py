@@ -41,8 +41,9 @@ def report(
     """Write a run's verdict, costs, soup and subsets as an HTML file."""
     from lipt.common.errors import InputError, RequestError
     from lipt.data.targets.kinds import TargetKind
-    from lipt.trainer.comparison.outcomes import outcomes, verdict
+    from lipt.trainer.comparison.outcomes import outcomes
     from lipt.trainer.comparison.trial import read_trials
+    from lipt.trainer.comparison.verdict import verdict
     from lipt.trainer.files import write_atomically
     from lipt.trainer.mixture import Mixture
     from lipt.trainer.report.report import render, render_comparison

@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lipt.trainer.comparison.outcomes import answers, outcomes, verdict
+from lipt.trainer.comparison.outcomes import outcomes
 from lipt.trainer.comparison.trial import read_trials
+from lipt.trainer.comparison.verdict import answers, verdict
 from lipt.trainer.subsets.subset import Subset
 
 # The folder, and what was printed.

@@ -3,21 +3,23 @@ from math import inf
 import pytest
 
 from lipt.trainer.comparison.outcomes import (
-    Contrast,
     Difference,
     Gap,
     Outcome,
     Reached,
+    outcomes,
+    paired_difference,
+)
+from lipt.trainer.comparison.trial import Trial
+from lipt.trainer.comparison.verdict import (
+    Contrast,
     Verdict,
     alternatives,
     answers,
     cells,
-    outcomes,
-    paired_difference,
     text_tables,
     verdict,
 )
-from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.main_training.records import Evaluation
 from tests.trainer.made_up import made_up_outcome, made_up_trial, trials
 

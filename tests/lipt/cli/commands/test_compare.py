@@ -11,8 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from lipt.cli import main
-from lipt.trainer.comparison.outcomes import answers, outcomes, verdict
+from lipt.trainer.comparison.outcomes import outcomes
 from lipt.trainer.comparison.trial import read_trials
+from lipt.trainer.comparison.verdict import answers, verdict
 from tests.cluster import Cluster
 
 STRATEGIES = ("uniform", "uniform_per_class", "resampled", "craig", "grand")
