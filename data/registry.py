@@ -24,12 +24,13 @@ from lipt.data.sources.files import (
     features_rows,
 )
 from lipt.data.sources.folders import imagefolder_rows
-from lipt.data.sources.frames import rows_in_memory, table_options
+from lipt.data.sources.frames import rows_in_memory
 from lipt.data.sources.pairs import PAIR_OPTIONS, pairs_rows
 from lipt.data.sources.rows import SourceRows
 from lipt.data.sources.tables.csv_and_json import CSV_OPTIONS
 from lipt.data.sources.tables.parquet import parquet_rows
 from lipt.data.sources.tables.reading import TABLE_OPTIONS, open_table, table_rows
+from lipt.data.sources.tables.recognition import table_options
 from lipt.data.sources.webdataset import webdataset_rows
 
 

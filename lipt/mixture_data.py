@@ -27,10 +27,11 @@ from lipt.data.loading import open_set
 from lipt.data.registry import names_sources, table_address
 from lipt.data.sources.address import quoted_names
 from lipt.data.sources.cells import Decimals
-from lipt.data.sources.frames import frame_table, is_frame, is_pair, names_options
+from lipt.data.sources.frames import frame_table, is_frame, is_pair
 from lipt.data.sources.rows import SourceLabels, require_labels, source_names
 from lipt.data.sources.tables.csv_and_json import CSV_OPTIONS
 from lipt.data.sources.tables.reading import open_table
+from lipt.data.sources.tables.recognition import names_options
 from lipt.data.sources.tables.table import coded, joined_chunks
 
 _FOLDERS, _TARGET = "imagefolder:", "the target"

@@ -14,9 +14,7 @@ Other data is read row by row, as `lipt.data.sources.user_data` does: (X, y) of 
 lists, also in dictionaries, by name; of a datasets.Dataset the file of its image, else all columns
 but the label; and map-style data sets.
 
-Columns of texts are recognized: all columns besides the target, or one called text or the like, if
-their cells have three words or more on average. A target with fractions, or with more different
-numbers than `csv:` takes for classes, is a number to predict; another one is a class.
+`lipt.data.sources.tables.recognition` finds the target and the columns of texts.
 """
 
 from __future__ import annotations
@@ -28,38 +26,32 @@ import numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import date
-from types import MappingProxyType, SimpleNamespace
-from typing import Any, BinaryIO, TypeGuard
+from types import SimpleNamespace
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
 from lipt.common.errors import ConfigError, DataError
-from lipt.common.text import did_you_mean
 from lipt.data.images.formats import SUFFIXES
 from lipt.data.parallel import Progress
 from lipt.data.sources.address import Address, quoted_names
 from lipt.data.sources.map_style import Pairs, as_array, has_rows, is_same
 from lipt.data.sources.rows import ColumnRows, EncodedRows, sampled_rows
 from lipt.data.sources.storage import open_regular
-from lipt.data.sources.tables.reading import (
-    TABLE_OPTIONS,
-    are_too_many,
-    read_numbers,
-    rows_of_table,
+from lipt.data.sources.tables.reading import rows_of_table
+from lipt.data.sources.tables.recognition import (
+    NO_OPTIONS,
+    TARGETS,
+    names_options,
+    options_of_column,
+    table_options,
+    target_column,
+    text_options,
 )
-from lipt.data.sources.tables.table import (
-    BATCH_ROWS,
-    Cell,
-    ColumnT,
-    Table,
-    TableOfCells,
-    require_columns,
-    require_names,
-)
+from lipt.data.sources.tables.table import BATCH_ROWS, ColumnT, TableOfCells, require_names
 from lipt.data.sources.user_data import (
     KINDS,
     NUMBER,
@@ -69,14 +61,6 @@ from lipt.data.sources.user_data import (
 )
 
 logger = logging.getLogger(__name__)
-
-_NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
-
-# Names of targets where none is given, the likeliest first.
-TARGETS = ("label", "labels", "fine_label", "target", "class", "y")
-_TEXTS = ("text", "sentence", "review", "content")
-_SAMPLED_TEXTS = 100
-_WORDS = 3
 # Memory of a sparse matrix's numbers once they are dense.
 _DENSE_BYTES = 2 * 2**30
 
@@ -131,7 +115,7 @@ def rows_in_memory(
     progress: Progress | None = None,
     *,
     target: str | None = None,
-    options: Mapping[str, str] = _NO_OPTIONS,
+    options: Mapping[str, str] = NO_OPTIONS,
 ) -> EncodedRows | FactoryRows | ColumnRows:
     """The rows of a user's data: a table's, or those of a map-style data set."""
     _require_one_set(source, data)
@@ -205,7 +189,7 @@ def _labels_of_table(data: Any, target: str | None) -> tuple[str, Any, dict[str,
     """
     classes = _class_names(data)
     column = None if target in KINDS else target
-    label = _target_column(tuple(data.features), classes, column)
+    label = target_column(tuple(data.features), classes, column)
     labels = data.select_columns([label]).with_format("arrow")[:][label]
     if data.format["type"] == "custom":
         with suppress(Exception):  # of a user's function, which may return no label
@@ -380,9 +364,9 @@ def _table_rows(source: str, data: Any, target: str | None) -> ColumnRows:
     column = next(name for name in (*TARGETS, "the target") if name not in dict(columns))
     table = FrameTable(source, [*columns, (column, given)] if given else columns)
     if all(map(_is_cell, given)):
-        options = _options_of(table, column, as_numbers=target == NUMBER)
+        options = options_of_column(table, column, as_numbers=target == NUMBER)
         return rows_of_table(Address(source, options), table)
-    options = {"label": quoted_names([column]), **_text_options(table, column)}
+    options = {"label": quoted_names([column]), **text_options(table, column)}
     names = list(map(str, getattr(data[1], "columns", ()))) if is_pair(data) else []
     described = SimpleNamespace(classes=names or None, target=target)
     return rows_of_table(Address(source, options), table, labels_of_rows(given, described, source))
@@ -426,86 +410,3 @@ def _examples(examples: Any) -> list[tuple[str, Any]]:
     # Numbered with zeros in front, so that they keep their order.
     width = len(str(rows.shape[1]))
     return [(f"{place:0{width}}", rows[:, place]) for place in range(rows.shape[1])]
-
-
-def _target_column(
-    columns: Sequence[str], class_names: Mapping[str, object], target: str | None
-) -> str:
-    if target is not None:
-        if target not in columns:
-            raise DataError(
-                f"the table has no column {target!r}.{did_you_mean(target, columns)} Name "
-                f"one of {', '.join(columns)}: target=COLUMN."
-            )
-        return target
-    named = [name for name in TARGETS if name in columns]
-    both = [name for name in named if name in class_names]
-    if found := (*both, *class_names, *named):
-        return found[0]
-    last = columns[-1] if columns else "COLUMN"
-    raise DataError(
-        f"the table has the columns {', '.join(columns)}, and none of them is called label. "
-        f"Name the one with the labels: target={last!r}."
-    )
-
-
-def names_options(target: str | None) -> TypeGuard[str]:
-    """Whether a target is options of a table rather than a column."""
-    return target is not None and "=" in target and target.partition("=")[0] in TABLE_OPTIONS
-
-
-def table_options(
-    table: Table, target: str | None, more: Mapping[str, str] = _NO_OPTIONS
-) -> dict[str, str]:
-    """The options that open a file as a frame of the same columns is understood, and `more`.
-
-    A target may be the options themselves, as an address has them after its question mark.
-    """
-    if names_options(target) and target not in table.columns:
-        return {**Address.parse(f"target:?{target}", TABLE_OPTIONS).values, **more}
-    kind = target if target in KINDS and target not in table.columns else None
-    column = _target_column(table.columns, table.class_names, None if kind else target)
-    return {**_options_of(table, column, more, as_numbers=kind == NUMBER), **more}
-
-
-def _options_of(
-    table: Table, column: str, more: Mapping[str, str] = _NO_OPTIONS, *, as_numbers: bool
-) -> dict[str, str]:
-    require_columns(table, (column,), "target")
-    named = column in table.class_names
-    read = None if named else read_numbers(table, column, table.read([column])[column])
-    numbers = read is not None and (as_numbers or _are_numbers(read.values_N))
-    own = {"target" if numbers else "label": quoted_names([column])}
-    return {**own, **_text_options(table, column, more)}
-
-
-def _text_options(
-    table: Table, column: str, more: Mapping[str, str] = _NO_OPTIONS
-) -> dict[str, str]:
-    if {"numbers", "categories"} & more.keys():
-        return {}
-    beside = {column, Address("", more).text("source")}
-    texts = _texts(table, [name for name in table.columns if name not in beside])
-    return {"text": quoted_names(texts)} if texts else {}
-
-
-def _are_numbers(values_N: NDArray[np.float64]) -> bool:
-    whole = bool((values_N == np.floor(values_N)).all())
-    missing = bool(np.isnan(values_N).any())  # refused with the rows' numbers
-    return not missing and (not whole or are_too_many(len(np.unique(values_N)), len(values_N)))
-
-
-def _texts(table: Table, used: list[str]) -> list[str]:
-    """The columns of texts; empty for a table of numbers and categories."""
-    batch = next(table.batches(used), [])
-    first = {n: c.slice(0, _SAMPLED_TEXTS).to_pylist() for n, c in zip(used, batch, strict=False)}
-    wordy = [name for name, cells in first.items() if _is_wordy(cells)]
-    if wordy == used or (used == ["text"] and are_texts(first.get("text"))):
-        return used
-    return [name for name in _TEXTS if name in wordy]
-
-
-def _is_wordy(cells: Sequence[Cell]) -> bool:
-    known = [cell for cell in cells if cell is not None]
-    words = [len(cell.split()) for cell in known if isinstance(cell, str)]
-    return len(words) == len(known) > 0 and sum(words) >= _WORDS * len(words)

@@ -46,6 +46,7 @@ from lipt.data.parallel import Progress, map_rows
 from lipt.data.sources import frames
 from lipt.data.sources.map_style import Pairs, has_rows, without_transforms
 from lipt.data.sources.rows import EncodedRows, PixelRows, fingerprint, numbered_classes
+from lipt.data.sources.tables.recognition import names_options
 from lipt.data.sources.user_data import KINDS, FactoryRows, bytes_of_first
 from lipt.data.sources.webdataset import CLASSES
 from lipt.trainer.arguments import checked
@@ -109,7 +110,7 @@ def _options_of(subset: Any) -> str | None:
     """The options of the table's file that a subset was chosen from, as a target of its rows."""
     source = subset.recorded("data", "source")
     options = source.partition("?")[2] if isinstance(source, str) else ""
-    return options if frames.names_options(options) else None
+    return options if names_options(options) else None
 
 
 @computed
