@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from lipt.core.catalogue import describe
 from lipt.trainer.arguments import checked
 from lipt.trainer.client.sources import Features, SelectionArguments
+from lipt.trainer.files import write_atomically
 from lipt.trainer.views import DEFAULT_FRACTION, ProgressView
 
 if TYPE_CHECKING:
@@ -159,14 +160,13 @@ def diagnose(
             f"the model {looked_at.model} was given, and only completions of texts are compared by "
             "one. Leave it out."
         )
-    if page is None:
-        return looked_at.diagnose(proxy, features=features, pred_probs=pred_probs)
-    from lipt.trainer.files import write_atomically
-    from lipt.trainer.report.report import open_templates, render_diagnosis
+    if page is not None:
+        from lipt.trainer.report.report import open_templates, render_diagnosis
 
-    open_templates("the page of lipt.diagnose")  # before anything is computed
+        open_templates("the page of lipt.diagnose")  # before anything is computed
     found = looked_at.diagnose(proxy, features=features, pred_probs=pred_probs)
-    write_atomically(Path(page), render_diagnosis(found, looked_at.data).encode())
+    if page is not None:
+        write_atomically(Path(page), render_diagnosis(found, looked_at.data).encode())
     return found
 
 
@@ -265,22 +265,14 @@ def compare(
     pretrain: Callable[[int], Pretrained]
     choose: Callable[..., Subset] = Pretrained.select
     texts = None
+    settings: dict[str, Any] = {"run": run, "device": device, "allow_modules": allow_modules}
     if target_data is None:
-        settings: dict[str, Any] = {"run": run, "device": device, "allow_modules": allow_modules}
         of_seed = functools.partial(Pretrained, train, model, head=head, **settings)
         pretrain = functools.cache(lambda seed: of_seed(seed=seed, progress=False))
     else:
         from lipt.text_comparison import TextChoices
 
-        choices = TextChoices.of(
-            train,
-            target_data,
-            target=target,
-            model=model,
-            run=dict(run or {}),
-            device=device,
-            allow_modules=allow_modules,
-        )
+        choices = TextChoices.of(train, target_data, model, target=target, settings=settings)
         choices.require_other(held_out)
         strategies = choices.strategies(strategies, proxy=proxy, soft_labels=soft_labels)
         recipe = choices.recipe(recipe)

@@ -14,8 +14,7 @@ import torch
 from torch import nn
 
 from lipt.common.computation import computed
-from lipt.common.config.run_config import RunConfig, ShardRule, merge, preset_of
-from lipt.common.config.values import dump, validate
+from lipt.common.config.run_config import ShardRule, merge, preset_of
 from lipt.common.errors import ConfigError, DataError
 from lipt.core.mixture.learning import TargetedPool, learn
 from lipt.core.mixture.mixture import (
@@ -85,12 +84,6 @@ def mix(
     pool = TargetedPool.of(opened.pool, opened.target, opened.num_target)
     preset = preset_of("mixture", of_texts=opened.pool.target.kind is TargetKind.TOKENS)
     settings = merge(merge(preset, {"initialization": {"steps": None}}), dict(run or {}))
-    config = validate(RunConfig, merge(dump(RunConfig()), settings))
-    if config.learners.shards is not ShardRule.SOURCE:
-        raise ConfigError(
-            f"learners.shards is {config.learners.shards}, but the learners of a mixture are by "
-            "source. Leave it out."
-        )
 
     def pretrained(data: Dataset) -> Pretrained:
         return Pretrained(
@@ -107,6 +100,11 @@ def mix(
     with progress_display(wanted=progress) as show:
         begun = pretrained(opened.pool)
         begun.on_progress = show
+        if (rule := begun.config.learners.shards) is not ShardRule.SOURCE:
+            raise ConfigError(
+                f"learners.shards is {rule}, but the learners of a mixture are by source. Leave it "
+                "out."
+            )
         targeted = begun.workspace.beside(pool.dataset)
         leaked_N = duplicates_of(targeted, 1, pool.target_ids)
         findings = on_leaks(pool, leaked_N, dropped=drop_duplicates)

@@ -42,14 +42,13 @@ class TextChoices:
     """The data and the target of a comparison, and what is trained and chosen for a seed.
 
     parts: the target, opened, by the names of its parts.
+    settings: arguments of each seed's run, besides the data and the model.
     """
 
     train: Dataset
     parts: Mapping[str, Dataset]
     model: Any
-    run: Mapping[str, Any]
-    device: str
-    allow_modules: Sequence[str]
+    settings: Mapping[str, Any]
 
     def __post_init__(self) -> None:
         if self.train.target.kind is not TargetKind.TOKENS or not isinstance(
@@ -62,14 +61,22 @@ class TextChoices:
             )
 
     @classmethod
-    def of(cls, train: Dataset, target_data: Any, *, target: str | None, **settings: Any) -> Self:
+    def of(
+        cls,
+        train: Dataset,
+        target_data: Any,
+        model: Any,
+        *,
+        target: str | None,
+        settings: Mapping[str, Any],
+    ) -> Self:
         """The choices for a target, or a mapping from its parts' names to theirs."""
         form, modules = DataForm.of(train), settings["allow_modules"]
         parts = {
             name: form.open(name, data, target=target, allow_modules=modules)
             for name, data in parts_of(target_data).items()
         }
-        return cls(train, parts, **settings)
+        return cls(train, parts, model, settings)
 
     def require_other(self, test: Dataset) -> None:
         """Refuse the target's own texts as the test set."""
@@ -139,10 +146,4 @@ class TextChoices:
         return {"target_data": self.parts} if looks else {}
 
     def _settings(self, seed: int) -> dict[str, Any]:
-        return {
-            "seed": seed,
-            "run": self.run,
-            "device": self.device,
-            "allow_modules": self.allow_modules,
-            "progress": False,
-        }
+        return {**self.settings, "seed": seed, "progress": False}

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lipt.cli.output import PrintLine, run_with_progress
 from lipt.trainer.client.client import Client
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import RunView
+
+if TYPE_CHECKING:
+    from lipt.trainer.mixture import Mixture
 
 ResultT = TypeVar("ResultT")
 
@@ -42,6 +45,14 @@ class TerminalClient(Client):
         return self._shown(
             lambda report: diagnose(*given, **asked, on_progress=lambda it: report(str(it))),
             "waiting for the diagnosis",
+        )
+
+    def mixture(self, *given: Any, **asked: Any) -> Mixture:
+        """Find how much of each of a run's sources to train on for a target."""
+        mix = super().mixture
+        return self._shown(
+            lambda report: mix(*given, **asked, on_progress=lambda it: report(str(it))),
+            "waiting for the mixture",
         )
 
     def _shown(self, work: Callable[[PrintLine], ResultT], activity: str) -> ResultT:

@@ -94,15 +94,9 @@ def test_every_row_has_the_loss_on_the_target_and_right_completions(
 
 
 def test_epochs_that_are_given_count(names: tuple[str, str, str]) -> None:
-    choices = TextChoices.of(
-        lipt.open_dataset(names[0]),
-        names[2],
-        target=None,
-        model="text:causal",
-        run={},
-        device="cpu",
-        allow_modules=(),
-    )
+    settings = {"run": {}, "device": "cpu", "allow_modules": ()}
+    train = lipt.open_dataset(names[0])
+    choices = TextChoices.of(train, names[2], "text:causal", target=None, settings=settings)
     assert choices.recipe(None).num_steps(48) == 100
     # 48 examples are two batches of 32.
     assert choices.recipe({"epochs": 3}).num_steps(48) == 6

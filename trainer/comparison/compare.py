@@ -166,9 +166,7 @@ def _trial(
     )
     found = {} if begins_with is None else _measures_of(scored(trained.weights))
     return Trial(
-        seed=cell.seed,
-        strategy=cell.strategy,
-        fraction=cell.fraction,
+        **vars(cell),
         num_steps=trained.num_steps,
         weighted=subset is not None and recipe.weighted and bool((subset.weights != 1).any()),
         test_accuracy=trained.evaluations[-1].accuracy,
@@ -186,9 +184,7 @@ def _trial(
 def _untrained(cell: Cell, scores: TextScores, measures: Mapping[str, Any]) -> Trial:
     """theta* itself."""
     return Trial(
-        seed=cell.seed,
-        strategy=cell.strategy,
-        fraction=cell.fraction,
+        **vars(cell),
         num_steps=0,
         weighted=False,
         test_accuracy=scores.token_accuracy,

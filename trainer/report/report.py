@@ -274,7 +274,7 @@ def render(
             growth=soup_chart(run.learners),
             learners=[*tried, *(found for found in run.learners if found.ingredient is None)],
             **_trainings(trials),
-            now=now,
+            now=now or datetime.now(UTC),
             stories=[_story(client, run, dataset, subset, diagnosis) for subset in subsets],
             overlaps=[
                 (
@@ -292,9 +292,7 @@ def render(
     return page
 
 
-def render_comparison(
-    comparison: tuple[dict[str, Any], Sequence[Trial]], *, now: datetime | None = None
-) -> str:
+def render_comparison(comparison: tuple[dict[str, Any], Sequence[Trial]]) -> str:
     """Return the page of a comparison alone, of the content of a file of trials."""
     identity, trials = comparison
     _require_trials(trials)
@@ -306,7 +304,7 @@ def render_comparison(
             settings=json.dumps(identity, indent=2),
             small=False,
             **_trainings(trials),
-            now=now or datetime.now(UTC),
+            now=datetime.now(UTC),
         )
     )
     return page

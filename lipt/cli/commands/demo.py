@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -224,7 +223,7 @@ def run_experiment(
     weights = directory / "theta_p.safetensors"
     client.save_weights(weights, run.run_id, "pretrained")
     shown = (plan.strategies, FRACTION, read_trials(trials))
-    report = render(client, run, train, *shown, diagnosis=diagnosis, now=datetime.now(UTC))
+    report = render(client, run, train, *shown, diagnosis=diagnosis)
     write_atomically(page, report.encode())
     compared = outcomes(done)
     table = [[row[name] for name in _SHOWN] for row in map(cells, compared)]

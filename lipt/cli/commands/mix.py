@@ -138,20 +138,10 @@ def get(
 
     Start such a run with: lipt run start --shards source
     """
-    from lipt.cli.output import run_with_progress
-
     shared.require_replaceable(out)
     modules = shared.modules_of(allow_module, target_data)
     with coordinator.connect() as client:
-        found = run_with_progress(
-            lambda report: client.mixture(
-                run,
-                target_data,
-                target=target,
-                allow_modules=modules,
-                on_progress=lambda progress: report(str(progress)),
-            )
-        )
+        found = client.mixture(run, target_data, target=target, allow_modules=modules)
     found.save(out)
     print_mixture(out, found, as_json=json)
 

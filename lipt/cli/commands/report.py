@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -74,16 +73,8 @@ def report(
                 diagnosed = client.diagnose()
             except (RequestError, InputError) as error:
                 print_line(f"without a diagnosis: {error}", err=True)
-        shown = (names, fraction, found)
-        page = render(
-            client,
-            view,
-            dataset,
-            *shown,
-            diagnosis=diagnosed,
-            mixture=mixed,
-            now=datetime.now(UTC),
-        )
+        shown = (view, dataset, names, fraction, found)
+        page = render(client, *shown, diagnosis=diagnosed, mixture=mixed)
     write_atomically(out, page.encode())
     for line in (f"{out}: run {view.label}, {', '.join(names)}", *sentences):
         print_line(line)

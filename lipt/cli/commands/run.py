@@ -193,7 +193,7 @@ def _follow(client: Client, run: RunView, *, as_json: bool) -> None:
         print_line(f"Follow it again with: lipt run watch {run.label}", err=True)
         print_line(f"End it with: lipt run cancel {run.label}", err=True)
         raise Exit(130) from None  # 128 and the number of the signal, as shells have it
-    if latest.state != "ready":
+    if latest.state is not RunState.READY:
         raise Exit(1)
 
 

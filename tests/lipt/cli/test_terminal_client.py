@@ -13,7 +13,7 @@ from lipt.trainer.client.connection import Silence
 SILENCE = Silence("head:1", datetime(2026, 1, 2, 0, 7, 17, tzinfo=UTC))
 
 
-@pytest.mark.parametrize("name", ["wait", "subset", "diagnose"])
+@pytest.mark.parametrize("name", ["wait", "subset", "diagnose", "mixture"])
 def test_calls_that_wait_print_that_the_coordinator_is_gone(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
