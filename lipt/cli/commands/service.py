@@ -245,6 +245,8 @@ def group_of(strategy: StrategyView) -> str:
         return "Without a model"
     if "paired features" in needs:
         return "For image-text pairs"
+    if needs & {"losses", "losses after a target", "features of a target", "words of a target"}:
+        return "For a target, or by losses of theta*"
     if "learners" in needs:
         return "By the learners' training dynamics"
     if strategy.works_without_labels:

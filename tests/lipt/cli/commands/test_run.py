@@ -23,6 +23,7 @@ from lipt.common.access.tls import identity_of
 from lipt.common.tensor_files import pack
 from lipt.core.catalogue import describe
 from lipt.core.selection.select import STRATEGIES
+from lipt.core.signals.views import INITIAL_NEEDS
 from lipt.trainer.client.client import Client
 from lipt.trainer.formatting import to_jsonable
 from lipt.trainer.views import TokenView
@@ -236,7 +237,10 @@ def test_without_a_coordinator_the_installed_strategies_are_listed(
     assert sorted(names) == sorted(STRATEGIES)
     # Each on one line of a terminal, and all on one screen.
     assert max(map(len, lines)) <= 80
-    assert len(lines) <= 45
+    assert len(lines) <= 46
+    start = lines.index("For a target, or by losses of theta*:") + 1
+    of_theta = {name for name, one in STRATEGIES.items() if one.needs_of({}) & INITIAL_NEEDS}
+    assert {line.split()[0] for line in lines[start : start + len(of_theta)]} == of_theta
     for name in STRATEGIES:
         about = CliRunner().invoke(main, ["strategies", name]).stdout.splitlines()
         assert max(map(len, about)) <= 80
