@@ -2,7 +2,7 @@
 
 Losses of torch.nn.functional within a step are computed per example, weighted, and reduced as
 requested. Cross-entropy gets soft targets. The sampler's order identifies a batch's examples.
-Shapes: B examples of a batch.
+Shapes: B examples of a batch, C classes.
 """
 
 from __future__ import annotations
@@ -70,7 +70,23 @@ class WeightedLosses(TorchFunctionMode):
         shape = (-1,) + (1,) * (losses.ndim - 1)
         weighted = losses * self._weights_B.to(losses.device, losses.dtype).view(shape)
         self.num_weighted += 1
-        return weighted.sum() if reduction == "sum" else weighted.mean()
+        if reduction == "sum":
+            return weighted.sum()
+        given = bound.arguments
+        if func not in {functional.cross_entropy, functional.nll_loss}:
+            return weighted.mean()
+        ignored = given.get("ignore_index", -100)
+        return _mean(weighted, given["target"], given.get("weight"), ignored)
+
+
+def _mean(losses: Tensor, targets: Tensor, weights_C: Tensor | None, ignored: int) -> Tensor:
+    """The mean as in torch: no ignored target counts, and others count as their class does."""
+    if targets.is_floating_point():
+        return losses.mean()
+    counts = (targets != ignored).to(losses.dtype)
+    if weights_C is not None:
+        counts *= weights_C[targets.where(counts > 0, 0)]
+    return losses.sum() / counts.sum()
 
 
 class Weighting:

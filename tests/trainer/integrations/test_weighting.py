@@ -1,4 +1,5 @@
 import logging
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -40,6 +41,22 @@ def test_losses_are_weighted_per_example(reduction: str) -> None:
     assert torch.allclose(modules, expected)
     assert losses.num_weighted == 2
     assert not torch.allclose(functional.cross_entropy(LOGITS, LABELS, reduction=reduction), found)
+
+
+@pytest.mark.parametrize("loss", [functional.cross_entropy, functional.nll_loss])
+@pytest.mark.parametrize("classes", [None, torch.tensor([0.2, 3.0])])
+@pytest.mark.parametrize("ignored", [-100, 1])
+def test_equal_weights_change_no_mean_with_ignored_targets(
+    loss: Callable[..., Tensor], classes: Tensor | None, ignored: int
+) -> None:
+    # Two positions of each of three examples.
+    outputs = torch.stack([LOGITS, 2 * LOGITS], dim=-1)
+    labels = torch.tensor([[0, ignored], [0, 1], [ignored, 0]])
+    options = {"weight": classes, "ignore_index": ignored}
+    with WeightedLosses(torch.ones(3)) as losses:
+        found = loss(outputs, labels, **options)
+    assert losses.num_weighted == 1
+    assert torch.allclose(found, loss(outputs, labels, **options))
 
 
 def test_cross_entropies_mix_label_and_soft_label() -> None:
