@@ -66,7 +66,7 @@ _SAMPLE = 256
 class StageEstimate:
     """Upper bound of a stage's peak memory and images; `seconds` are None if untimed."""
 
-    stage: str
+    name: str
     process: str
     memory_bytes: int
     images: int
@@ -244,7 +244,7 @@ def lines_of(found: Estimate) -> list[str]:
     """Format an estimate: a table of stages, and totals."""
     rows = [
         (
-            *(stage.stage, stage.process),
+            *(stage.name, stage.process),
             "-" if stage.seconds is None else f"{stage.seconds:,.1f}",
             format_bytes(stage.memory_bytes),
             f"{stage.images:,} {stage.work}" if stage.images else "-",

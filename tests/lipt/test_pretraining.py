@@ -370,7 +370,7 @@ def planned(
 
 
 def stages(found: Estimate) -> dict[str, StageEstimate]:
-    return {stage.stage: stage for stage in found.stages}
+    return {stage.name: stage for stage in found.stages}
 
 
 def test_the_plan_has_the_images_of_a_run_s_admission() -> None:
@@ -473,7 +473,7 @@ def test_the_plan_scales_a_batch_s_seconds(source: str, tmp_path: Path) -> None:
         (tmp_path / "table.csv").write_text(f"a,b,c\n{rows}\n")
         source = f"csv:{tmp_path / 'table.csv'}?label=c"
     found = planned(source, timed=True)
-    seconds = {stage.stage: stage.seconds for stage in found.stages if stage.seconds is not None}
+    seconds = {stage.name: stage.seconds for stage in found.stages if stage.seconds is not None}
     assert seconds.keys() == {"learners", "soup", "subset"}
     assert all(taken > 0 for taken in seconds.values())
     assert "All images take" in "\n".join(lines_of(found))
@@ -495,7 +495,7 @@ def test_the_plan_counts_learners_and_passes_for_a_target(
 ) -> None:
     target = {"one": few_digits(50), "two": few_digits(60)}
     found = planned(few_digits(), strategy, model="resnet8", run={}, target_data=target)
-    images = {stage.stage: stage.images for stage in found.stages}
+    images = {stage.name: stage.images for stage in found.stages}
     assert images.get("target", 0) == trained
     assert images["subset"] == passes * 240
     assert found.signals_bytes == 240 * (8 + 4 * numbers)
