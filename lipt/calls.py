@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 from lipt.core.catalogue import describe
 from lipt.trainer.arguments import checked
 from lipt.trainer.client.sources import Features, SelectionArguments
-from lipt.trainer.files import write_atomically
 from lipt.trainer.views import DEFAULT_FRACTION, ProgressView
 
 if TYPE_CHECKING:
@@ -160,13 +159,14 @@ def diagnose(
             f"the model {looked_at.model} was given, and only completions of texts are compared by "
             "one. Leave it out."
         )
-    if page is not None:
-        from lipt.trainer.report.report import open_templates, render_diagnosis
+    if page is None:
+        return looked_at.diagnose(proxy, features=features, pred_probs=pred_probs)
+    from lipt.trainer.files import write_atomically
+    from lipt.trainer.report.report import open_templates, render_diagnosis
 
-        open_templates("the page of lipt.diagnose")  # before anything is computed
+    open_templates("the page of lipt.diagnose")  # before anything is computed
     found = looked_at.diagnose(proxy, features=features, pred_probs=pred_probs)
-    if page is not None:
-        write_atomically(Path(page), render_diagnosis(found, looked_at.data).encode())
+    write_atomically(Path(page), render_diagnosis(found, looked_at.data).encode())
     return found
 
 
