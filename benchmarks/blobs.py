@@ -34,9 +34,9 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import Transfers
 from lipt.common.observability.logs import Events
 from lipt.common.rpc.channel import open_channel
-from lipt.common.rpc.handlers import Interceptor, refusals
 from lipt.common.rpc.messages import CHUNK_BYTES
 from lipt.coordinator.rpc import blobs
+from lipt.coordinator.rpc.handlers import Interceptor, refusals
 from lipt.coordinator.storage import Accounts, Quota, Uploads
 from lipt.models.encodings import encode_sparse
 from lipt.v1 import blob_pb2_grpc, worker_pb2

@@ -19,10 +19,9 @@ import json
 import math
 import mmap
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from enum import Enum
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar, cast
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +32,6 @@ from safetensors import SafetensorError, safe_open
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.files import write_all
 from lipt.common.errors import BlobTooLargeError, StateError, WeightsError
-from lipt.common.nested import parse_json
 from lipt.common.tensor_header import LENGTH_BYTES, malformed, values_begin
 from lipt.common.text import listed
 
@@ -361,40 +359,3 @@ def load_tensors(
         raise StateError(
             f"{path} cannot be used ({error}). Delete it: it is computed again."
         ) from error
-
-
-class KeptValue:
-    """A dataclass that is kept in a file: tensors, mappings of tensors, and JSON."""
-
-    def save(self, path: Path) -> None:
-        """Write a safetensors file, without nested values and tuples."""
-        tensors, rest = dict[str, torch.Tensor](), dict[str, Any]()
-        for field in fields(cast("Any", self)):
-            value = getattr(self, field.name)
-            if isinstance(value, torch.Tensor):
-                tensors[field.name] = value.contiguous()
-            elif isinstance(value, Mapping) and all(map(torch.is_tensor, value.values())):
-                tensors |= {f"{field.name}/{name}": value[name].contiguous() for name in value}
-            elif value != field.default and not isinstance(value, (KeptValue, tuple)):
-                rest[field.name] = value
-        write_packed(path, tensors, {"rest": json.dumps(rest)})
-
-    @classmethod
-    def load(cls, path: Path) -> Self:
-        """Map a file of `save` into memory; pages are read on use."""
-
-        def build(tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> Any:
-            values: dict[str, Any] = parse_json(metadata["rest"])
-            for field in fields(cast("Any", cls)):
-                if field.name in values and isinstance(field.default, Enum):
-                    values[field.name] = type(field.default)(values[field.name])
-            for name, tensor in tensors.items():
-                owner, slash, part = name.partition("/")
-                if slash:
-                    values.setdefault(owner, {})[part] = tensor
-                else:
-                    values[name] = tensor
-            return cls(**values)
-
-        value: Self = load_tensors(path, build)
-        return value

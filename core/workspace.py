@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,14 +22,13 @@ from lipt.common.config.run_config import RunConfig, ShardRule
 from lipt.common.determinism import derive_generator, derive_seed
 from lipt.common.errors import DataError, WeightsError
 from lipt.common.tensor_files import (
-    KeptValue,
     Weights,
     packed_name,
     read_weights,
     specs_of,
     unusable,
 )
-from lipt.core.call_parts import CallPart, CallParts
+from lipt.core.kept_values import KeptT, Key
 from lipt.core.passes import Batches, texts_at_once
 from lipt.core.pretraining.evaluation import batch_size_for
 from lipt.core.pretraining.initialization import begins_trained
@@ -42,6 +40,7 @@ from lipt.core.pretraining.sharding import (
     draw_shards_by_source,
     split_validation,
 )
+from lipt.core.progress import CallPart, CallParts
 from lipt.core.proxies.features import Backbone
 from lipt.core.signals.probabilities import PROBABILITIES
 from lipt.core.signals.signals import UserFeatures, features_of_tensors, read_user_features
@@ -56,22 +55,6 @@ from lipt.models.registry import OwnModel, build_model, lay_out
 
 # Called with an activity, the amount done, and the total.
 OnProgress = Callable[[str, int, int], None]
-
-
-KeptT = TypeVar("KeptT", bound=KeptValue)
-
-
-@dataclass(frozen=True)
-class Key(Generic[KeptT]):
-    """The name of a kept value.
-
-    depends_on: compared by `repr`. models: number of models of the warm-up that it belongs to.
-    """
-
-    of: type[KeptT]
-    kind: str
-    depends_on: tuple[object, ...]
-    models: int = 0
 
 
 class Workspace(ABC):

@@ -29,11 +29,11 @@ from lipt.common.imports import OWN, call_by_name_or_place, modules_of
 from lipt.common.process.devices import resolve_device
 from lipt.common.requests import Proxy
 from lipt.common.tensor_files import Weights, copy_to_cpu, pack
-from lipt.core.call_parts import CallPart, CallParts
 from lipt.core.pipeline import PretrainingResult, begin, can_choose, choose, without_training
 from lipt.core.pipeline import pretrain as pretrain_all
 from lipt.core.pretraining.results import Ingredient
 from lipt.core.pretraining.sharding import fit_defaults, split_validation
+from lipt.core.progress import CallPart, CallParts
 from lipt.core.selection.select import find_strategy
 from lipt.core.signals.probabilities import PROBABILITIES, read_probabilities
 from lipt.core.signals.views import INITIAL_NEEDS
@@ -48,7 +48,7 @@ from lipt.data.targets.kinds import TargetKind
 from lipt.models.adapters import save_adapter
 from lipt.models.causal_folder import by_own_names, in_data_numbers
 from lipt.models.head import HEAD
-from lipt.models.own import copy_of, in_float32_if_needed
+from lipt.models.own_model import copy_of, in_float32_if_needed
 from lipt.models.registry import ModelSource, OwnModel, comes_trained, default_model
 from lipt.trainer.arguments import checked
 from lipt.trainer.client.sources import (

@@ -31,7 +31,7 @@ from lipt.models import networks
 from lipt.models.adapters import add_adapters
 from lipt.models.causal_folder import causal_model, in_data_numbers
 from lipt.models.networks import PREFIX, build_torchvision
-from lipt.models.own import (
+from lipt.models.own_model import (
     in_float32_if_needed,
     prepared,
     require_logits,

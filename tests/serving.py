@@ -9,7 +9,7 @@ import grpc.aio
 
 from lipt.common.access.local import LocalTarget
 from lipt.common.observability.logs import Events
-from lipt.common.rpc.handlers import Interceptor, Step, refusals
+from lipt.coordinator.rpc.handlers import Interceptor, Step, refusals
 
 
 @asynccontextmanager

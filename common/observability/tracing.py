@@ -32,19 +32,6 @@ _DELAY_MILLISECONDS = 500.0
 _END_SECONDS = 2.0
 _EXTRA = {"extra": "otel", "needed_for": "tracing by OTEL_*"}
 
-# Calls that only wait, or are frequent.
-_SPANLESS = frozenset(
-    {
-        "/lipt.v1.InfoService/GetInfo",
-        "/lipt.v1.RunService/GetRun",
-        "/lipt.v1.RunService/ListRuns",
-        "/lipt.v1.RunService/WatchRun",
-        "/lipt.v1.WorkerService/AcquireAssignment",
-        "/lipt.v1.WorkerService/Heartbeat",
-        "/lipt.v1.WorkerService/Register",
-    }
-)
-
 
 class Span:
     """A started span."""
@@ -92,11 +79,6 @@ def span(name: str, *, link: str = "", **attributes: str | float) -> Iterator[Sp
     begun = tracer.start_span(name, attributes=_own(attributes), links=links)
     with current(Span(begun)) as within:
         yield within
-
-
-def is_spanless(method: str) -> bool:
-    """Whether calls of a method (`/package.Service/Method`) get no span."""
-    return method in _SPANLESS or not method.startswith("/lipt.v1.")
 
 
 def begin_call(method: str, kind: trace.SpanKind) -> Span:

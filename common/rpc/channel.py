@@ -24,9 +24,9 @@ from lipt.common.observability.tracing import (
     TRACEPARENT,
     begin_call,
     current_traceparent,
-    is_spanless,
     is_tracing,
 )
+from lipt.common.rpc.messages import is_spanless
 from lipt.v1 import info_pb2, run_pb2, subset_pb2, worker_pb2
 
 logger = logging.getLogger(__name__)

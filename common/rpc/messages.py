@@ -16,6 +16,23 @@ from lipt.v1 import limits_pb2
 # The default limit in limits.proto.
 _CHARACTERS = 200
 _ENTRIES = 1000
+# Calls that only wait, or are frequent.
+_SPANLESS = frozenset(
+    {
+        "/lipt.v1.InfoService/GetInfo",
+        "/lipt.v1.RunService/GetRun",
+        "/lipt.v1.RunService/ListRuns",
+        "/lipt.v1.RunService/WatchRun",
+        "/lipt.v1.WorkerService/AcquireAssignment",
+        "/lipt.v1.WorkerService/Heartbeat",
+        "/lipt.v1.WorkerService/Register",
+    }
+)
+
+
+def is_spanless(method: str) -> bool:
+    """Whether calls of a method (`/package.Service/Method`) get no span."""
+    return method in _SPANLESS or not method.startswith("/lipt.v1.")
 
 
 def require_lengths(request: Message) -> None:

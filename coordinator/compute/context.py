@@ -31,8 +31,9 @@ from lipt.common.errors import DataError, LiptError, OtherDataError, StateError
 from lipt.common.process.devices import resolve_device
 from lipt.coordinator.compute.messages import MAX_LIGHT_BYTES, HeavyJobError, News, Progressed
 from lipt.coordinator.settings import CoordinatorSettings
+from lipt.core.kept_values import KeptT, Key
 from lipt.core.proxies.features import Backbone, load_backbone
-from lipt.core.workspace import KeptT, Key, Workspace
+from lipt.core.workspace import Workspace
 from lipt.data.dataset import Dataset, without_quarantined
 from lipt.data.held_out import DataForm
 from lipt.data.inputs.specs import InputSpec

@@ -26,9 +26,9 @@ from starlette.types import Send
 
 from lipt.common.access.peers import network_of
 from lipt.common.errors import BlobTooLargeError, InvalidRequestError, LiptError
-from lipt.common.rpc.handlers import count_refusal, incident
 from lipt.coordinator.app import App
 from lipt.coordinator.page.sessions import Attempts, Session, Sessions
+from lipt.coordinator.rpc.handlers import count_refusal, incident
 from lipt.coordinator.rpc.limits import PeerLimits
 
 MAX_BODY_BYTES = 64 * 1024

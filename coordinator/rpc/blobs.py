@@ -22,10 +22,10 @@ from lipt.common.blobs.blob import (
 from lipt.common.blobs.store import BlobStore, Upload
 from lipt.common.errors import CorruptBlobError, InvalidRequestError, UnreachableError
 from lipt.common.observability.metrics import Meters
-from lipt.common.rpc.handlers import Context
 from lipt.common.rpc.messages import CHUNK_BYTES
 from lipt.coordinator.access.caller import current_caller
 from lipt.coordinator.instruments import BLOB_BYTES
+from lipt.coordinator.rpc.handlers import Context
 from lipt.coordinator.rpc.limits import peer_of, shown_by
 from lipt.coordinator.storage import Allowance, Uploads, WorkerBlobs
 from lipt.v1 import blob_pb2, blob_pb2_grpc

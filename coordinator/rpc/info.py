@@ -27,7 +27,6 @@ from lipt.common.errors import (
 )
 from lipt.common.observability.logs import Events
 from lipt.common.process.devices import versions
-from lipt.common.rpc.handlers import Context, Interceptor, refusals
 from lipt.common.rpc.messages import enum_to_proto, enum_value
 from lipt.coordinator.access.caller import Caller, current_caller
 from lipt.coordinator.access.tokens import Tokens
@@ -35,6 +34,7 @@ from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.leases import LearnerLease
 from lipt.coordinator.dispatch.workers import WorkerRecord
+from lipt.coordinator.rpc.handlers import Context, Interceptor, refusals
 from lipt.coordinator.rpc.messages import (
     message_of,
     protocol_version,

@@ -25,7 +25,6 @@ from lipt.common.access.tokens import WORKER_SECRET
 from lipt.common.errors import LiptError, OverloadedError, TooManyCallsError
 from lipt.common.observability.logs import Events
 from lipt.common.observability.metrics import OTHER, Meters
-from lipt.common.rpc.handlers import Call, Context, Interceptor, Step, refusals, tracing
 from lipt.common.text import printable
 from lipt.coordinator.access.caller import (
     ANYBODY,
@@ -38,6 +37,7 @@ from lipt.coordinator.access.caller import (
 )
 from lipt.coordinator.access.tokens import OWN_USER, Identify, Shown
 from lipt.coordinator.instruments import PEER_REFUSALS, RPC, RPC_IN_FLIGHT, RPC_LONG
+from lipt.coordinator.rpc.handlers import Call, Context, Interceptor, Step, refusals, tracing
 from lipt.coordinator.settings import LimitSettings
 
 logger = logging.getLogger(__name__)

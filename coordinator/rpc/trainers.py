@@ -16,9 +16,9 @@ from lipt.common.blobs.blob import blob_from_proto, blob_to_proto
 from lipt.common.errors import InvalidRequestError, StateError, UnknownRunError, UnreadableRunError
 from lipt.common.observability.tracing import current_traceparent, received
 from lipt.common.requests import request_from_proto
-from lipt.common.rpc.handlers import Context
 from lipt.coordinator.compute.messages import OnProgress, Progressed
 from lipt.coordinator.mixtures import Mixtures
+from lipt.coordinator.rpc.handlers import Context
 from lipt.coordinator.rpc.limits import peer_of
 from lipt.coordinator.rpc.messages import MessageT, message_of, run_view, unreadable_view
 from lipt.coordinator.runs.requests import RunRequests, page_of

@@ -15,7 +15,6 @@ from lipt.common.determinism import derive_seed
 from lipt.common.errors import IncompatibleProtocolError, InvalidRequestError
 from lipt.common.observability.logs import log_about
 from lipt.common.observability.tracing import TRACEPARENT
-from lipt.common.rpc.handlers import Context
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, enum_value, fill_message
 from lipt.common.states import DivergedQuantity, Divergence, LearnerPhase
 from lipt.coordinator.access.caller import current_caller, require_unguessable
@@ -30,6 +29,7 @@ from lipt.coordinator.dispatch.leases import (
     RangeLease,
     lease_of,
 )
+from lipt.coordinator.rpc.handlers import Context
 from lipt.coordinator.rpc.limits import shown_by
 from lipt.coordinator.rpc.messages import protocol_version
 from lipt.coordinator.runs.store import LearnerProgress

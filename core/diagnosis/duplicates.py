@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.common.tensor_files import KeptValue
+from lipt.core.kept_values import KeptValue
 from lipt.core.passes import row_blocks
 from lipt.data.inputs.specs import ImageSpec, InputSpec
 

@@ -19,7 +19,8 @@ from lipt.common.computation import computation
 from lipt.common.config.run_config import InitializationConfig, RunConfig
 from lipt.common.determinism import derive_generator, derive_seed, seeded_generators
 from lipt.common.errors import RunFailedError, SignalsError
-from lipt.common.tensor_files import KeptValue, Weights, copy_to_cpu
+from lipt.common.tensor_files import Weights, copy_to_cpu
+from lipt.core.kept_values import KeptValue
 from lipt.core.pretraining.training import (
     Sgd,
     optimizer_of,

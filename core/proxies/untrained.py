@@ -30,7 +30,7 @@ from torch.nn import functional
 
 from lipt.common.computation import computation
 from lipt.common.determinism import derive_generator
-from lipt.common.tensor_files import KeptValue
+from lipt.core.kept_values import KeptValue
 from lipt.data.inputs.specs import Column
 from lipt.data.inputs.standardization import figures_of, standardized
 

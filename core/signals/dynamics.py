@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lipt.common.computation import computation
-from lipt.common.tensor_files import KeptValue, Weights
+from lipt.common.tensor_files import Weights
+from lipt.core.kept_values import KeptValue
 from lipt.core.passes import Batches, Read, require_finite_rows, results_on_cpu, row_blocks
 from lipt.core.pretraining.evaluation import OpenWeights, batch_norm_inputs, load_with_statistics
 from lipt.core.signals.views import Need, View

@@ -27,8 +27,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lipt.common.errors import BlobTooLargeError, FeaturesError, SignalsError, WeightsError
-from lipt.common.tensor_files import KeptValue, TensorSpec, quoted, read_container, specs_of
+from lipt.common.tensor_files import TensorSpec, quoted, read_container, specs_of
 from lipt.common.text import listed
+from lipt.core.kept_values import KeptValue
 from lipt.core.passes import row_blocks
 from lipt.core.signals.dynamics import Dynamics
 from lipt.core.signals.targeted import TargetSignals

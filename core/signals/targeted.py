@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.errors import InvalidRequestError
-from lipt.common.tensor_files import KeptValue
+from lipt.core.kept_values import KeptValue
 from lipt.core.passes import merged_account, row_blocks
 from lipt.core.signals.views import TargetFeatures, TargetWords, View
 from lipt.data.dataset import Dataset

@@ -28,9 +28,9 @@ from lipt.common.process.devices import device_name, versions
 from lipt.common.requests import PRETRAINING, FeatureKind, Proxy
 from lipt.common.subsets import Examples
 from lipt.core.auto.evidence import gather
-from lipt.core.call_parts import CallPart
 from lipt.core.diagnosis.label_errors import find_label_errors
 from lipt.core.passes import merged_account, row_blocks
+from lipt.core.progress import CallPart
 from lipt.core.proxies.proxy import with_features_as_text
 from lipt.core.proxies.ridge import class_weights, leave_one_out, weighted_accuracy
 from lipt.core.selection.by_source import Division, SourceShares, select_by_source

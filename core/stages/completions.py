@@ -17,7 +17,6 @@ from lipt.common.config.run_config import InitializationConfig, RunConfig
 from lipt.common.determinism import derive_generator, derive_seed
 from lipt.common.errors import DataError, ProxyError
 from lipt.common.requests import Proxy
-from lipt.core.call_parts import CallPart
 from lipt.core.diagnosis.completions import completion_quality, prompt_features
 from lipt.core.diagnosis.diagnosis import (
     DataFindings,
@@ -30,6 +29,7 @@ from lipt.core.diagnosis.findings import LearningCurve, Redundancy
 from lipt.core.diagnosis.label_errors import without_suspects
 from lipt.core.passes import score_texts
 from lipt.core.pretraining.initialization import begins_trained, initialize
+from lipt.core.progress import CallPart
 from lipt.core.stages.resolve import Sources
 from lipt.core.workspace import Workspace
 from lipt.data.dataset import input_format

@@ -12,7 +12,6 @@ from lipt.common.computation import computation
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import ProxyError
 from lipt.common.requests import Proxy
-from lipt.core.call_parts import CallPart
 from lipt.core.diagnosis.diagnosis import (
     DataFindings,
     DiagnosisFile,
@@ -28,14 +27,16 @@ from lipt.core.diagnosis.duplicates import (
     find_matches,
 )
 from lipt.core.diagnosis.label_errors import find_label_errors, fit_of_targets
+from lipt.core.kept_values import Key
 from lipt.core.passes import row_blocks
+from lipt.core.progress import CallPart
 from lipt.core.proxies.proxy import with_features_as_text
 from lipt.core.proxies.ridge import HeadTargets
 from lipt.core.selection.solvers.representatives import redundancy
 from lipt.core.stages.completions import diagnose_completions
 from lipt.core.stages.proxy import proxied_signals, with_probabilities
 from lipt.core.stages.resolve import Sources
-from lipt.core.workspace import Key, Workspace
+from lipt.core.workspace import Workspace
 from lipt.data.inputs.specs import ImageSpec
 from lipt.data.targets.kinds import TargetKind
 

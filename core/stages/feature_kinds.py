@@ -20,9 +20,10 @@ from torch import Tensor, nn
 from lipt.common.blobs.blob import BlobName
 from lipt.common.determinism import derive_generator
 from lipt.common.requests import FeatureKind
-from lipt.core.call_parts import CallPart
 from lipt.core.diagnosis.duplicates import are_pictures
+from lipt.core.kept_values import Key
 from lipt.core.pretraining.evaluation import OpenWeights
+from lipt.core.progress import CallPart
 from lipt.core.proxies.features import Extractor, fold_batch_norm, model_bank
 from lipt.core.proxies.untrained import (
     PatchFilters,
@@ -34,7 +35,7 @@ from lipt.core.proxies.untrained import (
 from lipt.core.signals.signals import required
 from lipt.core.stages.resolve import Sources
 from lipt.core.stages.warm_up import own_learners
-from lipt.core.workspace import Key, Workspace
+from lipt.core.workspace import Workspace
 from lipt.data.dataset import Dataset
 from lipt.data.images.formats import mild_augmentation
 from lipt.data.inputs.model_input import Stored, columns_in, images_in, to_model_input

@@ -18,13 +18,14 @@ from torch import Tensor
 
 from lipt.common.computation import computation
 from lipt.common.requests import Proxy
-from lipt.core.call_parts import CallPart
 from lipt.core.diagnosis.label_errors import (
     find_label_errors,
     label_confidence,
     second_head_helps,
 )
+from lipt.core.kept_values import Key
 from lipt.core.passes import row_blocks
+from lipt.core.progress import CallPart
 from lipt.core.proxies.proxy import ProxyScore, can_win, candidates, choose, passes_of
 from lipt.core.proxies.ridge import (
     HeadTargets,
@@ -40,7 +41,7 @@ from lipt.core.signals.compute import errors_of
 from lipt.core.signals.signals import STORAGE_LIMITS, Signals, required, unlabelled
 from lipt.core.stages.proxy_features import Kinds, ProxyFeatures, ProxySample
 from lipt.core.stages.resolve import Sources
-from lipt.core.workspace import Key, Workspace
+from lipt.core.workspace import Workspace
 
 # Accuracy on the sample above which the first proxy is fitted to all examples.
 _EASY = 0.95

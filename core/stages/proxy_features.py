@@ -16,8 +16,8 @@ from torch import Tensor
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import ProxyError
 from lipt.common.requests import FeatureKind, Proxy
-from lipt.common.tensor_files import KeptValue
-from lipt.core.call_parts import CallPart
+from lipt.core.kept_values import KeptValue, Key
+from lipt.core.progress import CallPart
 from lipt.core.proxies.features import Extractor, concatenated_features
 from lipt.core.proxies.proxy import MAX_SAMPLE
 from lipt.core.proxies.ridge import HeadTargets, LeaveOneOut, leave_one_out
@@ -29,7 +29,7 @@ from lipt.core.stages.feature_kinds import (
     consecutive_parts,
 )
 from lipt.core.stages.resolve import TRAINED_FEATURES, Sources
-from lipt.core.workspace import Key, Workspace
+from lipt.core.workspace import Workspace
 
 Kinds = tuple[FeatureKind, ...]
 

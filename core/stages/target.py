@@ -20,6 +20,7 @@ from lipt.common.computation import computation
 from lipt.common.config.run_config import PruningConfig, PruningMethod, ShardRule
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import InvalidRequestError
+from lipt.core.kept_values import Key
 from lipt.core.passes import FEATURES, LOSSES, merged_account
 from lipt.core.pretraining.sharding import draw_by_shares
 from lipt.core.signals.compute import compute_values
@@ -34,7 +35,7 @@ from lipt.core.stages.warm_up import (
     outputs_identity,
 )
 from lipt.core.tasks import ScoredValues
-from lipt.core.workspace import InMemory, Key, Workspace
+from lipt.core.workspace import InMemory, Workspace
 from lipt.data.example_file import open_examples
 from lipt.data.joining import MOST_TARGET, appended
 from lipt.data.targets.values import MASKED

@@ -22,6 +22,7 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.determinism import derive_seed
 from lipt.common.requests import WarmUp
 from lipt.common.tensor_files import Weights
+from lipt.core.kept_values import Key
 from lipt.core.pretraining.initialization import WarmUpState, num_steps_of, warm_up
 from lipt.core.pretraining.results import Trajectories
 from lipt.core.signals.compute import (
@@ -35,7 +36,7 @@ from lipt.core.signals.signals import Signals, labels_only
 from lipt.core.signals.views import Need
 from lipt.core.stages.resolve import PROXY_NEEDS, Sources
 from lipt.core.tasks import ScoredValues
-from lipt.core.workspace import Key, Workspace
+from lipt.core.workspace import Workspace
 from lipt.data.inputs.specs import InputFormat
 from lipt.models.head import freeze
 

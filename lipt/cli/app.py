@@ -70,7 +70,7 @@ _ON_DEMAND = {
     "select": ("lipt.cli.commands.select", "app"),
     "mix": ("lipt.cli.commands.mix", "app"),
     "mixture": ("lipt.cli.commands.mix", "run_app"),
-    "state": ("lipt.coordinator.state.commands", "app"),
+    "state": ("lipt.coordinator.state.cli", "app"),
     "up": ("lipt.worker.pool.up", "app"),
 }
 _PANELS = {

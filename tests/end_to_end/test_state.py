@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from lipt.common.errors import OtherDataError, OverLimitError, StateError
 from lipt.common.states import LearnerState, RunState
-from lipt.coordinator.state.commands import app
+from lipt.coordinator.state.cli import app
 from lipt.data.loading import open_dataset
 from tests.cluster import SMALL_RUN, Cluster, LoggedProcess
 from tests.end_to_end.conftest import one_of_two_in

@@ -12,7 +12,7 @@ import torch
 
 import lipt
 from lipt import pretraining
-from lipt.core.call_parts import CallPart, CallParts
+from lipt.core.progress import CallPart, CallParts
 from lipt.trainer import progress as module
 from lipt.trainer.progress import CallProgress, progress_display
 from lipt.trainer.views import ProgressView

@@ -17,7 +17,7 @@ from lipt.core.passes import Batches, score_texts, texts_at_once
 from lipt.core.pretraining.training import ForwardPass
 from lipt.data.dataset import Dataset
 from lipt.data.targets.values import MASKED
-from lipt.models.own import load_plain_state
+from lipt.models.own_model import load_plain_state
 from lipt.trainer.main_training import Recipe
 from lipt.trainer.main_training.steps import place_model
 

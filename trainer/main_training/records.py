@@ -17,7 +17,7 @@ from lipt.common.errors import ConfigError, SubsetError, WeightsError
 from lipt.common.nested import parse_json
 from lipt.common.tensor_files import Weights, check_specs, pack, read_container, specs_of
 from lipt.data.targets.kinds import TargetKind
-from lipt.models.own import plain_state
+from lipt.models.own_model import plain_state
 from lipt.trainer.files import write_atomically
 from lipt.trainer.formatting import differences
 from lipt.trainer.main_training.recipe import Recipe

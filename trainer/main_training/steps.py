@@ -24,7 +24,7 @@ from lipt.data.images.formats import crop_flip
 from lipt.data.inputs.model_input import Stored, pinned, rows_of, stored_on
 from lipt.data.parallel import prefetched
 from lipt.models.head import evaluation_mode
-from lipt.models.own import (
+from lipt.models.own_model import (
     in_float32_if_needed,
     plain_module,
     prepared,

@@ -27,7 +27,7 @@ from lipt.core.pretraining.training import ForwardPass, require_finite_outputs
 from lipt.data.dataset import Dataset
 from lipt.data.held_out import TEST_DATA, comparable
 from lipt.data.loading import open_set
-from lipt.models.own import load_plain_state, plain_state
+from lipt.models.own_model import load_plain_state, plain_state
 from lipt.trainer.arguments import checked
 from lipt.trainer.main_training.recipe import Recipe, Schedule, marks
 from lipt.trainer.main_training.records import (

@@ -18,7 +18,7 @@ from torch import distributed, nn
 
 from lipt.common.errors import ConfigError, LiptError
 from lipt.common.tensor_files import pack
-from lipt.models.own import plain_state
+from lipt.models.own_model import plain_state
 from lipt.trainer.arguments import checked
 from lipt.trainer.client.sources import SelectionArguments
 from lipt.trainer.resampling.samplers import Ranks, SubsetSampler, Uneven

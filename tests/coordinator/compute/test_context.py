@@ -12,13 +12,13 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import DataError, OtherDataError, StateError
 from lipt.common.requests import Proxy
-from lipt.common.tensor_files import KeptValue, pack
+from lipt.common.tensor_files import pack
 from lipt.coordinator.compute import context as contexts
 from lipt.coordinator.compute.context import Context, LightContext, with_kept_quarantine
 from lipt.coordinator.compute.jobs.pretraining import DescribeData
 from lipt.coordinator.compute.jobs.selection import SelectSubset
 from lipt.coordinator.compute.messages import MAX_LIGHT_BYTES, HeavyJobError, Order
-from lipt.core.workspace import Key
+from lipt.core.kept_values import KeptValue, Key
 from lipt.data.inputs.specs import ImageFormat
 from lipt.data.loading import open_dataset
 from tests.coordinator.compute.jobs.test_selection import job_of

@@ -14,7 +14,7 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.files import directory_lock
 from lipt.common.blobs.store import Expiry
 from lipt.common.errors import StateError
-from lipt.coordinator.state.commands import app
+from lipt.coordinator.state.cli import app
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.files import StateLock
 from lipt.coordinator.state.maintenance import back_up, check_state, collect_garbage

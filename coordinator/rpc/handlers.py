@@ -22,11 +22,10 @@ from lipt.common.observability.tracing import (
     CALL_STATUS,
     begin_call,
     current,
-    is_spanless,
     join,
     received,
 )
-from lipt.common.rpc.messages import require_lengths
+from lipt.common.rpc.messages import is_spanless, require_lengths
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 from lipt.common.errors import ConfigError, LiptError
 from lipt.data.inputs.specs import Column, ColumnsSpec, ColumnType
 from lipt.models.head import HEAD
-from lipt.models.own import (
+from lipt.models.own_model import (
     copy_of,
     in_float32_if_needed,
     load_plain_state,

@@ -17,7 +17,7 @@ from lipt.common.errors import (
 )
 from lipt.common.observability.tracing import current_traceparent, span
 from lipt.common.rpc.channel import open_channel
-from lipt.common.rpc.handlers import Interceptor, tracing
+from lipt.coordinator.rpc.handlers import Interceptor, tracing
 from lipt.v1 import blob_pb2, blob_pb2_grpc, run_pb2, run_pb2_grpc, worker_pb2, worker_pb2_grpc
 from tests.remembered_spans import Remembered, remembering
 from tests.serving import serving
