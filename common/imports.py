@@ -87,9 +87,9 @@ def load_factory(spec: str, *, allowed_modules: Collection[str]) -> Callable[...
 def is_allowed(name: str, allowed: Collection[str]) -> bool:
     """Whether a module or a causal model is one of the allowed, or inside of one."""
     if name.startswith(CAUSAL):
-        folders = [f"{folder}/" for one in allowed for folder in folders_of(one)]
+        folders = [f"{folder}/" for entry in allowed for folder in folders_of(entry)]
         return all(f"{folder}/".startswith(tuple(folders)) for folder in folders_of(name))
-    return any(_is_within(name, one) for one in allowed)
+    return any(_is_within(name, entry) for entry in allowed)
 
 
 def folders_of(name: str) -> tuple[str, ...]:

@@ -111,13 +111,13 @@ class WarmUp:
         """Parse a warm-up's text; None for LiPT's own, StrategyOptionError for anything else."""
         if text == LIPT:
             return None
-        found = _EPOCHS.fullmatch(text)
-        if found is None:
+        match = _EPOCHS.fullmatch(text)
+        if match is None:
             raise StrategyOptionError(
                 f"option {PRETRAINING} cannot be {text!r}. Choose one of: "
                 f"{', '.join(PRETRAININGS)} (default {LIPT})."
             )
-        return cls(float(found[1]), int(found[2] or 1))
+        return cls(float(match[1]), int(match[2] or 1))
 
     def __str__(self) -> str:
         epochs = repr(self.epochs).removesuffix(".0")

@@ -120,16 +120,16 @@ def unpack(content: bytes, num_examples: int, num_classes: int = 0) -> Examples:
     size = _plain_bytes(num_examples, num_classes)
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
-            found = file.read(size + 1)
+            planes = file.read(size + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise _no_file(str(error)) from None
-    if len(found) != size:
+    if len(planes) != size:
         raise _no_file(f"it does not hold {num_examples} examples")
     weights, soft = 8 * num_examples, _EXAMPLE_BYTES * num_examples
-    soft_labels = _from_planes(found[soft:], "<f2").reshape(num_examples, num_classes)
+    soft_labels = _from_planes(planes[soft:], "<f2").reshape(num_examples, num_classes)
     return Examples(
-        _from_planes(found[:weights], "<i8").cumsum(),
-        _from_planes(found[weights:soft], "<f4"),
+        _from_planes(planes[:weights], "<i8").cumsum(),
+        _from_planes(planes[weights:soft], "<f4"),
         soft_labels if num_classes else None,
     )
 

@@ -98,10 +98,10 @@ def quoted(name: str) -> str:
     return repr(name if len(name) <= _MAX_NAME_CHARACTERS else f"{name[:_MAX_NAME_CHARACTERS]}...")
 
 
-def check_specs(found: Mapping[str, TensorSpec], like: Mapping[str, TensorSpec]) -> None:
+def check_specs(specs: Mapping[str, TensorSpec], like: Mapping[str, TensorSpec]) -> None:
     """Refuse weights that do not match the model."""
-    differing = {name: found.get(name) for name, spec in like.items() if found.get(name) != spec}
-    strange = {name: spec for name, spec in found.items() if name not in like}
+    differing = {name: specs.get(name) for name, spec in like.items() if specs.get(name) != spec}
+    strange = {name: spec for name, spec in specs.items() if name not in like}
     if differing or strange:
         raise differences(differing, strange, like)
 
@@ -115,8 +115,8 @@ def differences(
 ) -> WeightsError:
     """The error for weights with missing, changed or `strange` tensors."""
     clauses = [
-        f"{quoted(name)} is {found or 'missing'}, the model has {like[name]}"
-        for name, found in differing.items()
+        f"{quoted(name)} is {spec or 'missing'}, the model has {like[name]}"
+        for name, spec in differing.items()
     ]
     clauses += [
         f"{quoted(name)} is {spec}, the model has no such tensor" for name, spec in strange.items()
@@ -146,8 +146,8 @@ def non_finite(weights: Mapping[str, torch.Tensor]) -> str:
     if not bad:
         return ""
     name, count = next(iter(bad.items()))
-    others = len(bad) - 1
-    more = f", as have {others} other tensors" if others else ""
+    num_more = len(bad) - 1
+    more = f", as have {num_more} other tensors" if num_more else ""
     return f"{name!r} has NaN or infinite values ({count} of {weights[name].numel()}){more}"
 
 
@@ -325,10 +325,10 @@ def _too_large(label: str, what: str, most: int) -> BlobTooLargeError:
 
 def _parse(text: bytes, label: str) -> tuple[dict[str, str], dict[str, _Entry]]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
+        values = dict(pairs)
+        if len(values) != len(pairs):
             raise ValueError("a name occurs twice")
-        return found
+        return values
 
     try:
         header = json.loads(text, object_pairs_hook=unique)

@@ -114,5 +114,5 @@ STORAGE_FREE = Gauge("lipt_storage_free_bytes", "Free space on the state directo
 UNFINISHED_UPLOADS = Gauge("lipt_unfinished_uploads", "Uploads that have begun and are not whole.")
 
 COORDINATOR: tuple[Instrument, ...] = tuple(
-    one for one in list(vars().values()) if isinstance(one, Instrument)
+    value for value in list(vars().values()) if isinstance(value, Instrument)
 )

@@ -44,10 +44,12 @@ def state_readings(store: RunStore, dispatcher: Dispatcher, compute: ComputeQueu
             waits[job.queue].append(job.seconds)
     return {
         instruments.RUNS: {
-            (it.value,): by_state[it] for it in RunState if it is not RunState.UNKNOWN
+            (state.value,): by_state[state] for state in RunState if state is not RunState.UNKNOWN
         },
         instruments.LEARNERS: {
-            (it.value,): learners[it] for it in LearnerState if it is not LearnerState.UNKNOWN
+            (state.value,): learners[state]
+            for state in LearnerState
+            if state is not LearnerState.UNKNOWN
         },
         instruments.WORKERS: {(): len(dispatcher.alive())},
         instruments.WORKERS_WAITING: {(): dispatcher.num_waiting()},
@@ -89,10 +91,8 @@ def machine_readings(compute: ComputeQueue, directory: Path) -> Readings:
     with suppress(StateError):  # no figure if the disk cannot be read
         free = {(): free_bytes(directory)}
     return {
-        instruments.COMPUTE_RESIDENT: {
-            (queue,): found.now_bytes for queue, found in memory.items()
-        },
-        instruments.COMPUTE_PEAK: {(queue,): found.peak_bytes for queue, found in memory.items()},
+        instruments.COMPUTE_RESIDENT: {(queue,): use.now_bytes for queue, use in memory.items()},
+        instruments.COMPUTE_PEAK: {(queue,): use.peak_bytes for queue, use in memory.items()},
         instruments.COMPUTE_LIMIT: {(): compute.memory_limit_bytes},
         instruments.STORAGE_FREE: free,
     }

@@ -79,7 +79,9 @@ class Mixtures:
         """A run's mixtures, newest first; no summary of a file that is lost or too large."""
         run = find_named(self.answers.store, name)
         records = await self.answers.database.find_mixtures(run.run_id, most=_MOST_LISTED)
-        return await asyncio.to_thread(lambda: [(one, self._summary(one.blob)) for one in records])
+        return await asyncio.to_thread(
+            lambda: [(record, self._summary(record.blob)) for record in records]
+        )
 
     def _summary(self, file: BlobName) -> MixtureSummary | None:
         if file.size_bytes > _MOST_BYTES:

@@ -159,7 +159,7 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
         await asyncio.gather(*(each.start() for each in servers))
         try:
             if page is not None:
-                by_name = {type(one).__name__: one for one in servicers}
+                by_name = {type(servicer).__name__: servicer for servicer in servicers}
                 await open_page(app, by_name, sessions, page, tls, limits=limits)
             await _announce(app, address, tls, admitted)
             if page is not None:

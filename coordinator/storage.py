@@ -171,10 +171,12 @@ class Accounts:
         return sum(not entry.finished for entry in self._entries.values())
 
     def num_bytes(self, *, finished: bool) -> int:
-        return sum(it.size_bytes for it in self._entries.values() if it.finished is finished)
+        return sum(
+            entry.size_bytes for entry in self._entries.values() if entry.finished is finished
+        )
 
     def _require_allowed(self, part: str, name: BlobName, allowance: Allowance) -> None:
-        sent = {key for key, it in self._entries.items() if it.lease == allowance.lease}
+        sent = {key for key, entry in self._entries.items() if entry.lease == allowance.lease}
         num_files = len(sent - {name.sha256} | {part})
         if name.size_bytes > allowance.max_file_bytes or num_files > allowance.max_files:
             raise ForeignBlobError(
@@ -185,21 +187,25 @@ class Accounts:
 
     def _left_too_much(self, peer: str) -> bool:
         """Whether files of ended leases exceed the quota of the peer, or of all."""
-        left = [it for it in self._entries.values() if it.lease and not self.is_live(it.lease)]
+        left = [
+            entry
+            for entry in self._entries.values()
+            if entry.lease and not self.is_live(entry.lease)
+        ]
         own = [entry for entry in left if entry.peer == peer]
         return _bytes(own) > self.quota.max_bytes_per_peer or _bytes(left) > self.quota.max_bytes
 
     def _require_room(self, part: str, name: BlobName, peer: str) -> tuple[str, ...]:
         quota = self.quota
-        others = {
+        uploads = {
             key: entry
             for key, entry in self._entries.items()
             if entry.lease is None and key != part
         }
-        own = {key: entry for key, entry in others.items() if entry.peer == peer}
+        own = {key: entry for key, entry in uploads.items() if entry.peer == peer}
         of_one = (quota.max_bytes_per_peer, quota.max_unfinished_per_peer)
         leaving = self._fit(own, name, "this peer", *of_one)
-        rest = {key: entry for key, entry in others.items() if key not in leaving}
+        rest = {key: entry for key, entry in uploads.items() if key not in leaving}
         of_all = (quota.max_bytes, quota.max_unfinished)
         return leaving + self._fit(rest, name, "all peers together", *of_all)
 
@@ -213,7 +219,7 @@ class Accounts:
     ) -> tuple[str, ...]:
         """Parts to remove so that another fits, longest silent first."""
         num_bytes = _bytes(entries.values()) + name.size_bytes
-        unfinished = {key: it for key, it in entries.items() if not it.finished}
+        unfinished = {key: entry for key, entry in entries.items() if not entry.finished}
         num_unfinished = len(unfinished) + 1
         silent = sorted(
             (entry.heard_at, part)
@@ -459,7 +465,11 @@ class StateStorage:
                 cut_since=now - settings.unfinished_hours * _HOUR,
             )
             parts = {part.name for part in self.blobs.expiry.parts()}
-            left = {it for it in uploads if it in parts or self.blobs.expiry.blob(it) is not None}
+            left = {
+                upload
+                for upload in uploads
+                if upload in parts or self.blobs.expiry.blob(upload) is not None
+            }
             return done, uploads - left.difference(named_digests(self.directory))
 
 

@@ -203,8 +203,8 @@ class Answers:
             sources = Sources(self.defaults, None, None, query.features)
             if run is not None:
                 trained = (run.outcome.trajectories, initial_for(proxy, run.outcome))
-                found = (run.config, run.inputs, run.pretrained_weights, query.features)
-                sources = Sources(*found, *trained)
+                given = (run.config, run.inputs, run.pretrained_weights, query.features)
+                sources = Sources(*given, *trained)
             config = sources.config
             backbone = self.backbone if proxy.may_use(FeatureKind.BACKBONE) else None
             # Without a run, only the seed and the threads of sums matter in the configuration.
@@ -229,12 +229,12 @@ class Answers:
 
     async def find_diagnosis(self, sha256: str) -> DiagnosisRecord:
         """A stored diagnosis by its file's digest; other files' digests are unknown here."""
-        found = await self.database.find_diagnosis(sha256)
-        if found is None:
+        diagnosis = await self.database.find_diagnosis(sha256)
+        if diagnosis is None:
             raise UnknownBlobError(
                 f"there is no diagnosis {sha256[:64]!r}. Ask for a diagnosis again."
             )
-        return found
+        return diagnosis
 
     async def weights(self, name: str, what: Literal["theta*", "theta_p"], caller: str) -> BlobName:
         run = find_named(self.store, name)
@@ -257,12 +257,12 @@ class Answers:
 
     async def find_subset(self, name: str, digest: str) -> SubsetRecord:
         run = find_named(self.store, name)
-        found = await self.database.find_subsets(run.run_id, digest)
-        if not found:
+        subsets = await self.database.find_subsets(run.run_id, digest)
+        if not subsets:
             raise UnknownBlobError(
                 f"run {run.name} has no subset {digest[:64]!r}. Ask for one of those listed."
             )
-        return found[0]
+        return subsets[0]
 
     async def examples(self, subset: SubsetRecord) -> Examples:
         return await asyncio.to_thread(
@@ -458,8 +458,8 @@ _IN_SOURCES = {"weights", "features", "probabilities", "training", "options"}
 
 def request_key(sources: Sources, run: RunRecord | None, **besides: object) -> str:
     """An answer's key: a hash of exactly its dependencies; `besides` are further ones, as JSON."""
-    found = {name: value for name, value in asdict(sources).items() if name != "config"}
-    depends_on = {"sources": found, "run": run and run.run_id, **besides}
+    inputs = {name: value for name, value in asdict(sources).items() if name != "config"}
+    depends_on = {"sources": inputs, "run": run and run.run_id, **besides}
     content = json.dumps(depends_on, sort_keys=True, default=sorted)
     return hashlib.sha256(content.encode()).hexdigest()
 

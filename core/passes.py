@@ -199,9 +199,9 @@ def pass_over(
         torch.inference_mode(),
         torch.autocast(batches.device.type, torch.bfloat16, enabled=bfloat16),
     ):
-        for rows, (finite_B, *found) in results_on_cpu(outputs):
+        for rows, (finite_B, *values_of_batch) in results_on_cpu(outputs):
             require_finite_rows(finite_B, ids_N[rows], "outputs")
-            for (name, all_N), own_B in zip(into.items(), found, strict=True):
+            for (name, all_N), own_B in zip(into.items(), values_of_batch, strict=True):
                 all_N[rows] = own_B
                 if all_N.dtype == torch.float16:
                     fits_B = all_N[rows].isfinite().all(dim=-1)
@@ -411,8 +411,10 @@ def merged_account(*accounts: Mapping[str, Any] | None) -> Mapping[str, Any] | N
     if len(given) < 2:
         return given[0] if given else None
     num_examples, num_verified = Counter[str](), Counter[str]()
-    for each in (one for found in given for one in found["credentials"]):
+    for each in (
+        credential for given_account in given for credential in given_account["credentials"]
+    ):
         num_examples[each["credential"]] += each["num_examples"]
         num_verified[each["credential"]] += each["num_verified"]
-    share = min(one["verified_share"] for one in given)
-    return account(sum(one["num_here"] for one in given), num_examples, num_verified, share)
+    share = min(part["verified_share"] for part in given)
+    return account(sum(part["num_here"] for part in given), num_examples, num_verified, share)

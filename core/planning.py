@@ -159,8 +159,8 @@ def _sentence(cost: PlannedCost, part: Part, limit: Limit) -> str:
     written, raising = cost.written, f"raise {limit.name}"
     blamed = f"{part.knob} = {part.value}: " if part.knob else ""
     most = f", {written(part.cost)} of it for {part.what}" if len(cost.parts) > 1 else ""
-    others = total(cost.parts) - part.cost
-    fitting = (limit.at_most - others) // part.each if part.each else 0
+    besides = total(cost.parts) - part.cost
+    fitting = (limit.at_most - besides) // part.each if part.each else 0
     knobs = dict.fromkeys(item.knob for item in (part, *cost.parts) if item.knob and item.cost)
     if isinstance(part.value, int) and fitting > 0:
         remedy = f"Lower {part.knob} to at most {fitting}, or {raising}."
@@ -235,10 +235,10 @@ def plan_run(
     together = num_evaluated_together(config)
     # Learners and their differences from theta*.
     whole = 2 * weights * (soup.method is SoupMethod.SIMPLEX)
-    per_model, what, others = held_out + num_norm, "mixtures of learners", num_learners - 1
+    per_model, what, num_others = held_out + num_norm, "mixtures of learners", num_learners - 1
     mixtures = {
-        SoupMethod.GREEDY: [Part(what, others, per_model)],
-        SoupMethod.INTERPOLATION: [of("soup.num_alphas", what, others * per_model)],
+        SoupMethod.GREEDY: [Part(what, num_others, per_model)],
+        SoupMethod.INTERPOLATION: [of("soup.num_alphas", what, num_others * per_model)],
         SoupMethod.SIMPLEX: [Part(what, NUM_ROUNDS * (num_learners + 1), per_model)],
     }.get(soup.method, [])
     merging = Stage(

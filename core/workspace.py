@@ -117,8 +117,8 @@ class Workspace(ABC):
         """Keep a value."""
 
     def cached(self, key: Key[KeptT], compute: Callable[[], KeptT]) -> KeptT:
-        found = self.find(key)
-        return self.keep(key, compute()) if found is None else found
+        kept = self.find(key)
+        return self.keep(key, compute()) if kept is None else kept
 
     def read_weights(self, name: BlobName, model: nn.Module) -> Weights:
         """Weights of all tensors of a model, on the CPU."""
@@ -180,15 +180,17 @@ class Workspace(ABC):
         DataError for another source without any.
         """
         dataset, train_ids = self.dataset, self.split(config).train_ids
-        found = {name: ids[torch.isin(ids, train_ids)] for name, ids in dataset.source_ids.items()}
-        for name, ids in found.items():
+        by_source = {
+            name: ids[torch.isin(ids, train_ids)] for name, ids in dataset.source_ids.items()
+        }
+        for name, ids in by_source.items():
             if not len(ids):
                 raise DataError(
                     f"the source {name} of {dataset.source} has {len(dataset.source_ids[name])} "
                     "examples, and none is left to train on. Give more, or leave it out."
                 )
         none = torch.empty(0, dtype=torch.int64)
-        return found | dict.fromkeys(config.learners.worker_sources, none)
+        return by_source | dict.fromkeys(config.learners.worker_sources, none)
 
     def shards(self, config: RunConfig) -> tuple[Tensor, ...]:
         """The M x B ids of each learner's shard, the same at every call; none of a worker's own."""
@@ -354,8 +356,8 @@ class InMemory(Workspace):
         return self.dataset.id_mapping.by_position(self._tensors[name][PROBABILITIES])
 
     def find(self, key: Key[KeptT]) -> KeptT | None:
-        found: KeptT | None = self._kept.get((key.kind, repr(key.depends_on)))
-        return found
+        kept: KeptT | None = self._kept.get((key.kind, repr(key.depends_on)))
+        return kept
 
     def keep(self, key: Key[KeptT], value: KeptT) -> KeptT:
         self._kept[key.kind, repr(key.depends_on)] = value

@@ -129,12 +129,12 @@ def open_examples(source: bytes | Path, pool: Dataset, *, max_examples: int) -> 
     shard = examples_of(container, inputs, num_examples=num_examples, target=target)
     targets_N = shard.targets_N
     if facts.kind is TargetKind.CLASS:
-        found = Labels(targets_N, facts.names)
+        read = Labels(targets_N, facts.names)
     else:
         targets = _values(targets_N, facts, target)
-        found = Labels(targets.strata_N, None, targets)
+        read = Labels(targets.strata_N, None, targets)
     stored = shard.examples.all() if isinstance(shard.examples, EncodedImages) else shard.examples
-    rows = _rows(stored, inputs, found, facts)
+    rows = _rows(stored, inputs, read, facts)
     spec = inputs.spec if isinstance(inputs, ColumnsFormat) else pool.inputs
     return Dataset(rows, rows.fingerprint(), spec), facts.num_given
 
@@ -171,12 +171,12 @@ def _plain(column: Column) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return (0.0,) * places, (1.0,) * places
 
 
-def _rows(stored: Stored, inputs: InputFormat, found: Labels, facts: ExampleFacts) -> Rows:
-    labelled = (_NAME, found.names, found.labels_N)
+def _rows(stored: Stored, inputs: InputFormat, read: Labels, facts: ExampleFacts) -> Rows:
+    labelled = (_NAME, read.names, read.labels_N)
     if isinstance(inputs, ColumnsFormat):
         tensors = stored if isinstance(stored, dict) else {"": stored}
         columns = inputs.spec.columns
         flagged = facts.flagged and columns[0].standardized and columns[0].shape[-1] % 2 == 0
-        return ColumnRows(*labelled, columns, tensors, targets=found.targets, flagged=flagged)
+        return ColumnRows(*labelled, columns, tensors, targets=read.targets, flagged=flagged)
     assert isinstance(stored, torch.Tensor)  # noqa: S101 - images are one tensor
-    return ArrayRows(*labelled, stored.numpy(), targets=found.targets)
+    return ArrayRows(*labelled, stored.numpy(), targets=read.targets)

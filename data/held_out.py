@@ -143,9 +143,9 @@ class DataForm(NamedTuple):
         return replace(other, rows=rows)
 
     def refused(self, other: Dataset, differ: Sequence[str], called: str) -> DataError:
-        found, wanted = differ
+        form, expected = differ
         return DataError(
-            f"{_named(other, called)} {found}, but the training set ({self.source}) {wanted}. "
+            f"{_named(other, called)} {form}, but the training set ({self.source}) {expected}. "
             "Give one with the same inputs, targets and names."
         )
 
@@ -209,7 +209,7 @@ def _of_kind(kind: TargetKind, test: Dataset) -> tuple[Tensor | None, tuple[str,
     rows, names = test.rows, _names(test)
     values = rows.labels_N if rows.targets is None else rows.targets.values
     match test.target.kind, kind:
-        case found, wanted if found is wanted:
+        case own, asked if own is asked:
             return values, names
         case TargetKind.CLASS, TargetKind.CLASSES:
             return functional.one_hot(values, len(names)), names
@@ -251,8 +251,8 @@ def _places(
     same = [name == other for name, other in zip(theirs, ours, strict=False)]
     places = [numbers.get(name, 0) for name in theirs]
     places[: len(same)] = [
-        place if kept else found
-        for place, (kept, found) in enumerate(zip(same, places, strict=False))
+        place if kept else free
+        for place, (kept, free) in enumerate(zip(same, places, strict=False))
     ]
     return torch.tensor(places)
 

@@ -115,13 +115,13 @@ def joined(parts: Sequence[tuple[str, Dataset]]) -> Dataset:
     return _stacked(datasets, Labels(torch.cat(labels), names), sources)
 
 
-def appended(pool: Dataset, *others: Dataset) -> Dataset:
+def appended(pool: Dataset, *added: Dataset) -> Dataset:
     """The pool with other examples after it, which are read as its own.
 
     Raises DataError for other inputs, other targets, or classes that the pool lacks.
     """
     form, parts = DataForm.of(pool), [pool]
-    for more in others:
+    for more in added:
         of_images = isinstance(pool.inputs, ImageSpec) and isinstance(more.inputs, ImageSpec)
         read = replace(more, inputs=pool.inputs) if of_images else more
         parts.append(form.match(read, "the target"))
@@ -205,7 +205,8 @@ def _rows(parts: Sequence[Rows], labels: Labels) -> Rows:
     if len(tables) == len(parts):
         columns = tables[0].columns
         tensors = {
-            one.name: torch.cat([part.tensors[one.name] for part in tables]) for one in columns
+            column.name: torch.cat([part.tensors[column.name] for part in tables])
+            for column in columns
         }
         return ColumnRows(*labelled, columns, tensors, flagged=tables[0].flagged)
     encoded = [part for part in parts if isinstance(part, EncodedRows)]

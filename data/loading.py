@@ -85,16 +85,16 @@ def open_dataset(
     with (done, total) rows, and with tar shards during indexing.
     """
     modules = tuple(allowed_modules)
-    found = open_rows(source, modules, progress)
-    if isinstance(found, Dataset):
+    ready = open_rows(source, modules, progress)
+    if isinstance(ready, Dataset):
         if image_size is not None:
             raise ConfigError(
-                f"{source!r} returned data that is open already, of {found.inputs}. Give the image "
+                f"{source!r} returned data that is open already, of {ready.inputs}. Give the image "
                 "size where the data is opened."
             )
-        return found
+        return ready
     return load(
-        found,
+        ready,
         image_size=image_size,
         memory_budget_bytes=memory_budget_bytes,
         progress=progress,
@@ -193,8 +193,8 @@ def _warn_of_changes(opened: Dataset) -> None:
 
 
 def _source_rows(source: str, allowed_modules: tuple[str, ...], progress: Progress | None) -> Rows:
-    found = open_rows(source, allowed_modules, progress)
-    return found.rows if isinstance(found, Dataset) else found
+    opened = open_rows(source, allowed_modules, progress)
+    return opened.rows if isinstance(opened, Dataset) else opened
 
 
 def load(
@@ -289,13 +289,13 @@ def _require_size(image_size: int | None) -> None:
 def _scaling_note(sizes: Tensor, inputs: ImageSpec, num_examples: int, *, in_memory: bool) -> str:
     """The cost of scaling; empty for images at their own size."""
     size = f"{inputs.height} x {inputs.width}"
-    low, high = (" x ".join(map(str, one)) for one in sizes.tolist())
+    low, high = (" x ".join(map(str, side_pair)) for side_pair in sizes.tolist())
     if low == high == size:
         return ""
-    found = f"{low} pixels" if low == high else f"sizes from {low} to {high}"
+    sizes_text = f"{low} pixels" if low == high else f"sizes from {low} to {high}"
     where = "in memory" if in_memory else "in all, decoded anew whenever they are needed"
     note = (
-        f"its images have {found} and are scaled to {size}: {format_bytes(inputs.num_bytes)} "
+        f"its images have {sizes_text} and are scaled to {size}: {format_bytes(inputs.num_bytes)} "
         f"each, {format_bytes(num_examples * inputs.num_bytes)} {where}"
     )
     times = inputs.height * inputs.width / _MAX_OWN_SIZE**2
@@ -416,11 +416,11 @@ def _visit_images(
             raise  # by the user's own function
 
     headers, broken = set[Header](), list[UnusableImage]()
-    for found in map_rows(attempt, ids, num_threads=num_threads, progress=progress):
-        if isinstance(found, UnusableImage):
-            broken.append(found)
+    for visited in map_rows(attempt, ids, num_threads=num_threads, progress=progress):
+        if isinstance(visited, UnusableImage):
+            broken.append(visited)
         else:
-            headers.add(found)
+            headers.add(visited)
     return headers, broken
 
 

@@ -85,31 +85,33 @@ def chosen_objects(data: Any, rows: Sequence[int], *, num_rows: int) -> Iterator
 
 def require_other_file(path: Path, *data: Any) -> None:
     """Refuse to write over a table's file; DataError. Data in memory has none."""
-    for one in data:
-        if not isinstance(one, Dataset | str | Path):
+    for source_data in data:
+        if not isinstance(source_data, Dataset | str | Path):
             continue
-        address = table_address(str(one.source if isinstance(one, Dataset) else one))
+        address = table_address(
+            str(source_data.source if isinstance(source_data, Dataset) else source_data)
+        )
         if address is not None and path.resolve() == Path(at_home(address.path)).resolve():
             raise DataError(f"{path} is the data itself, and would be lost. Name another file.")
 
 
 def _of_file(table: Table, rows: Sequence[int], num_rows: int) -> Iterator[RowObject]:
-    wanted, found = deque(rows), 0
+    chosen_rows, num_seen = deque(rows), 0
     if isinstance(table, JsonlTable):
         objects = ((record, text) for _, record, text in table.lines())
     else:
         objects = ((record, "") for record in table.objects())
-    for found, (record, text) in enumerate(objects, start=1):
-        if wanted and wanted[0] == found - 1:
-            row = wanted.popleft()
+    for num_seen, (record, text) in enumerate(objects, start=1):
+        if chosen_rows and chosen_rows[0] == num_seen - 1:
+            row = chosen_rows.popleft()
             yield RowObject(record, text) if text else _object(record, f"{table.name}, row {row}")
-    _require_number(found, num_rows, table.name)
+    _require_number(num_seen, num_rows, table.name)
 
 
-def _require_number(found: int, num_rows: int, name: str) -> None:
-    if found != num_rows:
+def _require_number(count: int, num_rows: int, name: str) -> None:
+    if count != num_rows:
         raise DataError(
-            f"{name} has {found} rows, and the examples were chosen from {num_rows}. Give the data "
+            f"{name} has {count} rows, and the examples were chosen from {num_rows}. Give the data "
             "that they were chosen from, whole and in its order."
         )
 

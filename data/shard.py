@@ -173,12 +173,12 @@ def examples_of(
     """The examples of an untrusted shard's tensors; errors as in `open_shard`."""
     _require_expected(inputs, num_examples)
     expected = _expected(container, inputs, num_examples, target)
-    found, wanted = container.specs, {name: spec for name, (spec, _) in expected.items()}
-    for name in sorted(found.keys() | wanted.keys()):
-        if found.get(name) != wanted.get(name):
+    given_specs, needed = container.specs, {name: spec for name, (spec, _) in expected.items()}
+    for name in sorted(given_specs.keys() | needed.keys()):
+        if given_specs.get(name) != needed.get(name):
             raise DataError(
-                f"the shard's {quoted(name)} is {found.get(name, 'missing')} instead of "
-                f"{wanted.get(name, 'missing')}. {_REMEDY}"
+                f"the shard's {quoted(name)} is {given_specs.get(name, 'missing')} instead of "
+                f"{needed.get(name, 'missing')}. {_REMEDY}"
             )
     tensors = {
         name: _tensor(container, name, num_values)

@@ -56,14 +56,14 @@ class Scorer:
     allow_modules: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, config: RunConfig, dataset: Dataset, weights: str | Path, **others: Any) -> Self:
+    def of(cls, config: RunConfig, dataset: Dataset, weights: str | Path, **options: Any) -> Self:
         """Make the scorer of a run's theta_p.
 
         Args:
             config: the run's configuration, `client.run().config`.
             dataset: the run's data: images with one class each, or else ConfigError.
             weights: theta_p, as written by `client.save_weights`.
-            others: threads and allow_modules.
+            options: threads and allow_modules.
         """
         if dataset.target.kind is not TargetKind.CLASS or not isinstance(dataset.inputs, ImageSpec):
             raise ConfigError(
@@ -75,9 +75,9 @@ class Scorer:
         inputs = input_format(dataset, train_ids, derive_seed(seed, "normalization"))
         if not isinstance(inputs, ImageFormat):
             raise TypeError(f"images have the format {inputs}")
-        others = {"threads": config.evaluation_threads} | others
+        options = {"threads": config.evaluation_threads} | options
         path = Path(weights).absolute()
-        return cls(config.model, path, inputs, dataset.class_names, seed, **others)
+        return cls(config.model, path, inputs, dataset.class_names, seed, **options)
 
     @property
     def batch_size(self) -> int:

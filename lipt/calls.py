@@ -165,9 +165,9 @@ def diagnose(
     from lipt.trainer.report.report import open_templates, render_diagnosis
 
     open_templates("the page of lipt.diagnose")  # before anything is computed
-    found = looked_at.diagnose(proxy, features=features, pred_probs=pred_probs)
-    write_atomically(Path(page), render_diagnosis(found, looked_at.data).encode())
-    return found
+    diagnosis = looked_at.diagnose(proxy, features=features, pred_probs=pred_probs)
+    write_atomically(Path(page), render_diagnosis(diagnosis, looked_at.data).encode())
+    return diagnosis
 
 
 @checked
@@ -278,7 +278,7 @@ def compare(
         recipe = choices.recipe(recipe)
         pretrain, choose, texts = choices.pretrained, choices.choose, choices.target
     all_baselines = BASELINES if texts is None else BASELINES_OF_TEXTS
-    with tempfile.TemporaryDirectory() as folder, progress_display(wanted=progress) as show:
+    with tempfile.TemporaryDirectory() as folder, progress_display(shown=progress) as show:
         plan = ComparisonPlan(
             strategies=tuple(strategies),
             fractions=tuple(sorted(fractions)),

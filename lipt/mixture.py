@@ -97,7 +97,7 @@ def mix(
             progress=False,
         )
 
-    with progress_display(wanted=progress) as show:
+    with progress_display(shown=progress) as show:
         begun = pretrained(opened.pool)
         begun.on_progress = show
         if (rule := begun.config.learners.shards) is not ShardRule.SOURCE:

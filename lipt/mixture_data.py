@@ -73,8 +73,8 @@ def open_mixture(
         pool = data = _pool_of_parts(sources, target, image_size)
     form = DataForm.of(pool)
     opened = form.open(_TARGET, target_data, target=target, allow_modules=allow_modules)
-    found = fingerprint or pool.fingerprint
-    return MixtureData(pool, most_of(opened), len(opened), found, data)
+    pool_fingerprint = fingerprint or pool.fingerprint
+    return MixtureData(pool, most_of(opened), len(opened), pool_fingerprint, data)
 
 
 def _pool_of_one(
@@ -113,7 +113,10 @@ def _pool_of_parts(sources: Any, target: str | None, image_size: int | None) -> 
         for name, (table, _) in zip(names, tables, strict=True):
             _require_labels(name, table, label)
         together = pa.table(
-            {one: joined_chunks([_column(table, one) for table, _ in tables]) for one in columns}
+            {
+                column: joined_chunks([_column(table, column) for table, _ in tables])
+                for column in columns
+            }
         )
         opened = open_set("sources", together, label, image_size)
         return _with_sources(opened, names, [table.num_rows for table, _ in tables])

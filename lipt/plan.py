@@ -181,8 +181,8 @@ def plan_choice(
         Need.TARGET_LOSSES: (num_targets, num_targets),
         Need.TARGET_FEATURES: (besides, besides),
     }
-    found = [counted[need] for need in needs & counted.keys()]
-    passes, numbers = passes + sum(row[0] for row in found), sum(row[1] for row in found)
+    needed = [counted[need] for need in needs & counted.keys()]
+    passes, numbers = passes + sum(row[0] for row in needed), sum(row[1] for row in needed)
     errors = number * data.target.num_outputs * looks
     features = number * width * (looks or Need.TARGET_FEATURES in needs)
     values = (
@@ -240,7 +240,7 @@ def time_images(opened: Pretrained, report: Callable[[str], None]) -> dict[str, 
     return rates
 
 
-def lines_of(found: Estimate) -> list[str]:
+def lines_of(estimate: Estimate) -> list[str]:
     """Format an estimate: a table of stages, and totals."""
     rows = [
         (
@@ -249,22 +249,26 @@ def lines_of(found: Estimate) -> list[str]:
             format_bytes(stage.memory_bytes),
             f"{stage.images:,} {stage.work}" if stage.images else "-",
         )
-        for stage in found.stages
+        for stage in estimate.stages
     ]
-    to, back = format_bytes(found.bytes_to_workers), format_bytes(found.bytes_from_workers)
-    run, signals = format_bytes(found.run_disk_bytes), format_bytes(found.signals_bytes)
-    seconds = [stage.seconds for stage in found.stages if stage.seconds is not None]
+    to, back = format_bytes(estimate.bytes_to_workers), format_bytes(estimate.bytes_from_workers)
+    run, signals = format_bytes(estimate.run_disk_bytes), format_bytes(estimate.signals_bytes)
+    seconds = [stage.seconds for stage in estimate.stages if stage.seconds is not None]
     besides = "files, the network, near-duplicates, single gradients and the strategy itself"
-    total = f"{sum(seconds):,.1f} s, without {besides}: {found.strategy_cost}"
+    total = f"{sum(seconds):,.1f} s, without {besides}: {estimate.strategy_cost}"
     return [
-        *(found.subject, ""),
+        *(estimate.subject, ""),
         *table_lines(("stage", "process", "seconds", "memory", "images"), rows),
         "",
-        *([f"Fitted to the data: {found.lowered_defaults}"] if found.lowered_defaults else []),
+        *(
+            [f"Fitted to the data: {estimate.lowered_defaults}"]
+            if estimate.lowered_defaults
+            else []
+        ),
         f"To workers {to}, from workers at most {back}.",
         f"On disk at most {run} of the run, and {signals} of signals.",
         f"All images take {total}." if seconds else "Nothing was timed.",
-        *(f"A coordinator here with default limits refuses it: {why}" for why in found.refused),
+        *(f"A coordinator here with default limits refuses it: {why}" for why in estimate.refused),
     ]
 
 

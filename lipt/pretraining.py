@@ -112,7 +112,7 @@ class Pretrained:
         allow_modules: Sequence[str] = (),
         progress: bool | None = None,
     ) -> None:
-        with progress_display(wanted=progress) as show:
+        with progress_display(shown=progress) as show:
             self.data = open_set(
                 *("data", data, target, image_size, allow_modules),
                 progress=lambda done, total: show(ProgressView("reading the data", done, total)),
@@ -201,7 +201,9 @@ class Pretrained:
     def seconds(self) -> Mapping[str, float]:
         """Seconds of each stage."""
         return {
-            name: taken for one in self._trained.values() for name, taken in one.seconds.items()
+            name: taken
+            for trained in self._trained.values()
+            for name, taken in trained.seconds.items()
         }
 
     @property
@@ -272,9 +274,9 @@ class Pretrained:
                 features=None if features is None else self._keep(features_source(features)),
                 probabilities=self._keep_probabilities(pred_probs),
             )
-            found = diagnose(self.workspace, sources, Proxy.parse(proxy or "auto"))
+            diagnosed = diagnose(self.workspace, sources, Proxy.parse(proxy or "auto"))
         return read_diagnosis(
-            found.pack(), num_examples=self.data.num_ids, fingerprint=self.data.fingerprint
+            diagnosed.pack(), num_examples=self.data.num_ids, fingerprint=self.data.fingerprint
         )
 
     @computed
@@ -372,7 +374,7 @@ class Pretrained:
 
     @contextmanager
     def _progress_shown(self, parts: CallParts) -> Iterator[None]:
-        with progress_display(wanted=self._progress) as show:
+        with progress_display(shown=self._progress) as show:
             before, self.on_progress = self.on_progress, show
             self.workspace.parts = parts
             try:

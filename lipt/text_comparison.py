@@ -118,8 +118,8 @@ class TextChoices:
     @functools.cached_property
     def whole(self) -> Dataset:
         """All of the target."""
-        first, *others = self.parts.values()
-        return joined(list(self.parts.items())) if others else first
+        first, *further = self.parts.values()
+        return joined(list(self.parts.items())) if further else first
 
     @functools.cached_property
     def pretrained(self) -> Callable[[int], Pretrained]:
@@ -133,8 +133,8 @@ class TextChoices:
         if strategy != MIXTURE:
             return run.select(strategy, fraction, **self._asked(strategy))
         seed, began = run.config.seed, monotonic()
-        found = mix(self.train, self.whole, self.model, **self._settings(seed))
-        subset = found.sample(Budget(fraction, None).of(len(self.train)), seed=seed)
+        mixture = mix(self.train, self.whole, self.model, **self._settings(seed))
+        subset = mixture.sample(Budget(fraction, None).of(len(self.train)), seed=seed)
         costs = {"selection_seconds": monotonic() - began}
         return replace(
             subset, manifest={**subset.manifest, "costs": costs, "uses_pretraining": False}

@@ -67,15 +67,15 @@ def _adapted_layers(model: nn.Module, names: Collection[str]) -> list[str]:
     ]
     if ALL_LINEAR in names and layers:
         return layers
-    found = {one: [name for name in layers if f".{name}".endswith(f".{one}")] for one in names}
-    for one, own in found.items():
+    by_end = {end: [name for name in layers if f".{name}".endswith(f".{end}")] for end in names}
+    for end, own in by_end.items():
         if not own:
             ends = sorted({name.rpartition(".")[2] for name in layers})
             raise ConfigError(
-                f"adapters.target_modules: the model has no linear layer {one!r} besides its head."
-                f"{did_you_mean(one, ends)} Give {ALL_LINEAR!r}, or some of {listed(ends, 10)}."
+                f"adapters.target_modules: the model has no linear layer {end!r} besides its head."
+                f"{did_you_mean(end, ends)} Give {ALL_LINEAR!r}, or some of {listed(ends, 10)}."
             )
-    return sorted({name for own in found.values() for name in own})
+    return sorted({name for own in by_end.values() for name in own})
 
 
 def adapter_names(model: nn.Module) -> frozenset[str]:

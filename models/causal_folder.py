@@ -247,12 +247,12 @@ def _with_adapter(network: Any, spec: str, adapter: Path) -> Any:
 
 
 def _require_safetensors(spec: str, folder: Path, name: str) -> None:
-    if any((folder / one).is_file() for one in (name, f"{name}.index.json")):
+    if any((folder / file_name).is_file() for file_name in (name, f"{name}.index.json")):
         return
     pickled = sorted(file.name for file in folder.iterdir() if file.suffix in _PICKLED)
-    found = f"only pickled weights ({listed(pickled, 3)}), which may run code" if pickled else ""
+    other = f"only pickled weights ({listed(pickled, 3)}), which may run code" if pickled else ""
     raise WeightsError(
-        f"the model {spec}: {folder} has {found or f'no {name}'}. Save it as safetensors, with "
+        f"the model {spec}: {folder} has {other or f'no {name}'}. Save it as safetensors, with "
         "save_pretrained(FOLDER)."
     )
 
@@ -291,18 +291,18 @@ def _numbers_of_ends(
 def _special_tokens(folder: Path, _changed: int) -> tuple[dict[str, int | None], int]:
     """Numbers of the tokenizer's begin and end, as far as it names them; and how many it has."""
     tokenizer, size = opened_tokenizer(folder / "tokenizer.json")
-    file, found = folder / "tokenizer_config.json", dict[str, int | None]()
+    file, token_ids = folder / "tokenizer_config.json", dict[str, int | None]()
     for name, text in special_texts(read_json(file) if file.is_file() else {}).items():
         number = tokenizer.token_to_id(text)
         if number is not None:
-            found[name] = number
-    return found, size
+            token_ids[name] = number
+    return token_ids, size
 
 
 def _first(number: Any) -> int | None:
     """A token's number, the first of several."""
-    found = number[0] if isinstance(number, list) and number else number
-    return found if isinstance(found, int) else None
+    first_number = number[0] if isinstance(number, list) and number else number
+    return first_number if isinstance(first_number, int) else None
 
 
 def _other_tokenizer(spec: str, num_tokens: int, own: str, file: Path | None = None) -> ConfigError:

@@ -64,18 +64,20 @@ def hub_file(url: str) -> Path:
             torch.hub.download_url_to_file(url, str(path), digest, progress=False)
         except RuntimeError as error:
             raise ValueError(f"{url}: {error}") from error
-    found = BlobName.of_file(path).sha256
-    if not found.startswith(digest):
-        raise ValueError(f"{path} is damaged: its SHA-256 begins with {found[: len(digest)]}")
+    own_digest = BlobName.of_file(path).sha256
+    if not own_digest.startswith(digest):
+        raise ValueError(f"{path} is damaged: its SHA-256 begins with {own_digest[: len(digest)]}")
     return path
 
 
 def state_dict_in(content: Any) -> dict[str, torch.Tensor]:
     """A model's tensors by name: at the top, or under one of `_STATE_KEYS` or the only key."""
     parts = content if isinstance(content, Mapping) else {}
-    if found := _tensors(parts):
-        return found
-    below = {str(key): found for key, part in parts.items() if (found := _tensors(part))}
+    if tensors := _tensors(parts):
+        return tensors
+    below = {
+        str(key): tensors_below for key, part in parts.items() if (tensors_below := _tensors(part))
+    }
     known = [key for key in _STATE_KEYS if key in below]
     if not known and len(below) != 1:
         keys = ", ".join(map(repr, below or parts))
@@ -105,22 +107,22 @@ def read_checkpoint(
     Narrower floats are widened exactly. With `new_head` the head may differ or be missing; all
     other tensors must match.
     """
-    found, new = container.specs, set(head) if new_head else set()
+    stored, new = container.specs, set(head) if new_head else set()
     body = {name: spec for name, spec in like.items() if name not in new}
     # One of the two is empty: the prefix to remove from the checkpoint's names, and to add.
-    off = _prefix(found, body)
-    on = "" if off else _prefix(body, found)
-    own_names = {on + name[len(off) :]: name for name in found if name.startswith(off)}
+    off = _prefix(stored, body)
+    on = "" if off else _prefix(body, stored)
+    own_names = {on + name[len(off) :]: name for name in stored if name.startswith(off)}
     differing: dict[str, TensorSpec | None] = {}
     taken: dict[str, str] = {}
     for name, spec in body.items():
         own = own_names.get(name)
-        if own is not None and _fits(found[own], spec):
+        if own is not None and _fits(stored[own], spec):
             taken[name] = own
         elif own is not None or not name.endswith(_COUNTER):
-            differing[name] = found[own] if own else None
+            differing[name] = stored[own] if own else None
     placed = {own_names[name] for name in like if name in own_names}
-    left_over = {name: spec for name, spec in found.items() if name not in placed}
+    left_over = {name: spec for name, spec in stored.items() if name not in placed}
     # Not a head's: beside other body tensors, or with more than two dimensions.
     parts = {_part(name, on) for name in body}
     foreign = {
@@ -166,18 +168,18 @@ def read_initial(
     return {own[name]: tensor for name, tensor in weights.items()}, summary
 
 
-def _fits(found: TensorSpec, expected: TensorSpec) -> bool:
-    both_float = found.dtype.is_floating_point and expected.dtype.is_floating_point
-    widened = both_float and found.dtype.itemsize < expected.dtype.itemsize
-    return found.shape == expected.shape and (found.dtype == expected.dtype or widened)
+def _fits(stored: TensorSpec, expected: TensorSpec) -> bool:
+    both_float = stored.dtype.is_floating_point and expected.dtype.is_floating_point
+    widened = both_float and stored.dtype.itemsize < expected.dtype.itemsize
+    return stored.shape == expected.shape and (stored.dtype == expected.dtype or widened)
 
 
-def _prefix(names: Iterable[str], others: Collection[str]) -> str:
+def _prefix(names: Iterable[str], other_names: Collection[str]) -> str:
     """The prefix whose removal turns most names into others."""
     parted = (name.split(".") for name in names)
     cuts = ((parts[:at], parts[at:]) for parts in parted for at in range(len(parts)))
     counts = Counter(
-        "".join(f"{part}." for part in cut) for cut, rest in cuts if ".".join(rest) in others
+        "".join(f"{part}." for part in cut) for cut, rest in cuts if ".".join(rest) in other_names
     )
     most = max(counts.values(), default=0)
     best = sorted(prefix for prefix, count in counts.items() if count == most)

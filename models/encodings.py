@@ -287,9 +287,9 @@ def _deflate(content: npt.NDArray[np.uint8]) -> bytes:
 def _inflate(content: npt.NDArray[np.uint8], num_bytes: int, name: str) -> npt.NDArray[np.uint8]:
     stretch = zlib.decompressobj(-15)
     try:
-        found = stretch.decompress(content.tobytes(), num_bytes + 1)
+        inflated = stretch.decompress(content.tobytes(), num_bytes + 1)
     except zlib.error as error:
         raise _contradiction(f"a stream of {quoted(name)} is damaged ({error})") from None
-    if len(found) != num_bytes or not stretch.eof or stretch.unused_data:
+    if len(inflated) != num_bytes or not stretch.eof or stretch.unused_data:
         raise _contradiction(f"a stream of {quoted(name)} does not hold {num_bytes} bytes")
-    return np.frombuffer(found, np.uint8)
+    return np.frombuffer(inflated, np.uint8)

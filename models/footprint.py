@@ -155,10 +155,12 @@ def _forward(
 
 
 def _stand_ins(model: nn.Module, device: torch.device) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
+    stand_ins: dict[str, Tensor] = {}
     for name, item in (*model.named_parameters(), *model.named_buffers()):
         if item.device != device:
-            found[name] = torch.empty_like(item, device=device).requires_grad_(item.requires_grad)
+            stand_ins[name] = torch.empty_like(item, device=device).requires_grad_(
+                item.requires_grad
+            )
         else:
-            found[name] = item if isinstance(item, nn.Parameter) else item.clone()
-    return found
+            stand_ins[name] = item if isinstance(item, nn.Parameter) else item.clone()
+    return stand_ins

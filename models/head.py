@@ -50,13 +50,13 @@ def find_head(model: nn.Module) -> tuple[str, nn.Linear]:
         raise ConfigError(
             f"{type(model).__name__} has no nn.Linear layer. Let it end in one for the logits."
         )
-    wanted = getattr(model, HEAD, linear[-1][0])
+    asked = getattr(model, HEAD, linear[-1][0])
     for name, head in linear:
-        if name == wanted:
+        if name == asked:
             return name, cast(nn.Linear, head)
     names = [name for name, _ in linear]
     raise ConfigError(
-        f"{type(model).__name__} has no linear layer {wanted!r}.{did_you_mean(str(wanted), names)} "
+        f"{type(model).__name__} has no linear layer {asked!r}.{did_you_mean(str(asked), names)} "
         f"Name one of {listed(names, 10)}: head=NAME."
     )
 
@@ -85,11 +85,11 @@ def _with_head_inputs(model: nn.Module, inputs: Inputs, num_dims: int) -> tuple[
     finally:
         handle.remove()
     if len(given) != 1 or given[0].ndim != num_dims:
-        wanted = "N x D features" if num_dims == 2 else "B x L x D states"
+        expected = "N x D features" if num_dims == 2 else "B x L x D states"
         shapes = [tuple(features.shape) for features in given]
         raise ConfigError(
             f"{type(model).__name__} calls its linear layer {name!r} with the shapes {shapes}. "
-            f'Call it once, with {wanted}, or name another classifier: head="NAME".'
+            f'Call it once, with {expected}, or name another classifier: head="NAME".'
         )
     return logits, given[0]
 
@@ -136,8 +136,8 @@ def frozen_names(model: nn.Module, patterns: Iterable[str]) -> frozenset[str]:
     """
     patterns = tuple(patterns)
     if getattr(model, ADAPTERS, False):
-        others = {name for name in model.state_dict() if TRAINED_FACTOR not in name}
-        return frozenset(others | matching_names(model, patterns))
+        untrained = {name for name in model.state_dict() if TRAINED_FACTOR not in name}
+        return frozenset(untrained | matching_names(model, patterns))
     return matching_names(model, patterns)
 
 
@@ -193,11 +193,11 @@ def _joined(prefix: str, name: str) -> str:
 def _matched(model: nn.Module, pattern: str, names: list[str]) -> set[str]:
     if pattern == ALL_BUT_HEAD:
         return set(names) - head_names(model)
-    found = {name for name in names if fnmatchcase(name, pattern)}
-    if not found:
+    matching = {name for name in names if fnmatchcase(name, pattern)}
+    if not matching:
         raise ConfigError(
             f"learners.frozen: {pattern!r} matches none of the model's {len(names)} parameters: "
             f"{listed(names, 10)}. Give a glob over such names, as "
             f"'{names[0].partition('.')[0]}.*', or {ALL_BUT_HEAD!r}."
         )
-    return found
+    return matching

@@ -93,13 +93,13 @@ def require_state(model: nn.Module, named: str) -> None:
     require_values(model, named)
     state: Mapping[str, object] = model.state_dict()
     for name, value in state.items():
-        found = f"a {type(value).__name__}"
+        kind = f"a {type(value).__name__}"
         if isinstance(value, Tensor):
             if value.dtype in _KNOWN_DTYPES and value.layout is torch.strided:
                 continue
-            found = f"{value.dtype}, {value.layout}".replace("torch.", "")
+            kind = f"{value.dtype}, {value.layout}".replace("torch.", "")
         raise ConfigError(
-            f"{named} has {quoted(name)} in its state_dict, which is {found}. Leave it out of the "
+            f"{named} has {quoted(name)} in its state_dict, which is {kind}. Leave it out of the "
             "state, or make it a dense tensor of real numbers."
         )
 
@@ -143,18 +143,18 @@ def require_logits(
             raise ConfigError(
                 f"the model {spec!r} fails on {inputs} with {shown_error(error)}. {_remedy(model)}"
             ) from error
-        found = f"a {type(outputs).__name__}"
+        given = f"a {type(outputs).__name__}"
         if isinstance(outputs, Tensor) and outputs.is_floating_point():
-            found = f"the shape {tuple(outputs.shape)}"
-        accepted, wanted = {f"the shape {(_BATCH_SIZE, num_classes)}"}, "N x C"
+            given = f"the shape {tuple(outputs.shape)}"
+        accepted, expected = {f"the shape {(_BATCH_SIZE, num_classes)}"}, "N x C"
         if predicts_tokens(inputs, num_classes):
             length = token_column(inputs, spec).shape[0]
             accepted |= {f"the shape {(_BATCH_SIZE, length, num_classes)}"}
-            wanted = f"N x {length} x C"
-        if found not in accepted:
+            expected = f"N x {length} x C"
+        if given not in accepted:
             raise ConfigError(
-                f"the model {spec!r} maps {_BATCH_SIZE} examples of {inputs} to {found}. Return "
-                f"{wanted} floating-point logits, alone or as `logits` of an output; C, here "
+                f"the model {spec!r} maps {_BATCH_SIZE} examples of {inputs} to {given}. Return "
+                f"{expected} floating-point logits, alone or as `logits` of an output; C, here "
                 f"{num_classes}, is the factory's argument num_classes."
             )
         assert isinstance(outputs, Tensor)  # noqa: S101 - it has the shape
@@ -191,9 +191,9 @@ def _float_dtypes(model: nn.Module) -> list[torch.dtype]:
 
 
 def _remedy(model: nn.Module) -> str:
-    others = [dtype for dtype in _float_dtypes(model) if dtype is not torch.float32]
-    if others:
-        return f"Its weights are {others[0]}, the inputs float32: call model.float()."
+    other_dtypes = [dtype for dtype in _float_dtypes(model) if dtype is not torch.float32]
+    if other_dtypes:
+        return f"Its weights are {other_dtypes[0]}, the inputs float32: call model.float()."
     return (
         "Choose a model that takes one batched tensor, or columns by name as keywords; or another "
         "size with --image-size, or float32 columns."

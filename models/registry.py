@@ -89,8 +89,8 @@ def default_model(inputs: InputSpec, kind: TargetKind = TargetKind.CLASS) -> str
     if isinstance(inputs, ImageSpec):
         large = max(inputs.height, inputs.width) > _SMALL_IMAGE
         return "torchvision:resnet18" if large else "resnet8"
-    (first, *others) = inputs.columns
-    words = not others and len(first.shape) == 1 and first.num_values > 0
+    (first, *further) = inputs.columns
+    words = not further and len(first.shape) == 1 and first.num_values > 0
     return "text:tiny" if words else "mlp"
 
 

@@ -14,6 +14,9 @@ ROOT = Path(__file__).parent.parent
 _FOR_PEOPLE = re.compile(
     r"(^|_)(message|account|cost|finding|reason|word|sentence|detail|formula)s?$"
 )
+# Names of locals that say nothing of their value.
+_SAYS_NOTHING = {"found", "it", "one", "others", "told", "wanted"}
+_PACKAGES = ("common", "data", "models", "core", "coordinator", "worker", "trainer", "lipt")
 _READING = {"split", "rsplit", "partition", "rpartition", "startswith", "endswith", "find"}
 
 
@@ -78,10 +81,46 @@ def test_no_decision_reads_a_text_made_for_people() -> None:
 
 def test_a_class_name_is_used_once() -> None:
     places: dict[str, list[str]] = {}
-    for name, tree in _modules(
-        "common", "data", "models", "core", "coordinator", "worker", "trainer", "lipt"
-    ):
+    for name, tree in _modules(*_PACKAGES):
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(name)
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+def _names_bound(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Yield the names that arguments, assignments, patterns and handlers bind, with their lines."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store(), lineno=line):
+                yield name, line
+            case ast.arg(arg=name, lineno=line):
+                yield name, line
+            case ast.MatchAs(name=str(name), lineno=line):
+                yield name, line
+            case ast.ExceptHandler(name=str(name), lineno=line):
+                yield name, line
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "found = 1",
+        "def f(found): pass",
+        "[found for found in ()]",
+        "match x:\n    case A(b=found): pass",
+        "try: pass\nexcept A as found: pass",
+    ],
+)
+def test_each_way_to_bind_a_name_is_seen(code: str) -> None:
+    assert "found" in dict(_names_bound(ast.parse(code)))
+
+
+def test_a_local_is_named_for_its_value() -> None:
+    unnamed = [
+        f"{path}:{line}: {name}"
+        for path, tree in _modules(*_PACKAGES)
+        for name, line in _names_bound(tree)
+        if name in _SAYS_NOTHING
+    ]
+    assert unnamed == []

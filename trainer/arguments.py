@@ -58,7 +58,7 @@ def checked(function: Callable[ParamsT, ReturnT]) -> Callable[ParamsT, ReturnT]:
 def _with_unpacked(function: Callable[..., Any]) -> inspect.Signature:
     """The signature, with the keys of a typed dictionary in place of `**arguments`."""
     signature = inspect.signature(function)
-    *others, last = signature.parameters.values() or (None,)
+    *own_parameters, last = signature.parameters.values() or (None,)
     named = re.fullmatch(r"Unpack\[(\w+)\]", str(last and last.annotation))
     if last is None or named is None:
         return signature
@@ -69,7 +69,7 @@ def _with_unpacked(function: Callable[..., Any]) -> inspect.Signature:
         )
         for name, key in keys.items()
     ]
-    return signature.replace(parameters=[*others, *unpacked])
+    return signature.replace(parameters=[*own_parameters, *unpacked])
 
 
 def require_argument(name: str, value: object) -> None:
@@ -153,7 +153,7 @@ def _of_utf8(text: Any) -> bool:
 _TEXT = _Kind("a text in UTF-8", '"NAME"', _of_utf8)
 # NumPy's truth values are no bool.
 _FLAG = _Kind("True or False", "True", lambda value: type(value).__name__.startswith("bool"))
-_NAMES = _list_of("names", '["NAME"]', lambda one: isinstance(one, str))
+_NAMES = _list_of("names", '["NAME"]', lambda name: isinstance(name, str))
 _COUNT = _Kind("a whole number from 1", "1", lambda value: _is_whole(value, 1))
 _KINDS: Mapping[str, _Kind] = {
     "model": _Kind(

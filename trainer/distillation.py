@@ -245,8 +245,8 @@ class Networks:
             return images_BCHW
         # As channels of one image, they share one crop.
         given = images_BCHW.flatten(0, 1)[None] if alike else images_BCHW
-        found = crop_flip(given, generator=generator, padding=padding, flip=flip)
-        return found.view_as(images_BCHW)
+        moved = crop_flip(given, generator=generator, padding=padding, flip=flip)
+        return moved.view_as(images_BCHW)
 
     def untrained(self, number: int) -> nn.Module:
         """Return a network with its initial weights; ConfigError for a model with batch norm."""
@@ -321,8 +321,8 @@ def distance(real: Sequence[Tensor], synthetic: Sequence[Tensor]) -> Tensor:
     A row of zeros counts 1. Biases and normalization layers do not count.
     """
     similarities = [
-        functional.cosine_similarity(one.flatten(1), other.flatten(1))
-        for one, other in zip(real, synthetic, strict=True)
+        functional.cosine_similarity(expected.flatten(1), other.flatten(1))
+        for expected, other in zip(real, synthetic, strict=True)
     ]
     return torch.cat([1 - rows_R for rows_R in similarities]).sum()
 
@@ -381,11 +381,15 @@ def _match(
         # Both sides have the same shift and mirroring.
         again = torch.Generator().set_state(generator.get_state())
         pixels_BCHW = networks.augmented(real.pixels(ids_B), generator, alike=True)
-        wanted = gradients(network, networks.normalized(pixels_BCHW), label, real.weights_N[ids_B])
+        real_gradients = gradients(
+            network, networks.normalized(pixels_BCHW), label, real.weights_N[ids_B]
+        )
         own_BCHW = torch.cat([earlier_NCHW, pixels_NCHW])[every_N == label]
         own_BCHW = networks.normalized(networks.augmented(own_BCHW, again, alike=True))
-        found = gradients(network, own_BCHW, label, torch.ones(len(own_BCHW)), differentiable=True)
-        apart = distance(wanted, found)
+        own_gradients = gradients(
+            network, own_BCHW, label, torch.ones(len(own_BCHW)), differentiable=True
+        )
+        apart = distance(real_gradients, own_gradients)
         # The gradient by the images only, not by the network's weights.
         found_NCHW += torch.autograd.grad(apart, [pixels_NCHW])[0]
         total += apart.item()
@@ -465,9 +469,9 @@ def _begun(out: Path, data: Dataset, image: ImageFormat, identity: dict[str, Any
         figures = {"source": data.source, "mean": image.mean, "std": image.std}
         manifest = {"identity": identity, **figures, "stages": []}
         return SyntheticSet.empty(image.shape, data.class_names, manifest)
-    found = SyntheticSet.load(out)
-    if changed := differences(found.manifest.get("identity", {}), identity):
+    stored = SyntheticSet.load(out)
+    if changed := differences(stored.manifest.get("identity", {}), identity):
         raise ConfigError(
             f"{out} holds another distillation: {changed}. Name another folder, or remove it."
         )
-    return found
+    return stored

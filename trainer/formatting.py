@@ -33,14 +33,14 @@ def csv_cell(text: str) -> str:
     return f"'{shown}" if is_formula else shown
 
 
-def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     """List settings whose JSON values differ, nested too: "its recipe.steps is 3, now it is 4"."""
-    return "; ".join(_each(found, wanted, within=""))
+    return "; ".join(_each(before, after, within=""))
 
 
-def _each(found: Mapping[str, Any], wanted: Mapping[str, Any], within: str) -> Iterator[str]:
-    for name in dict.fromkeys((*wanted, *found)):
-        then, now, label = found.get(name), wanted.get(name), f"{within}{name}"
+def _each(before: Mapping[str, Any], after: Mapping[str, Any], within: str) -> Iterator[str]:
+    for name in dict.fromkeys((*after, *before)):
+        then, now, label = before.get(name), after.get(name), f"{within}{name}"
         if isinstance(then, Mapping) and isinstance(now, Mapping):
             yield from _each(then, now, within=f"{label}.")
         elif then != now:

@@ -142,12 +142,12 @@ class Mixture(MixtureResult):
         ]
         results = [
             (
-                *(name, f"{one.loss:.3f}", f"{one.accuracy:.3f}"),
-                f"{fmean(one.real_accuracies):.3f}" if one.real_accuracies else "",
+                *(name, f"{outcome.loss:.3f}", f"{outcome.accuracy:.3f}"),
+                f"{fmean(outcome.real_accuracies):.3f}" if outcome.real_accuracies else "",
             )
-            for name, one in self.outcomes.items()
+            for name, outcome in self.outcomes.items()
         ]
-        trained = any(one.real_accuracies for one in self.outcomes.values())
+        trained = any(outcome.real_accuracies for outcome in self.outcomes.values())
         header = ("mixture", "loss", "accuracy", "accuracy after training" if trained else "")
         lines = [*table_lines(("source", "share", "95% interval"), shares), ""]
         lines += [*table_lines(header, results), ""] if results else []

@@ -83,18 +83,18 @@ def rounded_duration(seconds: float) -> str:
 
 
 @contextmanager
-def progress_display(*, wanted: bool | None) -> Iterator[Show]:
-    """Show progress during the block; `wanted` False shows nothing, True lines at once."""
+def progress_display(*, shown: bool | None) -> Iterator[Show]:
+    """Show progress during the block; `shown` False shows nothing, True lines at once."""
     shell = sys.modules.get("IPython")
     cell = shell.get_ipython() if shell is not None else None
-    if wanted is False:
+    if shown is False:
         yield lambda _: None
     elif hasattr(cell, "kernel"):
         yield from _in_notebook()
     elif sys.stderr.isatty():
         yield from _on_terminal()
     else:
-        yield _in_lines(0.0 if wanted else _SILENCE_SECONDS)
+        yield _in_lines(0.0 if shown else _SILENCE_SECONDS)
 
 
 def as_html(progress: ProgressView, text: str) -> str:

@@ -71,8 +71,10 @@ class _Mlflow:
 
         with _config_errors(self.name):
             self._client: Any = module.MlflowClient()
-            found = self._client.get_experiment_by_name(experiment)
-            number = found.experiment_id if found else self._client.create_experiment(experiment)
+            existing = self._client.get_experiment_by_name(experiment)
+            number = (
+                existing.experiment_id if existing else self._client.create_experiment(experiment)
+            )
             self.run_id = str(self._client.create_run(number, run_name=run_name).info.run_id)
 
     def tag(self, texts: Mapping[str, str]) -> None:
@@ -124,7 +126,9 @@ class _Wandb:
         self, name: str, kind: str, tags: Mapping[str, str], files: Mapping[str, str]
     ) -> None:
         # Names allow letters, digits, dots, dashes and underscores.
-        plain = "".join(one if one.isalnum() or one in ".-_" else "-" for one in name)
+        plain = "".join(
+            character if character.isalnum() or character in ".-_" else "-" for character in name
+        )
         artifact = self._module.Artifact(plain, type=kind, metadata=dict(tags))
         for path, text in files.items():
             with artifact.new_file(path, mode="w", encoding="utf-8") as file:
@@ -179,11 +183,11 @@ def track(
         opened.tag(run_tags(run, subsets))
         record = json.dumps(to_jsonable(run), indent=2)
         opened.describe(dict(_flat(to_jsonable(run.config))), {"run.json": record, **files})
-        parts = [one.ingredient for one in run.learners if one.ingredient is not None]
+        parts = [learner.ingredient for learner in run.learners if learner.ingredient is not None]
         for part in sorted(parts, key=lambda part: part.position):
             accuracies = {"accuracy_after": part.soup_accuracy, "learner_accuracy": part.accuracy}
             values = {**accuracies, "alpha": part.alpha}
-            opened.measure({f"soup.{name}": one for name, one in values.items()}, part.position)
+            opened.measure({f"soup.{name}": value for name, value in values.items()}, part.position)
         opened.measure(run_measures(run), len(parts))
         for subset in subsets:
             opened.keep(subset, f"subsets/{_name(subset)}/subset.json")

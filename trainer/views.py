@@ -42,11 +42,11 @@ def view_of(view: type[ViewT], message: Message) -> ViewT:
     """Convert a message to a view; ConfigError for an invalid configuration."""
     kind: Any = view
     types, values = _types(kind), {}
-    for one in dataclasses.fields(kind):
-        if one.metadata:
-            values[one.name] = attrgetter(*one.metadata["of"])(message)
+    for part in dataclasses.fields(kind):
+        if part.metadata:
+            values[part.name] = attrgetter(*part.metadata["of"])(message)
         else:
-            values[one.name] = _read(message, one.name, types[one.name])
+            values[part.name] = _read(message, part.name, types[part.name])
     return view(**values)
 
 
@@ -65,7 +65,7 @@ def _read(message: Message, name: str, kind: Any) -> Any:
         kind = inner[0]
     value, enum = getattr(message, name), message.DESCRIPTOR.fields_by_name[name].enum_type
     if typing.get_origin(kind) is tuple:
-        return tuple(_converted(one, inner[0], enum) for one in value)
+        return tuple(_converted(item, inner[0], enum) for item in value)
     return _converted(value, kind, enum)
 
 

@@ -168,26 +168,26 @@ class Worker:
         )
 
     def _own_shard(
-        self, wanted: OwnShard, task: LearnerTask, num_examples: int
+        self, shard: OwnShard, task: LearnerTask, num_examples: int
     ) -> tuple[Dataset, bytes]:
         """This worker's data in the form of the run's, and the shard's file."""
         source, data = self.settings.source, self.settings.worker_data
-        if source != wanted.source or data is None:
+        if source != shard.source or data is None:
             raise ConfigError(
-                f"this worker holds the source {source}, and not {wanted.source}. Use the "
+                f"this worker holds the source {source}, and not {shard.source}. Use the "
                 "coordinator's lipt."
             )
         form = DataForm(
             spec_of(task.inputs),
             task.target.kind,
-            wanted.names,
-            wanted.flagged,
-            wanted.number_columns,
-            wanted.category_columns,
+            shard.names,
+            shard.flagged,
+            shard.number_columns,
+            shard.category_columns,
         )
         opened = form.open("its data", data, allow_modules=self.settings.allow_modules)
         own = form.match(opened, f"the source {source}")
-        ids = draw_half(torch.arange(len(own)), num_examples, wanted.half, seed=wanted.seed)
+        ids = draw_half(torch.arange(len(own)), num_examples, shard.half, seed=shard.seed)
         return own, pack_shard(own, ids)
 
     def _initial_weights(self, task: LearnerTask, source: Path | bytes) -> Weights:
@@ -232,17 +232,17 @@ class Worker:
 
     def dataset(self, task: ScoringTask) -> Dataset:
         """The task's data without excluded examples; `OverLimitError` if it differs."""
-        dataset, wanted = self._dataset, task.inputs
+        dataset, expected = self._dataset, task.inputs
         if dataset is None or dataset.quarantined != task.quarantined:
             dataset = self._opened(task)
-        if isinstance(wanted, ImageFormat) and dataset.inputs != spec_of(wanted):
-            self._image_size = wanted.height
+        if isinstance(expected, ImageFormat) and dataset.inputs != spec_of(expected):
+            self._image_size = expected.height
             dataset = self._opened(task)
-        found = dataset.fingerprint
-        if found != task.fingerprint or dataset.inputs != spec_of(wanted):
+        own = dataset.fingerprint
+        if own != task.fingerprint or dataset.inputs != spec_of(expected):
             raise OverLimitError(
-                f"{dataset.source} has the fingerprint {found} and examples of {dataset.inputs}; "
-                f"the coordinator's data has {task.fingerprint} and {spec_of(wanted)}. Give "
+                f"{dataset.source} has the fingerprint {own} and examples of {dataset.inputs}; "
+                f"the coordinator's data has {task.fingerprint} and {spec_of(expected)}. Give "
                 "this worker the same data (--worker-data)."
             )
         return dataset
@@ -391,8 +391,8 @@ class WorkerLimits:
             figures = self._figures_of(task) if limited else _UNMEASURED
             config = RunConfig(model=task.model, learners=task.learners)
             costs = [*plan_learner(config, figures, example_bytes=size).costs]
-        if found := excesses(costs, self.at_most):
-            raise OverLimitError(" ".join(found))
+        if sentences := excesses(costs, self.at_most):
+            raise OverLimitError(" ".join(sentences))
 
     def _figures_of(self, task: LearnerTask) -> ModelFigures:
         inputs, number, frozen = spec_of(task.inputs), task.num_classes, task.learners.frozen

@@ -62,5 +62,5 @@ BLOB_BYTES = Counter(
     at_zero=(("received",), ("sent",)),
 )
 WORKER: tuple[Instrument, ...] = tuple(
-    one for one in list(vars().values()) if isinstance(one, Instrument)
+    value for value in list(vars().values()) if isinstance(value, Instrument)
 )

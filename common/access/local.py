@@ -44,9 +44,9 @@ class LocalTarget:
 
     def current(self) -> str:
         """The target to use now."""
-        for found in _sockets(self._address):
-            if found == self._found or _is_live(found[0]):
-                self._found = found
+        for candidate in _sockets(self._address):
+            if candidate == self._found or _is_live(candidate[0]):
+                self._found = candidate
                 break
         return self._address if self._found is None else f"{_PREFIX}{self._found[0]}"
 
@@ -81,7 +81,7 @@ def forget_dead(address: str) -> None:
 def _names(address: str) -> tuple[str, ...]:
     host, port = split_address(address)
     hosts = ("127.0.0.1", "::1") if host == "localhost" else (str(ip_address(host)),)
-    return tuple(f"{one.replace(':', '_')}-{port}.sock" for one in hosts)
+    return tuple(f"{address_of_host.replace(':', '_')}-{port}.sock" for address_of_host in hosts)
 
 
 def _folders(*, make: bool = False) -> Iterator[Path]:
@@ -92,16 +92,16 @@ def _folders(*, make: bool = False) -> Iterator[Path]:
     if len(os.fsencode(temporary)) > _LONGEST_PATH_BYTES - _LONGEST_NAME_BYTES:
         temporary = Path("/tmp")  # noqa: S108 - a private folder is made there
     own = f"lipt-{user}"
-    found = False
+    any_private = False
     for folder in (runtime / "lipt", temporary / own, *sorted(temporary.glob(f"{own}-*"))):
         with suppress(OSError):
             if make and folder.name in {"lipt", own}:
                 with suppress(FileExistsError):
                     folder.mkdir(mode=0o700)
             if _is_private(folder.lstat()):
-                found = True
+                any_private = True
                 yield folder
-    if make and not found:
+    if make and not any_private:
         with suppress(OSError):
             yield Path(tempfile.mkdtemp(prefix=f"{own}-", dir=temporary))
 
@@ -111,9 +111,9 @@ def _sockets(address: str) -> Iterator[tuple[Path, int]]:
     for folder in _folders():
         for path in (folder / name for name in _names(address)):
             with suppress(OSError):
-                found = path.lstat()
-                if found.st_uid == os.geteuid() and stat.S_ISSOCK(found.st_mode):
-                    yield path, found.st_ino
+                stats = path.lstat()
+                if stats.st_uid == os.geteuid() and stat.S_ISSOCK(stats.st_mode):
+                    yield path, stats.st_ino
 
 
 def _is_live(path: Path) -> bool:
@@ -124,6 +124,6 @@ def _is_live(path: Path) -> bool:
     return False
 
 
-def _is_private(found: os.stat_result) -> bool:
-    own = found.st_uid == os.geteuid() and not found.st_mode & _OTHERS
-    return own and stat.S_ISDIR(found.st_mode)
+def _is_private(stats: os.stat_result) -> bool:
+    own = stats.st_uid == os.geteuid() and not stats.st_mode & _OTHERS
+    return own and stat.S_ISDIR(stats.st_mode)

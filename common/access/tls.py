@@ -288,8 +288,8 @@ class Renewal:
         stamps: list[tuple[int, int, int] | None] = []
         for path in self._paths:
             try:
-                found = path.stat()
-                stamps.append((found.st_mtime_ns, found.st_size, found.st_ino))
+                stats = path.stat()
+                stamps.append((stats.st_mtime_ns, stats.st_size, stats.st_ino))
             except OSError:
                 stamps.append(None)
         return stamps
@@ -409,12 +409,12 @@ def identity_of(auth_context: Mapping[str, Iterable[bytes]]) -> CertificateIdent
         certificate = x509.load_pem_x509_certificate(pem)
         names = _subject(certificate, NameOID.COMMON_NAME)
         units = _subject(certificate, NameOID.ORGANIZATIONAL_UNIT_NAME)
-        others = extension_of(certificate, x509.SubjectAlternativeName) or ()
+        alternatives = extension_of(certificate, x509.SubjectAlternativeName) or ()
     # gRPC accepts forms that cryptography refuses: they give no role.
     except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
         return CertificateIdentity(sha256[:16], sha256, frozenset())
-    names += [name.value for name in others if isinstance(name, x509.DNSName)]
-    uris = [name.value for name in others if isinstance(name, x509.UniformResourceIdentifier)]
+    names += [name.value for name in alternatives if isinstance(name, x509.DNSName)]
+    uris = [name.value for name in alternatives if isinstance(name, x509.UniformResourceIdentifier)]
     names += [uri for uri in uris if uri not in _BY_URI and uri != SCORES_URI]
     roles = {_BY_UNIT[unit] for unit in units if unit in _BY_UNIT}
     roles |= {_BY_URI[uri] for uri in uris if uri in _BY_URI}
@@ -430,5 +430,5 @@ def identity_of(auth_context: Mapping[str, Iterable[bytes]]) -> CertificateIdent
 
 
 def _subject(certificate: x509.Certificate, part: ObjectIdentifier) -> list[str]:
-    found = (attribute.value for attribute in certificate.subject.get_attributes_for_oid(part))
-    return [value for value in found if isinstance(value, str)]
+    values = (attribute.value for attribute in certificate.subject.get_attributes_for_oid(part))
+    return [value for value in values if isinstance(value, str)]

@@ -197,16 +197,16 @@ def remove_oldest(
     keep: Path | None = None,
 ) -> None:
     """Remove the files used longest ago; `keep`, or else the newest, stays, whatever its size."""
-    found: list[tuple[bool, int, Path, int]] = []
+    by_age: list[tuple[bool, int, Path, int]] = []
     for path in paths:
         try:
             stat = path.stat()
             # A file's time may be ahead of the clock.
-            found.append((path == keep, stat.st_mtime_ns, path, stat.st_size))
+            by_age.append((path == keep, stat.st_mtime_ns, path, stat.st_size))
         except OSError:  # another process was faster
             continue
     num_bytes = 0
-    for place, (*_, path, size) in enumerate(sorted(found, reverse=True)):
+    for place, (*_, path, size) in enumerate(sorted(by_age, reverse=True)):
         num_bytes += size
         if place >= most_files or (place and num_bytes > most_bytes):
             path.unlink(missing_ok=True)

@@ -77,8 +77,8 @@ class Expiry:
 
     def parts(self) -> Iterator[StoredFile]:
         with state_errors(self._uploads):
-            found = sorted(self._uploads.glob("*.part"))
-        yield from filter(None, map(_file, found))
+            paths = sorted(self._uploads.glob("*.part"))
+        yield from filter(None, map(_file, paths))
 
     @contextmanager
     def holding(self, *digests: str) -> Iterator[None]:
@@ -102,8 +102,8 @@ class Expiry:
             self._holding,
         ):
             # By the descriptor: the folder cannot become a link to another one meanwhile.
-            found = os.stat(sha256, dir_fd=folder, follow_symlinks=False)
-            if not self._held[sha256] and found.st_mtime <= before:
+            stats = os.stat(sha256, dir_fd=folder, follow_symlinks=False)
+            if not self._held[sha256] and stats.st_mtime <= before:
                 os.unlink(sha256, dir_fd=folder)
                 return True
         return False
@@ -257,8 +257,8 @@ class BlobStore:
             )
 
 
-def _require_same(found: BlobName, name: BlobName, path: Path) -> None:
-    if found != name:
+def _require_same(actual: BlobName, name: BlobName, path: Path) -> None:
+    if actual != name:
         raise CorruptBlobError(
             f"{path} does not hold blob {name} any more. Delete it, so that it is made again."
         )

@@ -117,7 +117,9 @@ class FloodFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         kind, now = _flood_kind(record), self._clock()
         with self._lock:
-            over = [key for key, it in self._bursts.items() if now >= it.began + _BURST_SECONDS]
+            over = [
+                key for key, burst in self._bursts.items() if now >= burst.began + _BURST_SECONDS
+            ]
             ended = [self._bursts.pop(key) for key in over]
             burst = None
             if kind is not None:

@@ -98,8 +98,12 @@ def current_traceparent() -> str:
 
 def received(metadata: Any) -> str:
     """The only valid `traceparent` in a peer's metadata, or ""."""
-    found = [str(value) for key, value in metadata or () if key == TRACEPARENT]
-    return _written(trace.get_current_span(_context_of(found[0]))) if len(found) == 1 else ""
+    traceparents = [str(value) for key, value in metadata or () if key == TRACEPARENT]
+    return (
+        _written(trace.get_current_span(_context_of(traceparents[0])))
+        if len(traceparents) == 1
+        else ""
+    )
 
 
 @contextmanager

@@ -103,7 +103,7 @@ def with_metadata(
     channel: grpc.Channel, entries: Callable[[], tuple[tuple[str, str], ...]]
 ) -> grpc.Channel:
     """The channel, with `entries()` in the metadata of each call."""
-    every = _EveryCall(lambda go_on, details, it: go_on(_with(details, *entries()), it))
+    every = _EveryCall(lambda go_on, details, request: go_on(_with(details, *entries()), request))
     return grpc.intercept_channel(channel, every)
 
 

@@ -92,7 +92,9 @@ def message_to_dict(message: Message) -> dict[str, Any]:
             values[field.name] = value
         elif value:
             nested = field.message_type is not None
-            values[field.name] = [message_to_dict(one) for one in value] if nested else list(value)
+            values[field.name] = (
+                [message_to_dict(item) for item in value] if nested else list(value)
+            )
     return values
 
 
@@ -107,8 +109,8 @@ def fill_message(message: MessageT, values: Mapping[str, Any]) -> MessageT:
             target.SetInParent()
             fill_message(target, value)
         elif field.message_type is not None:
-            for one in value:
-                fill_message(target.add(), one)
+            for item in value:
+                fill_message(target.add(), item)
         elif field.enum_type is not None:
             setattr(message, name, enum_number(field.enum_type, value, name))
         else:

@@ -233,9 +233,9 @@ class OwnToken:
     def __call__(self) -> Token:
         if (stamp := self._stamp()) != self._seen:
             self._seen = stamp
-            found = self._read()
-            if found is not None and found != self._token:
-                self._token = found
+            token = self._read()
+            if token is not None and token != self._token:
+                self._token = token
                 logger.warning("%s was replaced: the token that it had is refused", self._path)
         return self._token
 
@@ -250,14 +250,14 @@ class OwnToken:
 
     def _read(self) -> Token | None:
         with suppress(OSError):
-            found = Token.parse(self._path.read_text(encoding="ascii", errors="replace"))
-            return found if found is not None and found.token_id == _OWN_ID else None
+            token = Token.parse(self._path.read_text(encoding="ascii", errors="replace"))
+            return token if token is not None and token.token_id == _OWN_ID else None
         return None
 
     def _stamp(self) -> tuple[int, int] | None:
         with suppress(OSError):
-            found = self._path.stat()
-            return found.st_ino, found.st_mtime_ns
+            stats = self._path.stat()
+            return stats.st_ino, stats.st_mtime_ns
         return None
 
 
@@ -370,5 +370,5 @@ def _certified(certificate: CertificateIdentity) -> Caller:
 
 
 def _choices(written: Callable[[Role], str]) -> str:
-    *others, last = map(written, Role)
-    return f"{', '.join(others)} or {last}"
+    *first, last = map(written, Role)
+    return f"{', '.join(first)} or {last}"

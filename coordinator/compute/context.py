@@ -182,15 +182,15 @@ class Context(Workspace):
             del vars(self)["dataset"]
         remedy = "Put the run's own data back; for other data start a coordinator anew, and a run."
         try:
-            found = self.dataset.fingerprint
+            current = self.dataset.fingerprint
         except LiptError as error:
             raise OtherDataError(
                 f"{source}, which had the fingerprint {fingerprint}, cannot be read any more: "
                 f"{error.problem}. {remedy}"
             ) from error
-        if found != fingerprint:
+        if current != fingerprint:
             raise OtherDataError(
-                f"{source} has the fingerprint {found} now, and {fingerprint} is needed. {remedy}"
+                f"{source} has the fingerprint {current} now, and {fingerprint} is needed. {remedy}"
             )
 
     def find(self, key: Key[KeptT]) -> KeptT | None:

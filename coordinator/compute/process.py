@@ -273,13 +273,13 @@ def resident(pid: int, *, proc: Path = _PROC) -> Resident | None:
         status = (proc / str(pid) / "status").read_text()
     except OSError:
         return None
-    found = dict(re.findall(r"^(VmRSS|VmHWM):\s+(\d+) kB", status, re.MULTILINE))
-    return Resident(*(int(found.get(name, 0)) * 1024 for name in ("VmRSS", "VmHWM")))
+    kilobytes = dict(re.findall(r"^(VmRSS|VmHWM):\s+(\d+) kB", status, re.MULTILINE))
+    return Resident(*(int(kilobytes.get(name, 0)) * 1024 for name in ("VmRSS", "VmHWM")))
 
 
 def system_kills(*, proc: Path = _PROC) -> int:
     """The number of processes killed by the kernel so far for lack of memory."""
     with suppress(OSError):
-        if found := re.search(r"^oom_kill (\d+)", (proc / "vmstat").read_text(), re.MULTILINE):
-            return int(found[1])
+        if count := re.search(r"^oom_kill (\d+)", (proc / "vmstat").read_text(), re.MULTILINE):
+            return int(count[1])
     return 0

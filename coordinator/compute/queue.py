@@ -212,9 +212,9 @@ class ComputeQueue:
 
     def resident(self) -> Mapping[str, Resident]:
         """Memory of the running processes, by queue; callable from any thread."""
-        pids = {one.name: one.process.pid for one in self._executors}
-        found = {name: resident(pid) for name, pid in pids.items() if pid is not None}
-        return {name: memory for name, memory in found.items() if memory is not None}
+        pids = {executor.name: executor.process.pid for executor in self._executors}
+        by_queue = {name: resident(pid) for name, pid in pids.items() if pid is not None}
+        return {name: memory for name, memory in by_queue.items() if memory is not None}
 
     async def stop(self) -> None:
         self._stopped = True

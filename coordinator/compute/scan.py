@@ -277,10 +277,10 @@ class ScoreVerification:
 def _agree(mine: Iterable[Tensor], sent: Iterable[Tensor], tolerance: float) -> bool:
     pairs = zip(mine, sent, strict=True)
     if not tolerance:
-        return all(torch.equal(one, other) for one, other in pairs)
+        return all(torch.equal(ours, other) for ours, other in pairs)
     return all(
-        torch.allclose(one.float(), other.float(), rtol=tolerance, atol=tolerance)
-        for one, other in pairs
+        torch.allclose(ours.float(), other.float(), rtol=tolerance, atol=tolerance)
+        for ours, other in pairs
     )
 
 
@@ -289,15 +289,15 @@ def scorers_of(scored_by: Mapping[str, Any] | None) -> set[str]:
     return {each["credential"] for each in (scored_by or {}).get("credentials", ())}
 
 
-def scanned(context: Context, wanted: ModelPass) -> PassResult:
+def scanned(context: Context, model_pass: ModelPass) -> PassResult:
     """The values as of `pass_here`, shared with workers where there are several ranges."""
     alone = context.settings.compute.scoring_workers is ScoringWorkers.NONE
     if alone or len(context.dataset) <= range_examples(context):
-        return pass_here(context, wanted)
+        return pass_here(context, model_pass)
     # Otherwise workers cannot read them.
-    stored = wanted.weights or context.blobs.put_bytes(pack(wanted.model.state_dict()))
-    scan = scan_of(context, wanted, stored)
-    return _SharedPass(context, scan, wanted).run()
+    stored = model_pass.weights or context.blobs.put_bytes(pack(model_pass.model.state_dict()))
+    scan = scan_of(context, model_pass, stored)
+    return _SharedPass(context, scan, model_pass).run()
 
 
 def range_examples(context: Context) -> int:
@@ -306,20 +306,20 @@ def range_examples(context: Context) -> int:
     return -(-context.settings.compute.scoring_range // size) * size
 
 
-def scan_of(context: Context, wanted: ModelPass, weights: BlobName) -> Scan:
+def scan_of(context: Context, model_pass: ModelPass, weights: BlobName) -> Scan:
     """The scan of a pass by a model whose stored blob is `weights`."""
-    config, inputs = wanted.config, wanted.inputs
+    config, inputs = model_pass.config, model_pass.inputs
     dataset = context.dataset
-    specs = stored_specs(wanted.model, len(dataset), wanted.values)
+    specs = stored_specs(model_pass.model, len(dataset), model_pass.values)
     halves = {name for name, spec in specs.items() if spec.dtype == torch.float16}
-    _, head = find_head(wanted.model)
+    _, head = find_head(model_pass.model)
     whole = ScoringTask(
         fingerprint=dataset.fingerprint,
         start=0,
         stop=len(dataset),
         batch_size=context.batch_size,
         threads=config.evaluation_threads,
-        values=wanted.values,
+        values=model_pass.values,
         half_errors=ERRORS in halves,
         half_features=FEATURES in halves,
         quarantined=dataset.quarantined,
@@ -339,10 +339,10 @@ def scan_of(context: Context, wanted: ModelPass, weights: BlobName) -> Scan:
 
 
 class _SharedPass:
-    def __init__(self, context: Context, scan: Scan, wanted: ModelPass) -> None:
-        self._context, self._scan, self._activity = context, scan, wanted.activity
+    def __init__(self, context: Context, scan: Scan, model_pass: ModelPass) -> None:
+        self._context, self._scan, self._activity = context, scan, model_pass.activity
         self._folder = RangeFolder(scans_dir(context.settings.state_dir), scan.scan_id)
-        self._score = partial(score_range, wanted.model, context.dataset, device=context.device)
+        self._score = partial(score_range, model_pass.model, context.dataset, device=context.device)
         self._verification = ScoreVerification(
             scan.whole,
             lambda ids: tuple(self._score(scan.whole, some=ids).values()),
@@ -382,7 +382,7 @@ class _SharedPass:
 
     def _compute(self, index: int) -> None:
         num_examples = len(self._scan.whole)
-        before = sum(len(self._scan.task(one)) for one in self._taken)
+        before = sum(len(self._scan.task(taken)) for taken in self._taken)
 
         def on_done(done: int) -> None:
             self._context.report(self._activity, before + done, num_examples)

@@ -143,7 +143,9 @@ class Dispatcher:
                 continue
             if run.state is RunState.TRAINING:
                 # A pool cannot start workers that hold a source.
-                learners += Counter(one.state for one in run.learners if not one.own_source)
+                learners += Counter(
+                    learner.state for learner in run.learners if not learner.own_source
+                )
             elif run.state in _BEFORE_TRAINING:
                 num_upcoming += run.config.learners.num_learners
         return Demand(
@@ -174,10 +176,10 @@ class Dispatcher:
             return await asyncio.shield(self._granting[worker_id])
         if self.idle_reason(worker):
             wait_seconds = min(wait_seconds, _IDLE_POLL_SECONDS)
-        found = await self._poll(worker_id, wait_seconds)
-        if not isinstance(found, LearnerAssignment):
-            return found
-        granting = asyncio.create_task(self._grant(found, worker_id))
+        work = await self._poll(worker_id, wait_seconds)
+        if not isinstance(work, LearnerAssignment):
+            return work
+        granting = asyncio.create_task(self._grant(work, worker_id))
         self._granting[worker_id] = granting
         return await asyncio.shield(granting)
 
@@ -192,9 +194,9 @@ class Dispatcher:
         try:
             await asyncio.wait({poll}, timeout=wait_seconds)
         except asyncio.CancelledError:
-            found = poll.result() if poll.done() and not poll.cancelled() else None
-            if isinstance(found, LearnerAssignment):
-                self._reserved.discard(found)
+            work = poll.result() if poll.done() and not poll.cancelled() else None
+            if isinstance(work, LearnerAssignment):
+                self._reserved.discard(work)
                 self._match_soon()
             raise
         finally:
@@ -242,10 +244,10 @@ class Dispatcher:
         return LearnerGrant(run, learner, lease)
 
     def _waiting_learners(self) -> list[policy.QueuedLearners]:
-        found = (
+        queues = (
             policy.QueuedLearners(run, self.leases.queued(run.run_id)) for run in self._store.live()
         )
-        return [waiting for waiting in found if waiting.indices]
+        return [waiting for waiting in queues if waiting.indices]
 
     def _on_change(self) -> None:
         # Wakes the current waiters; later ones wait for the next change.
@@ -261,10 +263,12 @@ class Dispatcher:
     def _match(self) -> None:
         self._is_to_match = False
         # Learners of held runs are not leased; leased ones may still be committed.
-        waiting = [it for it in self._waiting_learners() if not self._store.held(it.run.run_id)]
+        waiting = [
+            queue for queue in self._waiting_learners() if not self._store.held(queue.run.run_id)
+        ]
         reserved, now = self._reserved.copy(), self._wall_clock()
-        found = policy.candidates(waiting, now=now, reserved=reserved, silent=self._silent)
-        free = {candidate.key: candidate for candidate in found}
+        offers = policy.candidates(waiting, now=now, reserved=reserved, silent=self._silent)
+        free = {candidate.key: candidate for candidate in offers}
         alive = cache(self.alive)
         for worker_id, poll in tuple(self._polls.items()):
             # Checking a thousand workers after each grant would block the loop.
@@ -361,7 +365,9 @@ class Dispatcher:
             why = EventKind.LEARNER_DECLINED
             message = f"worker {self.workers.name(lease.worker_id)} gave it back: {too_large}"
         with contextlib.suppress(StaleLeaseError):
-            await self._take_back(lease, why, message, lambda _run, it, _by: requeued(it, message))
+            await self._take_back(
+                lease, why, message, lambda _run, learner, _by: requeued(learner, message)
+            )
 
     def _take_range_back(self, lease: RangeLease, reason: str, *, failed: bool = False) -> None:
         with contextlib.suppress(StaleLeaseError):
@@ -394,7 +400,7 @@ class Dispatcher:
                 lease,
                 EventKind.LEASE_EXPIRED,
                 reason,
-                lambda _run, it, _by: requeued(it, reason, end),
+                lambda _run, learner, _by: requeued(learner, reason, end),
             )
         except StaleLeaseError:
             return  # committed at the last moment

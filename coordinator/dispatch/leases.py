@@ -139,10 +139,10 @@ class _Lease:
 def require_lease(run: RunRecord, lease: LearnerLease) -> Holder:
     """The worker that holds a lease, as the record has it."""
     learner = run.learners[lease.key.learner]
-    found = RunLearner(run, learner).lease
-    if found == lease and isinstance(learner.status, Leased):
+    current = RunLearner(run, learner).lease
+    if current == lease and isinstance(learner.status, Leased):
         return learner.status.holder
-    now = f"its epoch is {found.epoch}" if found else "it is not assigned now"
+    now = f"its epoch is {current.epoch}" if current else "it is not assigned now"
     raise StaleLeaseError(
         f"learner {lease.key}: the lease with epoch {lease.epoch} is over ({now}); "
         "the result is not used. Ask for the next assignment."
@@ -170,17 +170,17 @@ class LeaseTable:
             return
         queued = self._queued.setdefault(run.run_id, [])
         for learner in learners:
-            found = RunLearner(run, learner)
+            entry = RunLearner(run, learner)
             place = bisect_left(queued, learner.index)
             was_queued = queued[place : place + 1] == [learner.index]
             if was_queued and learner.state is not LearnerState.QUEUED:
                 del queued[place]
             elif learner.state is LearnerState.QUEUED and not was_queued:
                 insort(queued, learner.index)
-            if found.lease is None or not self.has(found.lease):
-                self.end(found.key)
-                if found.lease is not None:
-                    self.renew(found.lease)
+            if entry.lease is None or not self.has(entry.lease):
+                self.end(entry.key)
+                if entry.lease is not None:
+                    self.renew(entry.lease)
 
     def queued(self, run_id: str) -> Sequence[int]:
         return self._queued.get(run_id, ())
@@ -215,8 +215,8 @@ class LeaseTable:
         return next((lease for lease in held if isinstance(lease, kind)), None)
 
     def has(self, lease: LeaseId) -> bool:
-        found = self._leases.get(lease.key)
-        return found is not None and found.id == lease
+        known = self._leases.get(lease.key)
+        return known is not None and known.id == lease
 
     def num_learners(self) -> int:
         return sum(isinstance(key, LearnerAssignment) for key in self._leases)

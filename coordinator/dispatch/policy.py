@@ -119,16 +119,16 @@ def waiting_reason(
     if suspects := quarantine_reason(waiting, silent):
         return suspects
     run = waiting.run
-    wanted = {learner.own_source for learner in waiting.learners()} - {""}
+    sources = {learner.own_source for learner in waiting.learners()} - {""}
     holders = [worker for worker in alive if worker.caller.may_hold(worker.source)]
-    if missing := sorted(wanted - {worker.source for worker in holders}):
+    if missing := sorted(sources - {worker.source for worker in holders}):
         return (
             f"no worker holds the data of {', '.join(missing)}: start lipt-worker --source NAME "
             "--worker-data DATA there"
         )
     able_of = {worker.source for worker in holders if worker.can_run(run)}
     for worker in sorted(holders, key=lambda worker: worker.name):
-        if worker.source in wanted - able_of:
+        if worker.source in sources - able_of:
             return (
                 f"worker {worker.name}, which holds the source {worker.source}, does not "
                 f"{worker.refusal(run)}"
@@ -138,8 +138,8 @@ def waiting_reason(
     if not alive:
         return ""
     first = min(alive, key=lambda worker: worker.name)
-    others = f", and {len(alive) - 1} more cannot train it either" if len(alive) > 1 else ""
-    return f"worker {first.name} does not {first.refusal(run)}{others}"
+    and_more = f", and {len(alive) - 1} more cannot train it either" if len(alive) > 1 else ""
+    return f"worker {first.name} does not {first.refusal(run)}{and_more}"
 
 
 def quarantine_reason(waiting: QueuedLearners, silent: Collection[str]) -> str:
@@ -214,13 +214,13 @@ def _unconfirmed_reason(
     run: RunRecord, waiting: Iterable[LearnerRecord], able: Collection[WorkerRecord]
 ) -> str:
     """Why no two `able` workers can confirm a run's queued learners; empty if two can."""
-    wanted = run.config.learners.redundancy
+    num_needed = run.config.learners.redundancy
     credentials = {worker.credential for worker in able}
 
     def lacks(learner: LearnerRecord) -> bool:
         if learner.unconfirmed:
             return not any(_is_another(worker, learner) for worker in able)
-        return len(credentials) < wanted
+        return len(credentials) < num_needed
 
     lacking = [learner for learner in waiting if lacks(learner)]
     if not lacking:
@@ -228,7 +228,7 @@ def _unconfirmed_reason(
     kinds = sorted({held.holder.kind for learner in lacking for held in learner.unconfirmed})
     device = f", on such a device: {' or '.join(kinds)}" if kinds else ""
     return (
-        f"learners.redundancy = {wanted} needs another worker for {len(lacking)} learners, "
+        f"learners.redundancy = {num_needed} needs another worker for {len(lacking)} learners, "
         f"with its own certificate or token if workers have any{device}"
     )
 

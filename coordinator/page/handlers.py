@@ -150,22 +150,22 @@ async def pictures(
 async def show_diagnosis(request: PageRequest, sha256: str) -> object:
     app = request.page.app
     blob = (await app.answers.find_diagnosis(sha256)).blob
-    found = await asyncio.to_thread(lambda: DiagnosisFile.load(app.blobs.verified_path(blob)))
-    return found.findings.model_dump(mode="json")
+    diagnosis = await asyncio.to_thread(lambda: DiagnosisFile.load(app.blobs.verified_path(blob)))
+    return diagnosis.findings.model_dump(mode="json")
 
 
 async def list_subsets(request: PageRequest, run: str) -> object:
-    found = await request.page.app.answers.subsets_of(run)
-    return {"subsets": [_listed(subset, request.page) for subset in found]}
+    subsets = await request.page.app.answers.subsets_of(run)
+    return {"subsets": [_listed(subset, request.page) for subset in subsets]}
 
 
 async def list_mixtures(request: PageRequest, run: str) -> object:
-    found = await Mixtures(request.page.app.answers).newest(run)
+    mixtures = await Mixtures(request.page.app.answers).newest(run)
     return {
         "mixtures": [
             record.model_dump(include={"target_sha256", "created_at"})
             | {"result": summary and mixture_values(summary)}
-            for record, summary in found
+            for record, summary in mixtures
         ]
     }
 
@@ -173,17 +173,17 @@ async def list_mixtures(request: PageRequest, run: str) -> object:
 async def show_subsets(request: PageRequest, run: str, digest: str, other: str = "") -> object:
     """One or two subsets with classes, weights and sample examples, and the overlap of two."""
     app = request.page.app
-    found = [await app.answers.find_subset(run, one) for one in (digest, other) if one]
-    examples = [await app.answers.examples(subset) for subset in found]
+    subsets = [await app.answers.find_subset(run, prefix) for prefix in (digest, other) if prefix]
+    examples = [await app.answers.examples(subset) for subset in subsets]
     # No labels where other data is served.
-    is_served = found[0].fingerprint == app.data.fingerprint
+    is_served = subsets[0].fingerprint == app.data.fingerprint
     labels_N = app.data.labels_N if is_served else np.empty(0, np.int64)
 
     def compared() -> dict[str, Any]:
         shown = [
             _listed(subset, request.page)
             | examined(subset, chosen, labels_N, app.data.class_names, app.data.quarantined)
-            for subset, chosen in zip(found, examples, strict=True)
+            for subset, chosen in zip(subsets, examples, strict=True)
         ]
         rows = [chosen.indices_K for chosen in examples]
         # Without the labels of their data, chance is unknown.
@@ -211,18 +211,20 @@ async def draw_map(
     request: PageRequest, run: str, digests: Annotated[list[str], Field(min_length=1, max_length=2)]
 ) -> object:
     app = request.page.app
-    found = find_ready(app.store, run, app.data)
-    records = [await app.answers.find_subset(found.run_id, one) for one in digests]
-    chosen = [(await app.answers.examples(one)).indices_K for one in records]
-    drawn = await asyncio.to_thread(rows_to_draw, app.data.num_rows, chosen, found.config.seed)
+    record = find_ready(app.store, run, app.data)
+    records = [await app.answers.find_subset(record.run_id, digest) for digest in digests]
+    chosen = [(await app.answers.examples(subset)).indices_K for subset in records]
+    drawn = await asyncio.to_thread(rows_to_draw, app.data.num_rows, chosen, record.config.seed)
     ids_M = np.setdiff1d(drawn, np.array(app.data.quarantined, np.int64))
-    if found.inputs is None or found.pretrained_weights is None:
-        raise ValueError(f"run {found.run_id} is ready without weights")
-    job = MapExamples(found.config, found.inputs, found.pretrained_weights, tuple(ids_M.tolist()))
-    options = _options_of(request, found.fingerprint, found.run_id)
+    if record.inputs is None or record.pretrained_weights is None:
+        raise ValueError(f"run {record.run_id} is ready without weights")
+    job = MapExamples(
+        record.config, record.inputs, record.pretrained_weights, tuple(ids_M.tolist())
+    )
+    options = _options_of(request, record.fingerprint, record.run_id)
 
     async def place(report: OnProgress) -> tuple[tuple[float, float], ...]:
-        await restore(found, [job.weights], app.blobs, app.compute, report, options)
+        await restore(record, [job.weights], app.blobs, app.compute, report, options)
         return await app.compute.run(job, report, options)
 
     async def values() -> AsyncGenerator[object, None]:
@@ -301,5 +303,5 @@ def examined(
 def _drawn(subset: SubsetRecord, rows: NDArray[np.int64]) -> list[int]:
     """A random sample of rows, ascending; always the same for a subset."""
     generator = np.random.default_rng(derive_seed(0, f"page: {subset.digest}"))
-    found: list[int] = np.sort(generator.permutation(rows)[:NUM_SHOWN]).tolist()
-    return found
+    drawn: list[int] = np.sort(generator.permutation(rows)[:NUM_SHOWN]).tolist()
+    return drawn

@@ -187,14 +187,14 @@ async def response_of(value: object, request: PageRequest) -> Response:
 
 
 async def _lines(
-    value: object, others: AsyncGenerator[object, None], request: PageRequest
+    value: object, later_values: AsyncGenerator[object, None], request: PageRequest
 ) -> AsyncGenerator[bytes, None]:
-    async with aclosing(others):
+    async with aclosing(later_values):
         try:
             while request.page.sessions.holds(request.session):
                 # A message with thousands of learners would block the event loop.
                 yield await asyncio.to_thread(as_json, value) + b"\n"
-                value = await anext(others)
+                value = await anext(later_values)
         except StopAsyncIteration:
             return
         except Exception as error:  # noqa: BLE001 - the outermost frame of a stream

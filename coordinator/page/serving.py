@@ -48,11 +48,18 @@ class Connections:
     def add(self, new: Any) -> None:
         """Count a connection; beyond a limit another one, or this one, is closed."""
         self._open[new] = None
-        own = [one for one in self._open if one.address == new.address]
+        own = [connection for connection in self._open if connection.address == new.address]
         crowded = own if len(own) > MOST_OF_ADDRESS else list(self._open)
         if len(own) <= MOST_OF_ADDRESS and len(self._open) <= MOST:
             return
-        leaving = next((one for one in crowded if one is not new and one.is_silent()), new)
+        leaving = next(
+            (
+                connection
+                for connection in crowded
+                if connection is not new and connection.is_silent()
+            ),
+            new,
+        )
         self.remove(leaving)
         leaving.transport.abort()
         if monotonic() - self._warned_at >= _WARN_EVERY_SECONDS:
@@ -62,8 +69,8 @@ class Connections:
                 *(len(self._open), len(own), new.address),
             )
 
-    def remove(self, one: Any) -> None:
-        self._open.pop(one, None)
+    def remove(self, connection: Any) -> None:
+        self._open.pop(connection, None)
 
 
 def guarded(protocol: type[Any], connections: Connections) -> Callable[..., asyncio.Protocol]:

@@ -100,10 +100,10 @@ class Sessions:
                 "127.0.0.1:50080; it needs the extra: pip install '.[dashboard]'"
             )
         now = self._clock()
-        for code, one in list(self._codes.items()):
-            if now >= one.began_at + CODE_SECONDS:
+        for code, pending in list(self._codes.items()):
+            if now >= pending.began_at + CODE_SECONDS:
                 del self._codes[code]
-        own = [code for code, one in self._codes.items() if one.caller == caller]
+        own = [code for code, pending in self._codes.items() if pending.caller == caller]
         if len(own) >= _MOST_CODES:
             del self._codes[own[0]]
         code = secrets.token_urlsafe(32)
@@ -112,13 +112,13 @@ class Sessions:
 
     def take_code(self, code: str) -> Caller:
         """The caller of a link's code; a code works once."""
-        found = self._codes.pop(code, None)
-        if found is None or self._clock() >= found.began_at + CODE_SECONDS:
+        pending = self._codes.pop(code, None)
+        if pending is None or self._clock() >= pending.began_at + CODE_SECONDS:
             raise UnauthenticatedError(
                 "the code is none of this coordinator's, was used, or is older than "
                 f"{CODE_SECONDS:g} s. Ask for another: lipt dashboard"
             )
-        return found.caller
+        return pending.caller
 
     def begin(self, caller: Caller) -> str:
         """Sign a caller in; the cookie for its browser."""

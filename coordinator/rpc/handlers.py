@@ -77,7 +77,9 @@ class Interceptor(grpc.aio.ServerInterceptor):
 def _within(steps: Sequence[Step], method: str, handler: Any) -> Any:
     call = Call(method, handler.request_streaming, handler.response_streaming)
     sides = (call.request_streaming, call.response_streaming)
-    behaviour = getattr(handler, "_".join("stream" if it else "unary" for it in sides))
+    behaviour = getattr(
+        handler, "_".join("stream" if is_stream else "unary" for is_stream in sides)
+    )
 
     @asynccontextmanager
     async def inside(requests: Any, context: Context) -> AsyncIterator[Any]:

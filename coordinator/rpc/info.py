@@ -94,7 +94,7 @@ class AccessService(access_pb2_grpc.AccessServiceServicer):
         self, request: access_pb2.ListTokensRequest, context: Context
     ) -> access_pb2.ListTokensResponse:
         return access_pb2.ListTokensResponse(
-            tokens=[message_of(access_pb2.Token, one) for one in self.tokens.listed()]
+            tokens=[message_of(access_pb2.Token, token) for token in self.tokens.listed()]
         )
 
     async def RevokeToken(
@@ -183,8 +183,8 @@ class InfoService(info_pb2_grpc.InfoServiceServicer):
             workers=map(self._worker, shown[:_MAX_WORKERS]),
             num_workers=len(alive),
             computations=[
-                message_of(pb.Computation, one, run_id=one.run)
-                for one in self.compute.computations()
+                message_of(pb.Computation, computation, run_id=computation.run)
+                for computation in self.compute.computations()
             ],
             num_runs=len(self.store.runs()),
         )

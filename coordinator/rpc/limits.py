@@ -69,8 +69,8 @@ def shown_by(context: Context) -> CallCredentials:
 
 
 def _metadata(context: Context, name: str) -> str:
-    found = next((it for key, it in context.invocation_metadata() or () if key == name), "")
-    return found if isinstance(found, str) else ""
+    value = next((text for key, text in context.invocation_metadata() or () if key == name), "")
+    return value if isinstance(value, str) else ""
 
 
 @dataclass

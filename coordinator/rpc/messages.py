@@ -35,9 +35,9 @@ def message_of(kind: type[MessageT], value: object, /, **more: Any) -> MessageT:
     Times are in seconds, enums are given by member names, and None leaves a field unset.
     """
     given = {
-        name: convert(found)
+        name: convert(attribute)
         for name, convert in _fields(kind.DESCRIPTOR)
-        if (found := more[name] if name in more else getattr(value, name, None)) is not None
+        if (attribute := more[name] if name in more else getattr(value, name, None)) is not None
     }
     return kind(**given)
 

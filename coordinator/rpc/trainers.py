@@ -229,8 +229,8 @@ class DiagnosisService(diagnosis_pb2_grpc.DiagnosisServiceServicer):
         with Answering(lambda report: self.answers.diagnosis(query, report, caller)) as answering:
             async for latest in answering:
                 yield diagnosis_pb2.DiagnoseResponse(progress=run_pb2.Progress(**asdict(latest)))
-            found = described(diagnosis_pb2.DiagnosisDescription, answering.result())
-        yield diagnosis_pb2.DiagnoseResponse(diagnosis=found)
+            description = described(diagnosis_pb2.DiagnosisDescription, answering.result())
+        yield diagnosis_pb2.DiagnoseResponse(diagnosis=description)
 
 
 @dataclass(eq=False)
@@ -249,5 +249,5 @@ class MixtureService(mixture_pb2_grpc.MixtureServiceServicer):
         ) as answering:
             async for latest in answering:
                 yield mixture_pb2.GetMixtureResponse(progress=run_pb2.Progress(**asdict(latest)))
-            found = described(mixture_pb2.MixtureDescription, answering.result())
-        yield mixture_pb2.GetMixtureResponse(mixture=found)
+            description = described(mixture_pb2.MixtureDescription, answering.result())
+        yield mixture_pb2.GetMixtureResponse(mixture=description)

@@ -156,10 +156,10 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         if request.HasField("known"):
             had = request.known
             known = Demand(had.num_queued, had.num_leased, had.num_upcoming, had.num_ranges)
-        found = await unless(
+        current = await unless(
             self.stopping, dispatcher.wait_for_demand(known, wait_seconds=wait_seconds)
         )
-        return pb.GetDemandResponse(**asdict(found or dispatcher.demand()))
+        return pb.GetDemandResponse(**asdict(current or dispatcher.demand()))
 
     def _require_worker(self, worker_id: str, context: Context) -> None:
         self.dispatcher.workers.require(worker_id, shown_by(context))

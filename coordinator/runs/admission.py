@@ -79,10 +79,10 @@ class RunAdmission:
 
         def admit() -> str:
             model, plan = self.plan(config)
-            found = excesses(plan.costs, self._ceilings())
-            if found and not is_default:
-                raise OverLimitError(" ".join(found))
-            for sentence in found:
+            sentences = excesses(plan.costs, self._ceilings())
+            if sentences and not is_default:
+                raise OverLimitError(" ".join(sentences))
+            for sentence in sentences:
                 logger.warning("the default run of [run] would be refused: %s", sentence)
             return self._check_weights(config.initialization, model)
 

@@ -74,12 +74,12 @@ def how_far(run: RunRecord, activity: str) -> str:
 
 def hold_reason(run: RunRecord | RunSummary, data: DataDescription) -> str:
     """Why a run is held, and the remedy; empty if its data is served."""
-    found = data.fingerprint
-    if found != run.fingerprint:
+    served = data.fingerprint
+    if served != run.fingerprint:
         own = f"{run.fingerprint} ({run.source})" if run.source else run.fingerprint
         return (
             f"run {run.name} was made on data with fingerprint {own}, this coordinator now serves "
-            f"{data.source} with {found}. Start the coordinator with the run's own data."
+            f"{data.source} with {served}. Start the coordinator with the run's own data."
         )
     if run.inputs is None or spec_of(run.inputs) == data.inputs:
         return ""
@@ -105,9 +105,9 @@ async def restore_inputs(
     if run.initial_weights is not None:
         open_learners = [learner for learner in run.learners if learner.state.open]
         shards = {learner.shard for learner in open_learners if learner.shard is not None}
-        wanted = {run.initial_weights, *shards}
+        names = {run.initial_weights, *shards}
         await restore(
-            run, wanted, blobs, compute, report, JobOptions(run.run_id, fingerprint=run.fingerprint)
+            run, names, blobs, compute, report, JobOptions(run.run_id, fingerprint=run.fingerprint)
         )
 
 
@@ -122,14 +122,14 @@ async def require_results(run: RunRecord, blobs: BlobStore) -> None:
 
 async def restore(
     run: RunRecord,
-    wanted: Iterable[BlobName],
+    names: Iterable[BlobName],
     blobs: BlobStore,
     compute: ComputeQueue,
     report: OnProgress,
     options: JobOptions,
 ) -> None:
-    """Recompute the damaged files among `wanted`; a CorruptBlobError if the bytes differ."""
-    damaged = await _damaged(blobs, wanted)
+    """Recompute the damaged files among `names`; a CorruptBlobError if the bytes differ."""
+    damaged = await _damaged(blobs, names)
     if not damaged:
         return
     logger.warning("%d files of run %s are damaged and recomputed", len(damaged), run.name)

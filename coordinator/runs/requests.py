@@ -95,22 +95,22 @@ class RunRequests:
         log_about(run=run.run_id)
         return run
 
-    def _free_name(self, wanted: str) -> str:
+    def _free_name(self, asked: str) -> str:
         taken = {run.name for run in self.store.runs()} | {LATEST}
-        if not wanted:
+        if not asked:
             # Above the highest number: a lower one may be of a removed run.
-            found = (_NUMBERED.fullmatch(name) for name in taken)
-            numbers = (int(match[1]) for match in found if match is not None)
+            matches = (_NUMBERED.fullmatch(name) for name in taken)
+            numbers = (int(match[1]) for match in matches if match is not None)
             return f"run-{max(len(self.store.runs()), *numbers, 0) + 1}"
-        if len(wanted) > _MAX_NAME_CHARACTERS or not wanted.isprintable() or "/" in wanted:
+        if len(asked) > _MAX_NAME_CHARACTERS or not asked.isprintable() or "/" in asked:
             raise ConfigError(
-                f"run name {wanted[:_MAX_NAME_CHARACTERS]!r} is longer than "
+                f"run name {asked[:_MAX_NAME_CHARACTERS]!r} is longer than "
                 f"{_MAX_NAME_CHARACTERS} characters, or has '/' or unprintable ones. "
                 "Choose another."
             )
-        if wanted in taken:
-            raise ConfigError(f"there is a run named {wanted!r} already. Choose another --name.")
-        return wanted
+        if asked in taken:
+            raise ConfigError(f"there is a run named {asked!r} already. Choose another --name.")
+        return asked
 
 
 def page_of(runs: Iterable[RunSummary], token: str, size: int) -> tuple[Sequence[RunSummary], str]:

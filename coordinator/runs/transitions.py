@@ -176,9 +176,9 @@ def verify(
 ) -> Verification:
     """Verify the newest result; `earlier` ones are from other workers, and no two agree."""
     mine, files = newest.holder, newest.result.files
-    others = [held for held in earlier if held.holder.credential != mine.credential]
-    same = [held.holder for held in others if held.result.files == files]
-    wrong = [held for held in others if held.result.files != files]
+    rest = [held for held in earlier if held.holder.credential != mine.credential]
+    same = [held.holder for held in rest if held.result.files == files]
+    wrong = [held for held in rest if held.result.files != files]
     if redundancy == 1 or (same and not wrong):
         return Verification(taken=True)
     if same:
@@ -189,7 +189,7 @@ def verify(
             f"{', '.join(f'{held.holder.worker_name} ({held.holder.kind})' for held in wrong)}",
             tuple(held.holder.worker_name for held in wrong),
         )
-    rivals = [held for held in others if held.holder.kind == mine.kind]
+    rivals = [held for held in rest if held.holder.kind == mine.kind]
     if not rivals:
         return Verification(
             False,

@@ -80,18 +80,18 @@ KINDS: dict[type[BaseModel], tuple[str, str]] = {
 
 
 def prepare(connection: sqlite3.Connection) -> None:
-    found = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    if found == 0:
+    schema = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if schema == 0:
         statements = [*_TABLES.split(";\n"), f"PRAGMA user_version = {SCHEMA}"]
-        _commit(connection, lambda each: [each.execute(one) for one in statements])
+        _commit(connection, lambda each: [each.execute(statement) for statement in statements])
     else:
-        require_schema(found, "the state")
+        require_schema(schema, "the state")
 
 
-def require_schema(found: int, what: str) -> None:
-    if found != SCHEMA:
+def require_schema(schema: int, what: str) -> None:
+    if schema != SCHEMA:
         raise StateError(
-            f"{what} has schema {found}, and this version knows {SCHEMA}. Use the lipt that wrote "
+            f"{what} has schema {schema}, and this version knows {SCHEMA}. Use the lipt that wrote "
             "it, or another --state-dir."
         )
 
@@ -300,8 +300,8 @@ class Database:
         await self._write(save)
 
     async def find(self, kind: type[RecordT], key: str) -> RecordT | None:
-        found = await self._find(kind, "AND key = ?", key)
-        return found[0] if found else None
+        records = await self._find(kind, "AND key = ?", key)
+        return records[0] if records else None
 
     async def find_subsets(
         self, run_id: str, digest: str | None = None, *, most: int = -1

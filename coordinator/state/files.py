@@ -51,14 +51,16 @@ def make_private_file(path: Path) -> None:
 
 
 def _close(path: Path, mode: int) -> None:
-    found = stat.S_IMODE(path.stat().st_mode)
-    if not found & ~mode:
+    current = stat.S_IMODE(path.stat().st_mode)
+    if not current & ~mode:
         return
     try:
-        path.chmod(found & mode)
+        path.chmod(current & mode)
     except PermissionError:  # another user's, or a file system without modes
         logger.warning(
-            "%s is open to other users (mode %o). Make this process's user its owner.", path, found
+            "%s is open to other users (mode %o). Make this process's user its owner.",
+            path,
+            current,
         )
 
 

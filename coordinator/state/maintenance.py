@@ -245,11 +245,11 @@ def _blob_problem(path: Path) -> str | None:
     if path.parent.name != path.name[:2]:
         return "is in the wrong folder"
     try:
-        found = BlobName.of_file(path)
+        actual = BlobName.of_file(path)
     except OSError as error:
         return f"cannot be read: {error.strerror}"
-    if found != name:
-        return f"is damaged: its content has the digest {found.sha256}"
+    if actual != name:
+        return f"is damaged: its content has the digest {actual.sha256}"
     return None
 
 
@@ -377,8 +377,8 @@ def _remove_half_written(folder: Path, before: float) -> None:
     # Links are not followed: their targets are not part of the state.
     for at, _, names in () if folder.is_symlink() else os.walk(folder):
         for path in (Path(at) / name for name in names if ".tmp" in name):
-            found = path.lstat()
-            if stat.S_ISREG(found.st_mode) and found.st_mtime <= before:
+            stats = path.lstat()
+            if stat.S_ISREG(stats.st_mode) and stats.st_mtime <= before:
                 path.unlink()
 
 

@@ -119,12 +119,12 @@ class Evidence:
 
 
 def gather(
-    layer: LastLayer, found: LabelQuality, budget: int, training: Training, copies: float = 0.0
+    layer: LastLayer, quality: LabelQuality, budget: int, training: Training, copies: float = 0.0
 ) -> Evidence:
     """The evidence from label errors and the share of near-duplicates."""
     labels_N = layer.labels_N
-    counts_C = labels_N.bincount(minlength=len(found.joint_CC))
-    wrong_C = labels_N[found.suggested_N != labels_N].bincount(minlength=len(counts_C))
+    counts_C = labels_N.bincount(minlength=len(quality.joint_CC))
+    wrong_C = labels_N[quality.suggested_N != labels_N].bincount(minlength=len(counts_C))
     full_C, own = fullness(counts_C), "probabilities" in (layer.facts or {})
     return Evidence(
         fraction=budget / len(labels_N),
@@ -132,9 +132,9 @@ def gather(
         num_features=math.inf if own else layer.features_ND.shape[1],
         errors_C=tuple((wrong_C / counts_C.clamp(min=1)).tolist()),
         full_C=tuple(full_C.tolist()),
-        noise_rate=found.noise.overall.rate,
-        noise_low=found.noise.overall.low,
-        noise_C=tuple(rate.rate for rate in found.noise.per_class),
+        noise_rate=quality.noise.overall.rate,
+        noise_low=quality.noise.overall.low,
+        noise_C=tuple(rate.rate for rate in quality.noise.per_class),
         copies=copies,
         training=training,
     )

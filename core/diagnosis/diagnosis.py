@@ -120,7 +120,7 @@ def learning_curve(
     num_classes: int,
     accuracy: float,
     *,
-    wanted: HeadTargets | None = None,
+    head_targets: HeadTargets | None = None,
     generator: torch.Generator,
     on_progress: Callable[[int, int], None] = lambda *_: None,
 ) -> LearningCurve:
@@ -134,7 +134,7 @@ def learning_curve(
             labels_N[ids_n],
             num_classes,
             generator=generator,
-            wanted=None if wanted is None else wanted.take(ids_n),
+            head_targets=None if head_targets is None else head_targets.take(ids_n),
         )
         accuracies.append(head.accuracy)
         on_progress(done + 1, len(sizes))
@@ -239,7 +239,7 @@ class DiagnosisFile:
 
 
 def diagnosis_of(
-    found: DataFindings,
+    of_data: DataFindings,
     *,
     labels_N: Tensor,
     class_names: Sequence[str],
@@ -248,7 +248,7 @@ def diagnosis_of(
     redundancy: Redundancy,
 ) -> DiagnosisFile:
     """Combine the findings; strata replace classes for other targets."""
-    errors, duplicates, outliers = found.label_errors, found.duplicates, found.outliers
+    errors, duplicates, outliers = of_data.label_errors, of_data.duplicates, of_data.outliers
     counts_C = labels_N.bincount(minlength=len(class_names))
     far_out = outliers.ranked()
     worst: list[int] = errors.quality_N.argsort(stable=True)[:_MOST_SUSPECTS].tolist()
@@ -274,7 +274,7 @@ def diagnosis_of(
         imbalance=imbalance(counts_C.tolist()),
         outliers=Outliers(count=len(far_out), ranked=tuple(far_out[:_MOST_OUTLIERS].tolist())),
         redundancy=redundancy,
-        learnability=found.learnability,
+        learnability=of_data.learnability,
     )
     columns = {
         "given_label": labels_N,
@@ -288,9 +288,9 @@ def diagnosis_of(
     return DiagnosisFile(findings, {name: columns[name].to(dtypes[name]) for name in COLUMNS})
 
 
-def _label_errors(found: LabelQuality, labels_N: Tensor, counts_C: Tensor) -> LabelErrors:
-    ranked, overall = found.ranked(), found.noise.overall
-    suspects_C = labels_N[found.suspects_N].bincount(minlength=len(counts_C))
+def _label_errors(labels: LabelQuality, labels_N: Tensor, counts_C: Tensor) -> LabelErrors:
+    ranked, overall = labels.ranked(), labels.noise.overall
+    suspects_C = labels_N[labels.suspects_N].bincount(minlength=len(counts_C))
     per_class = (
         ClassNoise(
             label=label,
@@ -300,14 +300,14 @@ def _label_errors(found: LabelQuality, labels_N: Tensor, counts_C: Tensor) -> La
             low=noise.low,
             high=noise.high,
         )
-        for label, noise in enumerate(found.noise.per_class)
+        for label, noise in enumerate(labels.noise.per_class)
     )
     worst = (
         LabelIssue(
             id=example,
             given=int(labels_N[example]),
-            suggested=int(found.suggested_N[example]),
-            quality=float(found.quality_N[example]),
+            suggested=int(labels.suggested_N[example]),
+            quality=float(labels.quality_N[example]),
         )
         for example in ranked[:_MOST_SUSPECTS].tolist()
     )

@@ -127,13 +127,13 @@ def without_suspects(quality_N: Tensor, strata_N: Tensor, num_strata: int) -> La
     )
 
 
-def label_confidence(found: LabelQuality, labels_N: Tensor) -> Tensor | None:
+def label_confidence(quality: LabelQuality, labels_N: Tensor) -> Tensor | None:
     """Weights of labels in a later fit, float64 in (0, 1]; None if none is surely wrong."""
-    if found.noise.overall.low < SURE_NOISE:
+    if quality.noise.overall.low < SURE_NOISE:
         return None
-    share = min(_MOST, found.noise.overall.rate)
-    counts_C = labels_N.bincount(minlength=len(found.joint_CC))
-    order_N, ranks_N = found.quality_N.argsort(stable=True), torch.empty_like(labels_N)
+    share = min(_MOST, quality.noise.overall.rate)
+    counts_C = labels_N.bincount(minlength=len(quality.joint_CC))
+    order_N, ranks_N = quality.quality_N.argsort(stable=True), torch.empty_like(labels_N)
     ranks_N[order_N] = ranks_in_groups(labels_N[order_N])
     is_doubtful_N = ranks_N < (share * counts_C.double()).round()[labels_N]
     confidence_N = torch.ones_like(labels_N, dtype=torch.float64)

@@ -84,12 +84,12 @@ def compare(
         )
     whole_N, fold_N = torch.arange(len(target_ids)), fitted.fold_N
     rest = [torch.nonzero(fold_N != fold).flatten() for fold in range(len(fitted.held_out_FK))]
-    found = {MERGED: (fitted.weights_K, list(fitted.held_out_FK))}
+    mixtures = {MERGED: (fitted.weights_K, list(fitted.held_out_FK))}
     for name, shares_of in chosen.items():
-        found[name] = shares_of(whole_N), [shares_of(some_N) for some_N in rest]
+        mixtures[name] = shares_of(whole_N), [shares_of(some_N) for some_N in rest]
     return {
         name: Compared(shares_K, *merged.scored(by_fold, fold_N))
-        for name, (shares_K, by_fold) in found.items()
+        for name, (shares_K, by_fold) in mixtures.items()
     }
 
 

@@ -67,7 +67,7 @@ def log_densities(sources: Sequence[Featured], examples: Featured, target: Targe
     common_PP = (
         torch.stack([rest_NP.T @ rest_NP for _, rest_NP in fitted]).sum(dim=0) / num_examples
     )
-    found = []
+    columns = []
     for (means_CP, rest_NP), (_, own_N) in zip(fitted, parts, strict=True):
         own_PP = rest_NP.T @ rest_NP / len(rest_NP)
         mixed_PP = (1 - _COMMON) * own_PP + _COMMON * common_PP
@@ -79,8 +79,8 @@ def log_densities(sources: Sequence[Featured], examples: Featured, target: Targe
         counts_C = own_N.bincount(minlength=num_classes) + 1
         priors_C = (counts_C / counts_C.sum()).log().double()
         distance_N = white_PN.square().sum(dim=0) / 2
-        found.append(priors_C[classes_N] - distance_N - root_PP.diagonal().log().sum())
-    return torch.stack(found, dim=1)
+        columns.append(priors_C[classes_N] - distance_N - root_PP.diagonal().log().sum())
+    return torch.stack(columns, dim=1)
 
 
 def expectation_maximization(log_densities_NK: Tensor) -> Tensor:

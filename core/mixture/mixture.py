@@ -37,8 +37,8 @@ def on_leaks(pool: TargetedPool, leaked_N: Tensor, *, dropped: bool) -> list[str
     leaks = {name: int(leaked_N[own].sum()) for name, own in pool.source_ids.items()}
     shown = [f"{count} of {name}" for name, count in leaks.items() if count]
     action = "left out" if dropped else "kept: drop_duplicates=True leaves them out"
-    found = f"Examples that duplicate the target, {listed(shown, 5)}, are {action}."
-    return [found] if shown else []
+    sentence = f"Examples that duplicate the target, {listed(shown, 5)}, are {action}."
+    return [sentence] if shown else []
 
 
 def findings_on(pool: TargetedPool, config: RunConfig) -> list[str]:
@@ -111,12 +111,12 @@ def fit_mixture(
         intervals={name: (low, high) for name, low, high in bounds},
         outcomes={
             name: MixtureOutcome(
-                _named(names, one.shares_K),
-                one.losses_N.mean().item(),
-                one.score,
+                _named(names, result.shares_K),
+                result.losses_N.mean().item(),
+                result.score,
                 real.get(name, ()),
             )
-            for name, one in compared.items()
+            for name, result in compared.items()
         },
         verdict=str(judge(gains_N, learned.crossed_N, fitted.weights_K, names)),
     )
@@ -164,12 +164,12 @@ def _on_classes(pool: TargetedPool) -> list[str]:
     if dataset.target.kind is not TargetKind.CLASS:
         return []
     labels_N, names = dataset.labels_N, dataset.class_names
-    wanted, findings = set(labels_N[pool.target_ids].tolist()), list[str]()
-    if len(wanted) == 1:
-        (label,) = wanted
+    classes, findings = set(labels_N[pool.target_ids].tolist()), list[str]()
+    if len(classes) == 1:
+        (label,) = classes
         findings.append(f"All of the target's examples are of the class {names[label]}.")
     for source, own in pool.source_ids.items():
-        if (lacks := sorted(wanted - set(labels_N[own].tolist()))) and len(own):
+        if (lacks := sorted(classes - set(labels_N[own].tolist()))) and len(own):
             shown = listed([names[label] for label in lacks], 5)
             findings.append(f"{source} has no example of {len(lacks)} of its classes: {shown}.")
     return findings

@@ -46,14 +46,14 @@ def reestimate_batch_norm(
 
     Returns copies of those that are not frozen, on the CPU, by all names in the state dict.
     """
-    found = [
+    layers = [
         (prefix, layer)
         for prefix, layer in model.named_modules(remove_duplicate=False)
         if isinstance(layer, _BatchNorm) and layer.running_mean is not None
     ]
     momentum = {
         layer: layer.momentum
-        for prefix, layer in found
+        for prefix, layer in layers
         if f"{prefix}.running_mean".removeprefix(".") not in frozen
     }
     if not momentum:
@@ -74,7 +74,7 @@ def reestimate_batch_norm(
             for layer, own in momentum.items():
                 layer.momentum = own
     buffers = (
-        part for prefix, layer in found for part in layer.named_buffers(prefix, recurse=False)
+        part for prefix, layer in layers for part in layer.named_buffers(prefix, recurse=False)
     )
     return copy_to_cpu({name: buffer for name, buffer in buffers if name not in frozen})
 

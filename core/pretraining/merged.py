@@ -106,8 +106,8 @@ class Merged:
 
     def scored(self, by_fold: Sequence[Tensor], fold_N: Tensor) -> tuple[Tensor, float]:
         """Each example's loss, and the score, under the shares of its fold."""
-        first_K, *others = by_fold
-        if all(torch.equal(shares_K, first_K) for shares_K in others):
+        first_K, *later_folds = by_fold
+        if all(torch.equal(shares_K, first_K) for shares_K in later_folds):
             outputs_NT = self.outputs(first_K)
         else:
             each = torch.stack([self.outputs(shares_K) for shares_K in by_fold])

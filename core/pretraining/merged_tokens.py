@@ -63,14 +63,14 @@ class MergedTokens(Merged):
         corners_KK = torch.eye(num_sources, dtype=torch.float64)
         nearby = [around_K + SLOPE_STEP * (corner_K - around_K) for corner_K in corners_KK]
         weights = [self.weights(shares_K) for shares_K in (around_K, *nearby)]
-        found = list[tuple[Tensor, Tensor, Tensor]]()
+        expansions = list[tuple[Tensor, Tensor, Tensor]]()
         for inputs, wanted_BL in self._parts(1 + num_sources):
             logits = list[Tensor]()
-            for one in weights:
-                self.load(one)
+            for point in weights:
+                self.load(point)
                 logits.append(self._logits(inputs)[wanted_BL != MASKED])
-            found.append(_expanded(logits, wanted_BL))
-        value_N, slope_NK, curve_NKK = map(torch.cat, zip(*found, strict=True))
+            expansions.append(_expanded(logits, wanted_BL))
+        value_N, slope_NK, curve_NKK = map(torch.cat, zip(*expansions, strict=True))
 
         def losses(weights_RK: Tensor) -> Tensor:
             move_RK = weights_RK - around_K
@@ -82,7 +82,10 @@ class MergedTokens(Merged):
     def _losses(self, weights: Weights) -> Tensor:
         self.load(weights)
         return torch.cat(
-            [self.target.losses(self._logits(tokens), wanted) for tokens, wanted in self._parts(1)]
+            [
+                self.target.losses(self._logits(tokens), labels_BL)
+                for tokens, labels_BL in self._parts(1)
+            ]
         )
 
     def _parts(self, num_models: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -116,7 +119,7 @@ def _expanded(logits: Sequence[Tensor], wanted_BL: Tensor) -> tuple[Tensor, Tens
     parts = list[tuple[Tensor, Tensor]]()
     size = max(1, _MOST_SLOPES // (num_sources * logits[0].shape[1]))
     for some_X in torch.split(torch.arange(len(wanted_X)), size):
-        start_XV, *moved = (one[some_X] for one in logits)
+        start_XV, *moved = (logits_XV[some_X] for logits_XV in logits)
         p_XV = start_XV.softmax(dim=1)
         slopes_XKV = (torch.stack(moved, dim=1) - start_XV[:, None]) / SLOPE_STEP
         mean_XK = torch.einsum("xkv,xv->xk", slopes_XKV, p_XV)

@@ -65,8 +65,8 @@ def num_validation_examples(class_counts: Sequence[int], config: ValidationConfi
 
 
 def _num_held_out(num_examples: int, config: ValidationConfig) -> int:
-    wanted = max(math.floor(config.fraction * num_examples + 0.5), config.min_per_class)
-    return min(wanted, num_examples // 2)
+    num_asked = max(math.floor(config.fraction * num_examples + 0.5), config.min_per_class)
+    return min(num_asked, num_examples // 2)
 
 
 def require_shards_fit(num_train: int, learners: LearnersConfig) -> None:
@@ -153,9 +153,9 @@ def fit_defaults(
     sizes = {"num_learners": n, "num_minibatches": m, "batch_size": b}
 
     def lower(name: str, floor: int) -> None:
-        others = math.prod(value for other, value in sizes.items() if other != name)
+        product = math.prod(value for other, value in sizes.items() if other != name)
         if name not in fixed:
-            sizes[name] = min(sizes[name], max(floor, num_train // others))
+            sizes[name] = min(sizes[name], max(floor, num_train // product))
 
     lower("batch_size", _MIN_BATCH_SIZE)
     lower("num_minibatches", 1)

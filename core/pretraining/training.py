@@ -100,14 +100,14 @@ class Sgd:
             for group in self._optimizer.param_groups:
                 group["lr"] = learning_rate
         self._optimizer.zero_grad()
-        found = list[Tensor]()
+        losses = list[Tensor]()
         for part in [loss] if isinstance(loss, Tensor) else loss:
             torch.autograd.backward(part)
-            found.append(part.detach())
+            losses.append(part.detach())
         if self._max_norm:
             nn.utils.clip_grad_norm_(self._model.parameters(), self._max_norm)
         self._optimizer.step()
-        return found[0] if len(found) == 1 else torch.stack(found).sum()
+        return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 
     def momentum(self) -> Weights:
         """The momentum buffers by the parameter's name; empty before the first step."""
@@ -156,23 +156,23 @@ class AdamW(Sgd):
 
     def restore_momentum(self, momentum: Mapping[str, Tensor]) -> None:
         for name, parameter in self._model.named_parameters():
-            found = {part: momentum.get(f"{part}.{name}") for part in _MOMENTS}
-            if found["step"] is not None:
+            moments = {part: momentum.get(f"{part}.{name}") for part in _MOMENTS}
+            if moments["step"] is not None:
                 self._optimizer.state[parameter] = {
                     # The number of steps stays on the CPU.
                     part: value.clone() if part == "step" else value.to(parameter.device, copy=True)
-                    for part, value in found.items()
+                    for part, value in moments.items()
                     if value is not None
                 }
 
 
 def optimizer_of(
-    target: Target, wanted: LearnerOptimizer = LearnerOptimizer.AUTO
+    target: Target, optimizer: LearnerOptimizer = LearnerOptimizer.AUTO
 ) -> type[Sgd | AdamW]:
     """The optimizer that is wanted, or that of a kind of target."""
-    if wanted is LearnerOptimizer.AUTO:
+    if optimizer is LearnerOptimizer.AUTO:
         return AdamW if target.kind is TargetKind.TOKENS else Sgd
-    return AdamW if wanted is LearnerOptimizer.ADAMW else Sgd
+    return AdamW if optimizer is LearnerOptimizer.ADAMW else Sgd
 
 
 def require_finite_outputs(model: nn.Module, outputs: Iterable[tuple[Tensor, Tensor]]) -> None:

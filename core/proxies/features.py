@@ -65,7 +65,11 @@ def pooled_features(model: nn.Module, inputs_B: Inputs, max_width: int = MAX_WID
         if features or not isinstance(output, Tensor) or output.ndim != 4:
             return
         if min(output.shape[2:]) >= _POOLED_SIDE:
-            larger = [it for it in maps if min(it.shape[2:]) > min(output.shape[2:])]
+            larger = [
+                feature_map
+                for feature_map in maps
+                if min(feature_map.shape[2:]) > min(output.shape[2:])
+            ]
             maps[:] = [*larger[-1:], output]
 
     def keep_features(_module: nn.Module, args: tuple[Tensor, ...]) -> None:
@@ -106,7 +110,7 @@ def fold_batch_norm(model: nn.Module, copy: nn.Module, inputs_B: Inputs) -> nn.M
                 setattr(parent, name, fuse_conv_bn_eval(layer, norm))
                 setattr(parent, next_name, nn.Identity())
     with evaluation_mode(model):
-        wanted_BD, found_BD = (pooled_features(it, inputs_B) for it in (model, copy))
+        wanted_BD, found_BD = (pooled_features(network, inputs_B) for network in (model, copy))
     is_same = (found_BD - wanted_BD).abs().max() <= _SAME * wanted_BD.abs().max()
     return copy if is_same else model
 
@@ -232,7 +236,9 @@ class Backbone:
         pixels = functional.interpolate(
             pixels, (side, side), mode="bilinear", antialias=True, align_corners=False
         )
-        mean_C11, std_C11 = (torch.tensor(it)[:, None, None] for it in (self.mean, self.std))
+        mean_C11, std_C11 = (
+            torch.tensor(channels)[:, None, None] for channels in (self.mean, self.std)
+        )
         colours = pixels if pixels.shape[1] == 3 else pixels.mean(dim=1, keepdim=True)
         inputs_BCHW = (colours - mean_C11.to(self.device)) / std_C11.to(self.device)
         return pooled_features(self.model, inputs_BCHW).cpu()

@@ -82,7 +82,9 @@ def passes_of(features: Iterable[FeatureKind], num_learners: int) -> float:
 
 def can_win(passes: float, tried: Iterable[ProxyScore]) -> bool:
     """Whether a proxy of this price would be chosen with half the errors of each one tried."""
-    return all(one.worth < ProxyScore((), (1 + one.accuracy) / 2, passes).worth for one in tried)
+    return all(
+        score.worth < ProxyScore((), (1 + score.accuracy) / 2, passes).worth for score in tried
+    )
 
 
 # Share of the errors of untrained features that theta_p's beside them remove at best. Of patches: 0
@@ -107,4 +109,4 @@ def training_can_pay(accuracy: float, untrained: Iterable[FeatureKind], passes: 
 
 def choose(tried: Iterable[ProxyScore]) -> ProxyScore:
     """The proxy of most worth; of equal ones the cheapest."""
-    return max(sorted(tried, key=lambda one: one.passes), key=lambda one: one.worth)
+    return max(sorted(tried, key=lambda score: score.passes), key=lambda score: score.worth)

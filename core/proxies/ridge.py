@@ -134,23 +134,24 @@ def leave_one_out(
     *,
     generator: torch.Generator,
     confidence_N: Tensor | None = None,
-    wanted: HeadTargets | None = None,
+    head_targets: HeadTargets | None = None,
     penalties: Sequence[float] = PENALTIES,
     on_progress: Callable[[int, int], None] = lambda *_: None,
 ) -> LeaveOneOut:
     """Fit the head, with lambda of the best leave-one-out accuracy on a sample.
 
-    Classes have equal weights, their examples in proportion to `confidence_N`, above 0. `wanted`
-    replaces labels and confidence. Penalties are lambda over the sum of the weights, ascending.
+    Classes have equal weights, their examples in proportion to `confidence_N`, above 0.
+    `head_targets` replaces labels and confidence. Penalties are lambda over the sum of the
+    weights, ascending.
     """
     num_examples, num_features = features_ND.shape
     if not num_examples:
         raise ValueError("there are no examples to fit a head to")
-    if wanted is None:
+    if head_targets is None:
         weights_N, values_NC = class_weights(labels_N, confidence_N), None
     else:
         weights_N = torch.ones_like(labels_N, dtype=torch.float64)
-        num_classes, values_NC = wanted.target.num_outputs, wanted.values()
+        num_classes, values_NC = head_targets.target.num_outputs, head_targets.values()
     scaling = scaling_of(features_ND, weights_N)
     rows = _Rows(features_ND, labels_N, weights_N, scaling, num_classes, values_NC)
     fit = _dual if num_examples < num_features else _primal
@@ -167,10 +168,10 @@ def leave_one_out(
         outputs_BLC = _outputs(rows, residuals, ids_B)
         outputs_NC[ids_B] = outputs_BLC[:, 0].float()
         on_progress(num_examples + int(ids_B[-1]) + 1, 2 * num_examples)
-    if wanted is None:
+    if head_targets is None:
         accuracy = weighted_accuracy(outputs_NC, labels_N, weights_N)
     else:
-        accuracy = wanted.score(outputs_NC)
+        accuracy = head_targets.score(outputs_NC)
     return LeaveOneOut(outputs_NC, accuracy, penalties[best])
 
 
@@ -448,16 +449,16 @@ def fit_inverse_temperature(outputs_NC: Tensor, labels_N: Tensor, weights_N: Ten
         variance_N = shares_NC.mul_(outputs_64).sum(dim=-1) - mean_N.square()
         return float(weights_N @ (mean_N - own_N)), float(weights_N @ variance_N)
 
-    low, high, found = _MIN_INVERSE_TEMPERATURE, _MAX_INVERSE_TEMPERATURE, 1.0
+    low, high, scale = _MIN_INVERSE_TEMPERATURE, _MAX_INVERSE_TEMPERATURE, 1.0
     last_slope = math.inf
     for _ in range(_STEPS):
-        slope, curvature = slopes(found)
-        low, high = (low, found) if slope > 0 else (found, high)
-        before, is_fast = found, curvature > 0 and abs(slope) < last_slope / 10
+        slope, curvature = slopes(scale)
+        low, high = (low, scale) if slope > 0 else (scale, high)
+        before, is_fast = scale, curvature > 0 and abs(slope) < last_slope / 10
         # Newton's step while these are fast, else half of the way on a logarithmic scale.
-        found, last_slope = before - slope / curvature if is_fast else high, abs(slope)
-        if not low < found < high:
-            found = math.sqrt(low * high)
-        if abs(found - before) <= _NEAR * before:
+        scale, last_slope = before - slope / curvature if is_fast else high, abs(slope)
+        if not low < scale < high:
+            scale = math.sqrt(low * high)
+        if abs(scale - before) <= _NEAR * before:
             break
-    return found
+    return scale

@@ -98,7 +98,9 @@ def patch_features(images_BCHW: Tensor, filters: PatchFilters) -> Tensor:
     channels = images_BCHW.shape[1]
     kernels_FPPC = filters.weights_PF.T.reshape(-1, channels, PATCH_SIDE, PATCH_SIDE)
     kernels_FPPC = kernels_FPPC.permute(0, 2, 3, 1)
-    kernels_FP, reflected_FP = (it.flatten(1) for it in (kernels_FPPC, kernels_FPPC.flip(2)))
+    kernels_FP, reflected_FP = (
+        kernels.flatten(1) for kernels in (kernels_FPPC, kernels_FPPC.flip(2))
+    )
 
     def features_of(part_BCHW: Tensor) -> Tensor:
         patches_BHWP = _patches(_scaled(part_BCHW, filters.side))

@@ -96,19 +96,19 @@ def _first_smallest(bits_N: NDArray[np.int32]) -> int:
 @compiled
 def _nth_smallest(bits_n: NDArray[np.int32], rank: int, counts: NDArray[np.int64]) -> np.int32:
     """The number with that rank, from 1, digit by digit; `counts` has 2048 entries."""
-    found = np.int32(0)
+    prefix = np.int32(0)
     for shift, width in ((20, 11), (10, 10), (0, 10)):
         counts[:] = 0
         for position in range(len(bits_n)):
             # Numbers that agree in the known digits.
-            if bits_n[position] >> np.int32(shift + width) == found:
+            if bits_n[position] >> np.int32(shift + width) == prefix:
                 counts[(bits_n[position] >> np.int32(shift)) & ((1 << width) - 1)] += 1
         digit = 0
         while rank > counts[digit]:
             rank -= counts[digit]
             digit += 1
-        found = np.int32((found << np.int32(width)) | digit)
-    return found
+        prefix = np.int32((prefix << np.int32(width)) | digit)
+    return prefix
 
 
 @compiled

@@ -83,11 +83,13 @@ def strategy(function: Callable[..., Selection] | None = None, /, **about: Any) 
     """
 
     def register(function: Callable[..., Selection]) -> Strategy:
-        found = user_strategy(function, about)
-        if STRATEGIES.get(found.name) in _BUILT_IN:
-            raise ConfigError(f"there is a strategy {found.name!r} already. Rename the function.")
-        STRATEGIES[found.name] = found
-        return found
+        registered = user_strategy(function, about)
+        if STRATEGIES.get(registered.name) in _BUILT_IN:
+            raise ConfigError(
+                f"there is a strategy {registered.name!r} already. Rename the function."
+            )
+        STRATEGIES[registered.name] = registered
+        return registered
 
     return register if function is None else register(function)
 
@@ -127,8 +129,10 @@ def select(
         parts = list(_choose_per_class(choose, views, signals.labels_N, budget, seed))
     else:
         parts = [choose(views, budget, len(signals), seed=seed)]
-    told = parts[0].is_random
-    return replace(joined(parts), is_random=strategy.is_random if told is None else told)
+    was_random = parts[0].is_random
+    return replace(
+        joined(parts), is_random=strategy.is_random if was_random is None else was_random
+    )
 
 
 def _choose_per_class(
@@ -152,8 +156,8 @@ def _choose_per_class(
 def _choose(
     strategy: Strategy, views: Sequence[View], budget: int, num_examples: int, **given: Any
 ) -> Selection:
-    found = call(strategy.function, *views, budget, **given)
-    return require_selection(strategy.name, found, budget, num_examples)
+    selection = call(strategy.function, *views, budget, **given)
+    return require_selection(strategy.name, selection, budget, num_examples)
 
 
 def _import_registered() -> None:

@@ -35,7 +35,9 @@ _TYPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(("needs", "prepare"), ("a function", lambda v: v is None or callable(v))),
     "presets": (
         "a dictionary of lipt.core.selection.strategy.Preset by name",
-        lambda v: isinstance(v, Mapping) and all(isinstance(one, Preset) for one in v.values()),
+        lambda v: (
+            isinstance(v, Mapping) and all(isinstance(preset, Preset) for preset in v.values())
+        ),
     ),
 }
 
@@ -95,35 +97,43 @@ def _members(
 ) -> frozenset[EnumT]:
     names = [value] if isinstance(value, str) else value
     known = [member.value for member in kind]
-    listed = isinstance(names, Collection) and all(one in known for one in names)
+    listed = isinstance(names, Collection) and all(text in known for text in names)
     if not listed or (at_most is not None and len(names) != at_most):
         raise ConfigError(
             f"@lipt.strategy: {name}={value!r:.60} is none of {', '.join(known)}. Give names, as "
             f'in {name}="{known[0]}".'
         )
-    return frozenset(kind(one) for one in names)
+    return frozenset(kind(text) for text in names)
 
 
 def _require_signature(strategy: Strategy) -> None:
     for function in filter(None, (strategy.function, strategy.prepare)):
         name, last = strategy.name, ["budget"] * (function is strategy.function)
         parameters = inspect.signature(function).parameters.values()
-        positional = [one for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
-        others = [one for one in parameters if one not in positional]
-        required = [one.name for one in positional if one.default is one.empty]
-        keywords = all(one.kind is one.KEYWORD_ONLY for one in others)
-        own = [one for one in others if one.name not in {"seed", "balanced"}]
+        positional = [
+            parameter
+            for parameter in parameters
+            if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+        ]
+        keyword_only = [parameter for parameter in parameters if parameter not in positional]
+        required = [
+            parameter.name for parameter in positional if parameter.default is parameter.empty
+        ]
+        keywords = all(parameter.kind is parameter.KEYWORD_ONLY for parameter in keyword_only)
+        own = [
+            parameter for parameter in keyword_only if parameter.name not in {"seed", "balanced"}
+        ]
         views = required[: len(positional) - len(last)]
         if not views or required != views + last or not keywords:
             raise ConfigError(
                 f"strategy {name!r} takes {inspect.signature(function)!s:.60}. Take "
                 f"({', '.join(['view', *last])}), and options with defaults as keywords after a *."
             )
-        for one in own:
-            if one.default is one.empty or one.annotation is one.empty:
+        for option in own:
+            if option.default is option.empty or option.annotation is option.empty:
                 raise ConfigError(
-                    f"option {one.name} of strategy {name!r} lacks a type or a default. Write "
-                    f"{one.name}: int = 0."
+                    f"option {option.name} of strategy {name!r} lacks a type or a default. Write "
+                    f"{option.name}: int = 0."
                 )
     try:
         defaults = strategy.parse_options({})
@@ -144,16 +154,16 @@ def _require_signature(strategy: Strategy) -> None:
         )
 
 
-def require_selection(name: str, found: Any, budget: int, num_examples: int) -> Selection:
+def require_selection(name: str, selection: Any, budget: int, num_examples: int) -> Selection:
     """The result of a strategy's function on the CPU; StrategyError if it is no selection."""
-    if not isinstance(found, Selection):
+    if not isinstance(selection, Selection):
         raise StrategyError(
-            f"strategy {name!r} returned a {type(found).__name__}. Return lipt.Selection(rows, "
+            f"strategy {name!r} returned a {type(selection).__name__}. Return lipt.Selection(rows, "
             "weights): int64 row numbers and a weight for each."
         )
     try:
-        indices_K = torch.as_tensor(found.indices_K).cpu()
-        weights_K = torch.as_tensor(found.weights_K).float().cpu()
+        indices_K = torch.as_tensor(selection.indices_K).cpu()
+        weights_K = torch.as_tensor(selection.weights_K).float().cpu()
     except (TypeError, ValueError, RuntimeError):
         indices_K = weights_K = torch.zeros(0)
     if indices_K.ndim != 1 or indices_K.is_floating_point() or indices_K.dtype == torch.bool:
@@ -165,7 +175,7 @@ def require_selection(name: str, found: Any, budget: int, num_examples: int) -> 
     num_distinct = len(torch.unique(indices_K))
     in_range = bool(((indices_K >= 0) & (indices_K < num_examples)).all())
     weighted = bool((weights_K.isfinite() & (weights_K >= 0)).all())
-    enough = len(indices_K) == budget or (len(indices_K) < budget and found.stopped_early)
+    enough = len(indices_K) == budget or (len(indices_K) < budget and selection.stopped_early)
     fits = weights_K.shape == indices_K.shape and num_distinct == len(indices_K)
     if not (fits and enough and in_range and weighted):
         raise StrategyError(
@@ -173,4 +183,4 @@ def require_selection(name: str, found: Any, budget: int, num_examples: int) -> 
             f"{weights_K.numel()} weights, for a budget of {budget} among {num_examples} examples. "
             "Return so many rows from 0, each once, and finite weights from 0."
         )
-    return replace(found, indices_K=indices_K, weights_K=weights_K)
+    return replace(selection, indices_K=indices_K, weights_K=weights_K)

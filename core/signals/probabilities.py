@@ -49,9 +49,9 @@ def read_probabilities(given: Any, dataset: Dataset) -> Tensor:
     in_order = f"{len(names)} classes, in this order: {listed(names, _MOST_NAMED)}"
     shape = dataset.num_ids, len(names)
     if given_NC.shape != shape:
-        found = " x ".join(map(str, given_NC.shape))
+        sizes = " x ".join(map(str, given_NC.shape))
         raise ProbabilitiesError(
-            f"pred_probs are {found}, and the data has {shape[0]} examples of {in_order}. Give a "
+            f"pred_probs are {sizes}, and the data has {shape[0]} examples of {in_order}. Give a "
             "row for each example and a column for each class."
         )
     # A frame's columns may have names.

@@ -55,7 +55,7 @@ class Signals(LastLayer, KeptValue):
     scored_by: credentials whose workers computed some, and what was verified, as JSON.
     """
 
-    others: tuple[Signals, ...] = ()
+    other_models: tuple[Signals, ...] = ()
     gradient_norms_N: Tensor | None = None
     dynamics: Dynamics | None = None
     paired_features_NP: Tensor | None = None

@@ -57,9 +57,9 @@ class TargetSignals(View, KeptValue):
 
     def merged(self, other: Self) -> Self:
         """These, with what `other` has."""
-        found = {k: v for k, v in vars(other).items() if v is not None}
+        present = {k: v for k, v in vars(other).items() if v is not None}
         return replace(
-            self, **{**found, "scored_by": merged_account(self.scored_by, other.scored_by)}
+            self, **{**present, "scored_by": merged_account(self.scored_by, other.scored_by)}
         )
 
 
@@ -83,7 +83,9 @@ def words_of(dataset: Dataset, ids_N: Tensor) -> Iterator[list[str]]:
             counted_L = wanted_L != MASKED
             # Next tokens that do not count are the prompt's.
             prompt_L = tokens_L[: int(counted_L.int().argmax()) + 1]
-            texts = ((one - FIRST)[one >= FIRST].tolist() for one in (prompt_L, wanted_L))
+            texts = (
+                (numbers - FIRST)[numbers >= FIRST].tolist() for numbers in (prompt_L, wanted_L)
+            )
             if columns[0].num_values == FIRST + NUM_BYTES:
                 yield _WORD.findall(b" ".join(map(bytes, texts)).decode(errors="replace").lower())
             else:

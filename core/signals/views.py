@@ -148,7 +148,7 @@ class LastLayer(View):
     labels_N: int64; zeros if no label may be used; strata for other targets than classes.
     has_bias: whether the last layer has a bias: the 1 in [h_i, 1].
     second_errors_NC: of a second head, on confident labels, if others move the first.
-    others: the same examples' values by other models, for scores that are means over models.
+    other_models: the same examples' values by other models, for scores that are means over models.
     facts: of the proxy that computed them, for a manifest, as JSON.
     """
 
@@ -160,7 +160,7 @@ class LastLayer(View):
     has_bias: bool = True
     kind: TargetKind = TargetKind.CLASS
     second_errors_NC: Tensor | None = None
-    others: tuple[LastLayer, ...] = ()
+    other_models: tuple[LastLayer, ...] = ()
     facts: Mapping[str, Any] | None = None
 
 
@@ -185,7 +185,7 @@ class GradientNorms(View):
     need = Need.GRADIENT_NORMS
 
     gradient_norms_N: Tensor
-    others: tuple[GradientNorms, ...] = ()
+    other_models: tuple[GradientNorms, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -282,6 +282,6 @@ ModelT = TypeVar("ModelT", LastLayer, GradientNorms)
 def mean_over_models(view: ModelT, score: Callable[[ModelT], Tensor]) -> Tensor:
     """The mean of a score over the view's model and the others; N."""
     scores_N = score(view)
-    for other in view.others:
+    for other in view.other_models:
         scores_N = scores_N + score(other)
-    return scores_N / (1 + len(view.others)) if view.others else scores_N
+    return scores_N / (1 + len(view.other_models)) if view.other_models else scores_N

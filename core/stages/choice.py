@@ -172,14 +172,14 @@ def _division(workspace: Workspace, request: ResolvedRequest) -> Division | None
     """The shares of the request's mixture, and each example's source, by position."""
     if request.mixture is None:
         return None
-    found, dataset = SourceShares.read(workspace.read(request.mixture)), workspace.dataset
-    if found.fingerprint != dataset.fingerprint:
+    shares, dataset = SourceShares.read(workspace.read(request.mixture)), workspace.dataset
+    if shares.fingerprint != dataset.fingerprint:
         raise InvalidRequestError(
-            f"the mixture is of data with the fingerprint {found.fingerprint:.12}, and this data "
+            f"the mixture is of data with the fingerprint {shares.fingerprint:.12}, and this data "
             f"has {dataset.fingerprint[:12]}. Mix the sources of this data: one table, by a column."
         )
-    source_N = dataset.id_mapping.by_position(found.source_of(dataset.num_ids))
-    return Division(found.weights, source_N)
+    source_N = dataset.id_mapping.by_position(shares.source_of(dataset.num_ids))
+    return Division(shares.weights, source_N)
 
 
 def request_facts(
@@ -217,9 +217,11 @@ def _findings(
     soft: SoftLabels | None,
 ) -> dict[str, Any]:
     """The strategy's findings, with ids for positions, and sentences on the choice."""
-    dataset, found = workspace.dataset, chosen.findings
-    findings: dict[str, Any] = found.by_id(dataset.id_mapping).to_json() if found else {}
-    plan, shift = plan_sentences(found) if found else [], list[str]()
+    dataset, plan_findings = workspace.dataset, chosen.findings
+    findings: dict[str, Any] = (
+        plan_findings.by_id(dataset.id_mapping).to_json() if plan_findings else {}
+    )
+    plan, shift = plan_sentences(plan_findings) if plan_findings else [], list[str]()
     if by_source:
         findings["by_source"], plan = dict(by_source), [source_sentence(by_source)]
     if request.balanced and dataset.target.kind is TargetKind.CLASS:
@@ -369,9 +371,9 @@ def _accuracies_on_others(
 ) -> tuple[float, float]:
     """Accuracies on a sample of the others: of the head, and of one of the chosen alone."""
     labels_N, generator = signals.labels_N, derive_generator(seed, "soft labels")
-    others = torch.ones(len(labels_N), dtype=torch.bool)
-    others[places_K] = False
-    others_M = torch.nonzero(others).flatten()
+    unchosen_N = torch.ones(len(labels_N), dtype=torch.bool)
+    unchosen_N[places_K] = False
+    others_M = torch.nonzero(unchosen_N).flatten()
     if not len(others_M):
         return 1.0, 1.0
     others_M = others_M[torch.randperm(len(others_M), generator=generator)[:_MAX_SAMPLE]]

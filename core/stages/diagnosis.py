@@ -119,7 +119,7 @@ def diagnose(workspace: Workspace, sources: Sources, proxy: Proxy) -> DiagnosisF
             labels_N,
             num_classes,
             float(facts["accuracy"]),
-            wanted=HeadTargets.of(dataset),
+            head_targets=HeadTargets.of(dataset),
             generator=generator("diagnosis: learning curve"),
             on_progress=workspace.progress(
                 "measuring a learning curve", CallPart.FINDINGS, 0.5, share=0.5

@@ -62,25 +62,25 @@ def class_shift(dataset: Dataset, labels_K: Tensor) -> tuple[dict[str, Any], lis
     return shares, [f"{sentence}; {kept}, and `class_shares` in the manifest has weights"]
 
 
-def plan_sentences(found: PlanFindings | StrataFindings) -> list[str]:
+def plan_sentences(of_auto: PlanFindings | StrataFindings) -> list[str]:
     """The plan of `auto` first, then its evidence."""
-    copies = f"{_copies(found):.1%} of the examples are near-duplicates of others"
-    if isinstance(found, StrataFindings):
-        shares = "in equal shares of the strata" if found.balanced else "in the strata's shares"
+    copies = f"{_copies(of_auto):.1%} of the examples are near-duplicates of others"
+    if isinstance(of_auto, StrataFindings):
+        shares = "in equal shares of the strata" if of_auto.balanced else "in the strata's shares"
         return [
-            f"the targets are {found.kind.words}: no gain over random is known of any choice",
+            f"the targets are {of_auto.kind.words}: no gain over random is known of any choice",
             copies,
             f"random {shares}",
-            *(["one of each picture"] if found.num_excluded else []),
+            *(["one of each picture"] if of_auto.num_excluded else []),
         ]
-    noise = found.noise
+    noise = of_auto.noise
     interval = f"{noise.low:.1%} to {noise.high:.1%}"
     wrong = f"how many labels are wrong is unknown: {interval}, as far as the head can tell"
     if noise.known_rate is not None:
         wrong = f"{noise.rate:.1%} of the labels look wrong (95% interval {interval})"
-    reason = _plan_reason(found)
-    if found.plan.excludes_duplicates:
-        reason += f"; one of each picture, as {_copies(found):.1%} are near-duplicates of others"
+    reason = _plan_reason(of_auto)
+    if of_auto.plan.excludes_duplicates:
+        reason += f"; one of each picture, as {_copies(of_auto):.1%} are near-duplicates of others"
     return [reason, wrong, copies]
 
 
@@ -89,12 +89,12 @@ def source_sentence(counts: Mapping[str, int]) -> str:
     return f"by the mixture's shares: {shown}"
 
 
-def _copies(found: PlanFindings | StrataFindings) -> float:
-    return found.copies if isinstance(found, StrataFindings) else found.evidence.copies
+def _copies(of_auto: PlanFindings | StrataFindings) -> float:
+    return of_auto.copies if isinstance(of_auto, StrataFindings) else of_auto.evidence.copies
 
 
-def _plan_reason(found: PlanFindings) -> str:
-    plan, evidence = found.plan, found.evidence
+def _plan_reason(of_auto: PlanFindings) -> str:
+    plan, evidence = of_auto.plan, of_auto.evidence
     if plan.excludes_duplicates:
         evidence = without_copies(evidence)
     percent = min(100.0, float(f"{100 * evidence.fraction:.2g}"))
@@ -154,7 +154,7 @@ def inputs_of(
     of_model = needs & {Need.DYNAMICS, Need.GRADIENT_NORMS}
     if proxy is None and not request.unlabelled:
         of_model |= needs_of_head(request.features, needs)
-    tried = [one for head in heads for one in head.get("tried", ())]
+    tried = [score for head in heads for score in head.get("tried", ())]
     return ChoiceInputs(proxy, of_model, _kinds_of(heads), _kinds_of(tried), target)
 
 

@@ -102,9 +102,9 @@ def _unneeded(
     duplicate_group_N = matches_of(workspace, config.evaluation_threads).duplicate_group_N
     copies = float(surplus_duplicates(duplicate_group_N).double().mean())
     training = request.options["training"]
-    found = gather(signals, find_label_errors(signals), request.budget, training, copies)
+    of_sample = gather(signals, find_label_errors(signals), request.budget, training, copies)
     share = len(signals.labels_N) / len(dataset)
-    of_all = replace(found, fraction=found.fraction * share)
+    of_all = replace(of_sample, fraction=of_sample.fraction * share)
     matters = learners_can_matter(of_all, removed_at_best(kinds))
     return None if matters else Unneeded.PLAN
 

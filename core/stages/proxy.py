@@ -108,7 +108,7 @@ def _with_heads(features: ProxyFeatures) -> Signals:
         **features.facts(kinds, features_ND),
         "accuracy": head.accuracy,
         "penalty": head.penalty,
-        "tried": [one.facts for one in tried],
+        "tried": [score.facts for score in tried],
     }
     if targets is not None:
         # Strata are no classes: every example counts alike.
@@ -177,8 +177,8 @@ def _without_labels(features: ProxyFeatures) -> Signals:
 
 def _chosen(features: ProxyFeatures) -> tuple[Kinds, Tensor, LeaveOneOut, list[ProxyScore]]:
     """The proxy's features, or the best's, their head, and the proxies tried."""
-    wanted, num_examples = features.proxy.features, len(features.workspace.dataset)
-    possible = candidates(features.available) if wanted is None else [wanted]
+    asked_kinds, num_examples = features.proxy.features, len(features.workspace.dataset)
+    possible = candidates(features.available) if asked_kinds is None else [asked_kinds]
     first, tried = possible[0], list[ProxyScore]()
     # Features and heads of all examples.
     fitted = dict[Kinds, tuple[Tensor, LeaveOneOut]]()
@@ -193,7 +193,7 @@ def _chosen(features: ProxyFeatures) -> tuple[Kinds, Tensor, LeaveOneOut, list[P
 
     sample, activity = ProxySample(features), "trying proxies on a sample"
     for kinds in possible if len(possible) > 1 else ():
-        known = [*tried, *(scored(one, head) for one, (_, head) in fitted.items())]
+        known = [*tried, *(scored(tried_kinds, head) for tried_kinds, (_, head) in fitted.items())]
         if not can_win(passes_of(kinds, features.sources.num_learners), known):
             continue
         features_MD, head = sample.head(kinds, activity, CallPart.TRIALS)

@@ -55,7 +55,9 @@ class ProxyFeatures:
 
     @property
     def available(self) -> frozenset[FeatureKind]:
-        return frozenset(kind for kind, one in self._providers.items() if one.missing is None)
+        return frozenset(
+            kind for kind, provider in self._providers.items() if provider.missing is None
+        )
 
     def require(self) -> None:
         for kind in self.proxy.features or ():
@@ -68,9 +70,9 @@ class ProxyFeatures:
     def depends_on(self, proxy: Proxy) -> tuple[object, ...]:
         """All that a head on a proxy's features depends on."""
         identities = tuple(
-            (kind, one.identity())
-            for kind, one in self._providers.items()
-            if proxy.may_use(kind) and one.missing is None
+            (kind, provider.identity())
+            for kind, provider in self._providers.items()
+            if proxy.may_use(kind) and provider.missing is None
         )
         return (str(proxy), *common_identity(self.workspace, self.sources), identities)
 
@@ -116,14 +118,14 @@ class ProxyFeatures:
         """A ridge head on the features of all examples, or of some."""
         device, dataset = self.workspace.device, self.workspace.dataset
         ids_N = torch.arange(len(dataset)) if some is None else some
-        wanted = HeadTargets.of(dataset)
+        head_targets = HeadTargets.of(dataset)
         head = leave_one_out(
             features_ND.to(device),
             dataset.labels_N[ids_N].to(device),
             len(dataset.class_names),
             generator=derive_generator(self.sources.config.seed, "ridge sample"),
             confidence_N=None if confidence_N is None else confidence_N.to(device),
-            wanted=None if wanted is None else wanted.take(ids_N, device),
+            head_targets=None if head_targets is None else head_targets.take(ids_N, device),
             on_progress=on_progress,
         )
         return replace(head, outputs_NC=head.outputs_NC.cpu())

@@ -128,14 +128,16 @@ def fit_quadratic_model(
         # Attention has second derivatives only in its plain form.
         with sdpa_kernel(SDPBackend.MATH):
             part_loss = part(at)
-        found = torch.autograd.grad(
+        slopes_of_part = torch.autograd.grad(
             part_loss, list(at.values()), create_graph=True, materialize_grads=True
         )
         loss += float(part_loss.detach())
-        for name, slopes in zip(at, found, strict=True):
+        for name, slopes in zip(at, slopes_of_part, strict=True):
             gradient[name].add_(slopes.detach())
         for probe in probes:
-            for name, product, z in zip(at, _hessian_product(found, at, probe), probe, strict=True):
+            for name, product, z in zip(
+                at, _hessian_product(slopes_of_part, at, probe), probe, strict=True
+            ):
                 diagonal[name].add_(z * product)
     return QuadraticModel(
         loss / num_examples,

@@ -169,8 +169,8 @@ def resolve(
         if request.probabilities is not None:
             # Never a model's own head beside probabilities.
             proxy = proxy.teacher
-        wanted = preset.balanced if request.balanced is None else request.balanced
-        balanced = strategy.resolve_balance(wanted)
+        asks_balance = preset.balanced if request.balanced is None else request.balanced
+        balanced = strategy.resolve_balance(asks_balance)
     teacher = None
     if request.soft_labels:
         _require_soft_labels(request, kind)
@@ -257,10 +257,10 @@ def without_labels(
         why = f"labels have gone into {' and '.join(trained)}"
         if proxy.features is None:
             why = "it is whichever is right about the most labels"
-        others = ", ".join(kind for kind in FeatureKind if kind not in TRAINED_FEATURES)
+        alternatives = ", ".join(kind for kind in FeatureKind if kind not in TRAINED_FEATURES)
         raise ProxyError(
             f"the proxy {proxy} is unavailable with labels=none: {why}. Choose ridge: and one or "
-            f"more of {others}, joined by +, such as ridge:{plain}; or leave it out."
+            f"more of {alternatives}, joined by +, such as ridge:{plain}; or leave it out."
         )
     return resolved, proxy
 
@@ -302,8 +302,8 @@ def require_kind(strategy: Strategy, options: Mapping[str, str], kind: TargetKin
 
 def _strategy_of(request: SubsetRequest) -> Strategy:
     """The strategy that a request names; with a target the default is that of targets."""
-    found = find_strategy(request.strategy)
-    return loss_drop if request.targets and request.strategy == SubsetRequest.strategy else found
+    named = find_strategy(request.strategy)
+    return loss_drop if request.targets and request.strategy == SubsetRequest.strategy else named
 
 
 def _require_targets(strategy: Strategy, needs: frozenset[Need], request: SubsetRequest) -> None:
@@ -317,7 +317,11 @@ def _require_targets(strategy: Strategy, needs: frozenset[Need], request: Subset
     asks = bool(needs & TARGET_NEEDS)
     if asks == bool(request.targets):
         return
-    able = ", ".join(name for name, one in STRATEGIES.items() if one.needs_of({}) & TARGET_NEEDS)
+    able = ", ".join(
+        name
+        for name, able_strategy in STRATEGIES.items()
+        if able_strategy.needs_of({}) & TARGET_NEEDS
+    )
     if asks:
         raise InvalidRequestError(
             f"strategy {strategy.name!r} needs examples of what you care about. Give target_data "
@@ -364,16 +368,16 @@ def _require_warm_up(
             f"strategy {strategy.name!r} uses no model here: {asked} would change "
             f"nothing. Leave {PRETRAINING!r} out{', or the features' if own_features else ''}."
         )
-    one = f"Ask for one model, {PRETRAINING}={WarmUp(warm_up.epochs)}"
+    remedy = f"Ask for one model, {PRETRAINING}={WarmUp(warm_up.epochs)}"
     if warm_up.models > 1 and not strategy.averages:
         raise StrategyOptionError(
             f"strategy {strategy.name!r} has no mean over {warm_up.models} models ({asked}). "
-            f"{one}, or {_choose(lambda other: other.averages).lower()}"
+            f"{remedy}, or {_choose(lambda other: other.averages).lower()}"
         )
     if warm_up.models > 1 and config.initialization.weights_sha256 is not None:
         raise InvalidRequestError(
             f"{asked} needs {warm_up.models} random initial weights, and the run begins with given "
-            f"ones. {one}."
+            f"ones. {remedy}."
         )
     if warm_up.counted_epochs > max_epochs:
         raise OverLimitError(

@@ -50,9 +50,9 @@ def target_signals(
     prompts or words where they are looked at, SignalsError for losses that are not finite.
     """
     stage = _Stage(workspace, request, sources, run_pass)
-    config, found = sources.config, TargetSignals()
+    config, signals = sources.config, TargetSignals()
     of_theta = outputs_identity(workspace, sources)
-    of_data = (workspace.dataset.fingerprint, [one.sha256 for one in request.targets])
+    of_data = (workspace.dataset.fingerprint, [blob.sha256 for blob in request.targets])
     learner = (request.target_steps, config.seed, config.learners, config.augmentation)
     looks_at_features = Need.TARGET_FEATURES in request.needs
     made: tuple[tuple[set[Need], Callable[[], TargetSignals], tuple[object, ...]], ...] = (
@@ -66,8 +66,8 @@ def target_signals(
     for made_for, make, depends_on in made:
         if request.needs & made_for:
             key = Key(TargetSignals, f"target {make.__name__}", depends_on)
-            found = found.merged(workspace.cached(key, make))
-    return found
+            signals = signals.merged(workspace.cached(key, make))
+    return signals
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,9 @@ class _Stage:
         ]
         both = appended(pool, *targets)
         every_M = torch.arange(len(pool), len(both))
-        return workspace.beside(both), list(torch.split(every_M, [len(one) for one in targets]))
+        return workspace.beside(both), list(
+            torch.split(every_M, [len(target) for target in targets])
+        )
 
     @cached_property
     def model(self) -> nn.Module:
@@ -151,8 +153,8 @@ class _Stage:
         inputs, ids_M = self.sources.model[0], torch.cat(positions)
         with computation(self.threads):
             batches = joined.batches(inputs, "features of the target", some=ids_M)
-            found = compute_values(self.model, batches, ScoredValues.LOSSES_AND_FEATURES)
-        return TargetSignals(target_features_MD=found[FEATURES])
+            values_of_target = compute_values(self.model, batches, ScoredValues.LOSSES_AND_FEATURES)
+        return TargetSignals(target_features_MD=values_of_target[FEATURES])
 
     def words(self) -> TargetSignals:
         joined, positions = self.joined
@@ -179,8 +181,8 @@ class _Stage:
     ) -> PassResult:
         """A pass of the model over the data, with the weights that it has now."""
         inputs, model = self.sources.model[0], self.model
-        wanted = ModelPass(self.sources.config, inputs, model, values, activity, weights)
-        return self.run_pass(self.workspace, wanted)
+        model_pass = ModelPass(self.sources.config, inputs, model, values, activity, weights)
+        return self.run_pass(self.workspace, model_pass)
 
     @property
     def threads(self) -> int:

@@ -86,11 +86,11 @@ def _besides_weights(
     )
 
 
-def pass_here(workspace: Workspace, wanted: ModelPass) -> PassResult:
+def pass_here(workspace: Workspace, model_pass: ModelPass) -> PassResult:
     """Compute a pass in this process."""
-    with computation(wanted.config.evaluation_threads):
-        batches = workspace.batches(wanted.inputs, wanted.activity)
-        model, values = wanted.model, wanted.values
+    with computation(model_pass.config.evaluation_threads):
+        batches = workspace.batches(model_pass.inputs, model_pass.activity)
+        model, values = model_pass.model, model_pass.values
         return PassResult(compute_values(model, batches, values, scratch=workspace.scratch))
 
 
@@ -124,23 +124,23 @@ def signals_of(
 
     def signals() -> Signals:
         model = load()
-        wanted = ModelPass(
+        model_pass = ModelPass(
             config, inputs, model, ScoredValues.SIGNALS, "computing signals", weights
         )
-        done = run_pass(workspace, wanted)
-        found = signals_from(done.computed, model, dataset, torch.arange(len(dataset)))
-        return replace(found, scored_by=done.scored_by)
+        done = run_pass(workspace, model_pass)
+        read = signals_from(done.computed, model, dataset, torch.arange(len(dataset)))
+        return replace(read, scored_by=done.scored_by)
 
     def cached(kind: str, compute: Callable[[], Signals]) -> Signals:
         return workspace.cached(Key(Signals, kind, depends_on, models), compute)
 
-    found = labels_only(dataset.labels_N, dataset.target.kind)
+    collected = labels_only(dataset.labels_N, dataset.target.kind)
     if needs & PROXY_NEEDS:
-        found = cached("signals", signals)
+        collected = cached("signals", signals)
     if Need.GRADIENT_NORMS in needs:
         norms = cached("gradients", lambda: model_norms(workspace, config, inputs, load()))
-        found = replace(found, gradient_norms_N=norms.gradient_norms_N)
-    return found
+        collected = replace(collected, gradient_norms_N=norms.gradient_norms_N)
+    return collected
 
 
 def dynamics_of(
@@ -198,13 +198,13 @@ class WarmUpSignals:
 
 
 def warm_up_signals(
-    workspace: Workspace, sources: Sources, wanted: WarmUp, needs: frozenset[Need]
+    workspace: Workspace, sources: Sources, asked: WarmUp, needs: frozenset[Need]
 ) -> WarmUpSignals:
     """Train missing models and compute signals with each; the first starts from theta*."""
-    config, found = sources.config, list[Signals]()
+    config, of_models = sources.config, list[Signals]()
     inputs, theta_star = sources.model
     seconds = spent_seconds = 0.0
-    for index in range(wanted.models):
+    for index in range(asked.models):
         depends_on: tuple[object, ...] = (
             theta_star.sha256,
             workspace.dataset.fingerprint,
@@ -214,13 +214,13 @@ def warm_up_signals(
             config.learners.frozen,
             config.learners.cpu_threads,
             inputs,
-            wanted.epochs,
+            asked.epochs,
             index,
             str(workspace.device),
         )
         # One at a time, to free its weights.
-        key = Key(WarmUpState, "warm-up", depends_on, wanted.models)
-        state, spent = _warm_up(workspace, sources, wanted, index, key)
+        key = Key(WarmUpState, "warm-up", depends_on, asked.models)
+        state, spent = _warm_up(workspace, sources, asked, index, key)
         seconds += state.seconds
         spent_seconds += spent
 
@@ -230,30 +230,32 @@ def warm_up_signals(
             return model.eval()
 
         depends_on = (*depends_on, config.evaluation_threads)
-        found.append(signals_of(workspace, sources, needs, depends_on, load, models=wanted.models))
-    first, *others = found
-    return WarmUpSignals(replace(first, others=tuple(others)), seconds, spent_seconds)
+        of_models.append(
+            signals_of(workspace, sources, needs, depends_on, load, models=asked.models)
+        )
+    first, *later_models = of_models
+    return WarmUpSignals(replace(first, other_models=tuple(later_models)), seconds, spent_seconds)
 
 
 def _warm_up(
-    workspace: Workspace, sources: Sources, wanted: WarmUp, index: int, key: Key[WarmUpState]
+    workspace: Workspace, sources: Sources, asked: WarmUp, index: int, key: Key[WarmUpState]
 ) -> tuple[WarmUpState, float]:
     config, (inputs, theta_star) = sources.config, sources.model
     train_ids = workspace.split(config).train_ids
     begun = workspace.find(key)
-    if begun is not None and begun.step >= num_steps_of(wanted.epochs, len(train_ids)):
+    if begun is not None and begun.step >= num_steps_of(asked.epochs, len(train_ids)):
         return begun, 0.0
     if index == 0:
         model = workspace.loaded_model(config, theta_star)
     else:
         model = workspace.new_model(config, derive_seed(config.seed, "warm-up model", index))
     freeze(model.train(), workspace.frozen(config, model))
-    number = f" {index + 1} of {wanted.models}" * (wanted.models > 1)
+    number = f" {index + 1} of {asked.models}" * (asked.models > 1)
     state = warm_up(
         model,
         workspace.dataset,
         train_ids,
-        wanted.epochs,
+        asked.epochs,
         inputs,
         seed=derive_seed(config.seed, "warm-up", index),
         device=workspace.device,

@@ -85,14 +85,17 @@ def to_model_input(stored: Stored, inputs: InputFormat, device: torch.device | s
         if not isinstance(stored, Tensor):
             raise DataError(f"the columns {', '.join(stored)} are not images. {_REMEDY}")
         return _normalized(stored, inputs, device)
-    found = {"images": stored} if isinstance(stored, Tensor) else stored
-    if list(found) != [one.column.name for one in inputs.columns]:
+    tensors = {"images": stored} if isinstance(stored, Tensor) else stored
+    if list(tensors) != [column_format.column.name for column_format in inputs.columns]:
         raise DataError(
-            f"the columns {', '.join(map(repr, found))} are not those of the run, {inputs.spec}. "
+            f"the columns {', '.join(map(repr, tensors))} are not those of the run, {inputs.spec}. "
             f"{_REMEDY}"
         )
     given = {
-        one.column.name: _of_column(found[one.column.name], one, device) for one in inputs.columns
+        column_format.column.name: _of_column(
+            tensors[column_format.column.name], column_format, device
+        )
+        for column_format in inputs.columns
     }
     return given.get("", given)
 

@@ -215,8 +215,8 @@ def arguments_of(inputs: Inputs) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]
 def logits_of(outputs: Any) -> Tensor:
     """The logits, also in a dictionary or in outputs of Hugging Face's models."""
     named = isinstance(outputs, Mapping) and "logits" in outputs
-    found: Any = outputs["logits"] if named else outputs
-    logits: Tensor = getattr(found, "logits", found)
+    output: Any = outputs["logits"] if named else outputs
+    logits: Tensor = getattr(output, "logits", output)
     return in_full(logits) if isinstance(logits, Tensor) else logits
 
 
@@ -258,7 +258,7 @@ class ColumnsFormat:
 
     @cached_property
     def spec(self) -> ColumnsSpec:
-        return ColumnsSpec(tuple(one.column for one in self.columns))
+        return ColumnsSpec(tuple(column_format.column for column_format in self.columns))
 
 
 InputFormat = ImageFormat | ColumnsFormat

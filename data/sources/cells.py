@@ -102,8 +102,8 @@ def _seconds_of_date(text: str) -> float:
 
 
 def _seconds_of_day(text: str) -> float:
-    found = time.fromisoformat(_matched(_TIME, text))
-    return found.hour * 3600 + found.minute * 60 + found.second + found.microsecond / 1e6
+    parsed = time.fromisoformat(_matched(_TIME, text))
+    return parsed.hour * 3600 + parsed.minute * 60 + parsed.second + parsed.microsecond / 1e6
 
 
 def _matched(pattern: re.Pattern[str], text: str) -> str:

@@ -252,8 +252,8 @@ def features_rows(address: Address) -> ColumnRows:
     stamp = Stamp.of([file])
     container = read_tensors(file, _HOW)
     if not {_EXAMPLES, _LABELS} <= container.specs.keys() <= _KNOWN:
-        found = ", ".join(map(repr, sorted(container.specs))) or "nothing"
-        raise DataError(f"{file} holds {found}. {_HOW}")
+        tensor_names = ", ".join(map(repr, sorted(container.specs))) or "nothing"
+        raise DataError(f"{file} holds {tensor_names}. {_HOW}")
     names = _class_names(file, container)
     labels = _labels(file, container.tensor(_LABELS), names)
     examples = _floats(file, _EXAMPLES, container.tensor(_EXAMPLES), len(labels.labels_N))
@@ -364,6 +364,8 @@ def read_distilled(folder: Path) -> DistilledFile:
 def distilled_rows(address: Address) -> ArrayRows:
     folder = Path(address.path)
     stamp = Stamp.of([folder / FILE_NAME])
-    found = read_distilled(folder)
-    images_NCHW = found.images_NCHW.numpy()
-    return ArrayRows(address.source, found.class_names, found.labels_N, images_NCHW, stamp=stamp)
+    distilled = read_distilled(folder)
+    images_NCHW = distilled.images_NCHW.numpy()
+    return ArrayRows(
+        address.source, distilled.class_names, distilled.labels_N, images_NCHW, stamp=stamp
+    )

@@ -66,10 +66,10 @@ def imagefolder_rows(address: Address) -> EncodedRows:
 
 def _by_source(source: str, path: str) -> EncodedRows:
     try:
-        found = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
+        entries = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
     except (OSError, ValueError) as error:
         raise DataError(f"{source}: {path} cannot be used: {error}. {_FOLDER}") from error
-    names = [name for name in found if not is_hidden(name)]
+    names = [name for name in entries if not is_hidden(name)]
     sources = source_names(names, f"{source}: {path}")
     folders = [f"{path}{os.sep}{name}" for name in names]
     parts = [imagefolder_rows(Address(f"imagefolder:{at}", {}, path=at)) for at in folders]
@@ -184,12 +184,12 @@ def walk_once(
     Links are followed, but no directory is visited twice, nor one of those `seen`: a loop of links
     would repeat all files. Raises a DataError for a directory that cannot be listed.
     """
-    found = []
+    visited = []
     for at, folders, names in os.walk(folder, onerror=_refuse_to_skip, followlinks=True):
-        found.append((at, sorted(name for name in names if not is_hidden(name))))
+        visited.append((at, sorted(name for name in names if not is_hidden(name))))
         own = (name for name in sorted(folders) if not is_hidden(name))
         folders[:] = [name for name in own if _is_new(f"{at}{os.sep}{name}", seen)]
-    return sorted(found)
+    return sorted(visited)
 
 
 def _refuse_to_skip(error: OSError) -> NoReturn:

@@ -171,15 +171,15 @@ def map_style(data: Any, target: str | None = None) -> Any:
         )
     if target not in KINDS:
         return rows
-    found = copy.copy(rows)
+    relabelled = copy.copy(rows)
     try:
-        found.target = target
+        relabelled.target = target
     except AttributeError:
         raise ConfigError(
             f"target={target!r} cannot be set on a {type(data).__name__}. Give (X, y), or a data "
             f'set with the attribute target = "{target}".'
         ) from None
-    return found
+    return relabelled
 
 
 def _labels_of_table(data: Any, target: str | None) -> tuple[str, Any, dict[str, tuple[str, ...]]]:
@@ -303,7 +303,7 @@ def is_frame(data: Any) -> bool:
         return data.dtype.names is not None
     if isinstance(data, Mapping):
         columns = [column for column in data.values() if isinstance(column, list | np.ndarray)]
-        return len(data) == len(columns) > 0 and all(_is_cell(_first(one)) for one in columns)
+        return len(data) == len(columns) > 0 and all(_is_cell(_first(column)) for column in columns)
     row: Any = _first(data) if isinstance(data, list) else None
     return isinstance(row, Mapping) and all(map(_is_cell, row.values()))
 
@@ -339,8 +339,8 @@ def _frame_with_target(source: str, data: Any, target: str | None) -> FrameTable
     if not is_hugging_face(data) or names_options(target):
         return frame_table(source, data)
     label, labels, class_names = _labels_of_table(data, target)
-    others = [(name, column) for name, column in _columns(data) if name != label]
-    return FrameTable(source, [*others, (label, labels)], class_names)
+    inputs = [(name, column) for name, column in _columns(data) if name != label]
+    return FrameTable(source, [*inputs, (label, labels)], class_names)
 
 
 def _table_rows(source: str, data: Any, target: str | None) -> ColumnRows:

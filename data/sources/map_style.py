@@ -183,10 +183,12 @@ def class_names_of(source: str, data: Any, labels: Sequence[Any]) -> tuple[str, 
     ]
     if not differing and len(beside) == len(labels):
         return classes
-    found = f"has {len(beside)} `targets` for {len(labels)} rows"
+    problem = f"has {len(beside)} `targets` for {len(labels)} rows"
     if differing:
-        found = f"returns other labels than its `targets` in rows {listed(differing, 5)}"
-    logger.warning("%s: the data set %s; the labels that its rows return are taken", source, found)
+        problem = f"returns other labels than its `targets` in rows {listed(differing, 5)}"
+    logger.warning(
+        "%s: the data set %s; the labels that its rows return are taken", source, problem
+    )
     return None if relabels else classes
 
 
@@ -330,6 +332,6 @@ def has_rows(data: Any) -> bool:
 def _array(values: Any) -> Any:
     if not hasattr(values, "to_numpy"):
         return values
-    found = values.to_numpy()
+    array = values.to_numpy()
     # Tables give read-only views, and torch warns about them.
-    return found if found.flags.writeable else found.copy()
+    return array if array.flags.writeable else array.copy()

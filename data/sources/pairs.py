@@ -300,18 +300,18 @@ class Tower:
         encode = self.encode
         try:
             with torch.no_grad():
-                found = torch.as_tensor(encode(batch))
+                encoded = torch.as_tensor(encode(batch))
         except Exception as error:
             raise DataError(
                 f"the tower {self.spec} failed on a batch of {size} with {type(error).__name__}: "
                 f"{error}. Try it alone on such a batch."
             ) from error
-        if found.ndim != 2 or len(found) != size or not found.is_floating_point():
+        if encoded.ndim != 2 or len(encoded) != size or not encoded.is_floating_point():
             raise DataError(
-                f"the tower {self.spec} gives {found.dtype} of shape {list(found.shape)} for a "
+                f"the tower {self.spec} gives {encoded.dtype} of shape {list(encoded.shape)} for a "
                 f"batch of {size}. Let it return a floating-point row for each example."
             )
-        rows_BD = found.detach().cpu().double()
+        rows_BD = encoded.detach().cpu().double()
         if not bool(rows_BD.isfinite().all()):
             raise DataError(
                 f"the tower {self.spec} gives values that are not finite. Compute in float32."

@@ -200,7 +200,7 @@ class Rows(ABC):
 
     def like(
         self,
-        wanted: InputSpec,  # noqa: ARG002
+        target: InputSpec,  # noqa: ARG002
         inputs: InputSpec,
         *,
         flagged: bool,  # noqa: ARG002
@@ -348,10 +348,10 @@ class ColumnRows(Rows):
         return rows_of(dict(self.tensors), rows_B)
 
     def like(
-        self, wanted: InputSpec, inputs: InputSpec, *, flagged: bool
+        self, target: InputSpec, inputs: InputSpec, *, flagged: bool
     ) -> tuple[Rows, InputSpec]:
-        """With or without flags, and standardized numbers of the same type, as `wanted`."""
-        if not isinstance(wanted, ColumnsSpec):
+        """With or without flags, and standardized numbers of the same type, as in `target`."""
+        if not isinstance(target, ColumnsSpec):
             return self, inputs
         columns, tensors = self.columns, dict(self.tensors)
         if self.flagged != flagged:
@@ -364,7 +364,7 @@ class ColumnRows(Rows):
             columns = (replace(first, shape=(values_ND.shape[1],)), *rest)
             tensors[first.name] = values_ND
         # Float64 where the training set's differences need it.
-        types = {column.name: column.type for column in wanted.columns if column.standardized}
+        types = {column.name: column.type for column in target.columns if column.standardized}
         columns = tuple(
             replace(column, type=types.get(column.name, column.type))
             if column.standardized
@@ -467,14 +467,14 @@ def labels_of_names(
     names = tuple(sorted(set(labels))) if names is None else names
     numbers = {name: number for number, name in enumerate(names)}
     try:
-        found = [numbers[label] for label in labels]
+        label_numbers = [numbers[label] for label in labels]
     except KeyError as error:
         (unknown,) = error.args
         raise DataError(
             f"{source}: row {labels.index(unknown)} has the label {unknown!r:.80}, which is none "
             f"of its {len(names)} classes. Correct the row, or name all classes."
         ) from error
-    return torch.tensor(found, dtype=torch.int64), names
+    return torch.tensor(label_numbers, dtype=torch.int64), names
 
 
 def require_labels(labels_N: Tensor, num_classes: int, source: str, min_classes: int = 2) -> None:

@@ -163,10 +163,10 @@ class Storage:
         """The files in a folder with a suffix, sorted; none without the folder."""
         try:
             with _os_errors():
-                found = self.files.find(self._path(folder), maxdepth=None if below else 1)
+                paths = self.files.find(self._path(folder), maxdepth=None if below else 1)
         except OSError:
             return []
-        names = found if self.local else map(self.files.unstrip_protocol, found)
+        names = paths if self.local else map(self.files.unstrip_protocol, paths)
         return sorted(str(name) for name in names if name.endswith(suffix))
 
     def size(self, name: str) -> int:

@@ -201,9 +201,9 @@ def _named_labels(targets: Sequence[Any], names: Sequence[str] | None, source: s
                 f"{source}: row {row} has the target {target!r:.80}, and others have lists of "
                 "names. Give the list of an example's labels for every row, [] for none."
             )
-    found = sorted({name for target in targets for name in target})
-    labels = found if names is None else list(names)
-    if unknown := sorted(set(found) - set(labels)):
+    used_names = sorted({name for target in targets for name in target})
+    labels = used_names if names is None else list(names)
+    if unknown := sorted(set(used_names) - set(labels)):
         raise DataError(
             f"{source}: its rows have the label {unknown[0]!r}, which is none of its "
             f"{len(labels)} `classes`. Name it there, or leave `classes` out."
@@ -269,8 +269,8 @@ class FactoryRows(PixelRows):
         return True
 
     def _label(self, labels: Sequence[Any]) -> None:
-        found = labels_of_rows(labels, self._data, self.source)
-        for name, value in found._asdict().items():
+        own_labels = labels_of_rows(labels, self._data, self.source)
+        for name, value in own_labels._asdict().items():
             # The rows are frozen for all others.
             object.__setattr__(self, name, value)
 
@@ -298,8 +298,8 @@ def _pixels_of(image: Any, source: str, row: int) -> NDArray[np.uint8]:
             f"{source}: the image of row {row} is {kind}. Return a PIL image, or uint8 or floats "
             "in 0..1: C x H x W of a tensor, H x W x C of an array, without Normalize."
         )
-    found: NDArray[np.uint8] = pixels
-    return found
+    pixel_array: NDArray[np.uint8] = pixels
+    return pixel_array
 
 
 def column_rows(source: str, data: Any, progress: Progress | None = None) -> ColumnRows:

@@ -78,8 +78,8 @@ def webdataset_rows(address: Address, progress: Progress | None = None) -> Encod
             return _Shard(storage, shards[number], image, label).samples()
 
         numbers, num_threads = range(len(shards)), storage.threads
-        found = map_rows(samples, numbers, num_threads=num_threads, progress=progress)
-        return _tensors(shards, list(found))
+        samples_by_shard = map_rows(samples, numbers, num_threads=num_threads, progress=progress)
+        return _tensors(shards, list(samples_by_shard))
 
     index = cached_tensors(
         "webdataset", (_FORMAT, image, label, shards, of_shards.digest), build_index
@@ -156,9 +156,13 @@ def _classes_beside(storage: Storage, shards: list[str]) -> str:
     return next((file for file in files if posixpath.basename(file) == CLASSES), "")
 
 
-def _tensors(shards: Sequence[str], found: Sequence[list[_Sample]]) -> Mapping[str, Tensor]:
-    samples = [sample for of_shard in found for sample in of_shard]
-    ends_S = torch.tensor([len(of_shard) for of_shard in found], dtype=torch.int64).cumsum(0)
+def _tensors(
+    shards: Sequence[str], samples_by_shard: Sequence[list[_Sample]]
+) -> Mapping[str, Tensor]:
+    samples = [sample for of_shard in samples_by_shard for sample in of_shard]
+    ends_S = torch.tensor(
+        [len(of_shard) for of_shard in samples_by_shard], dtype=torch.int64
+    ).cumsum(0)
     labels, classes = [sample.label for sample in samples], tuple[str, ...]()
     named = [row for row, label in enumerate(labels) if isinstance(label, str)]
     if 0 < len(named) < len(labels):
@@ -210,7 +214,7 @@ class _Shard:
             if (match := _NAME.fullmatch(member.name)) is not None
         )
         samples: dict[str, _Sample] = {}
-        for key, group in itertools.groupby(named, key=lambda found: found[0]):
+        for key, group in itertools.groupby(named, key=lambda pair: pair[0]):
             members: dict[str, tarfile.TarInfo] = {}
             for _, extension, member in group:
                 if extension in members or key in samples:
@@ -224,16 +228,16 @@ class _Shard:
         return list(samples.values())
 
     def _image_of(self, key: str, members: Mapping[str, tarfile.TarInfo]) -> tarfile.TarInfo:
-        wanted = self.image.lower().removeprefix(".")
+        suffix = self.image.lower().removeprefix(".")
         fitting = [
             extension
             for extension in members
-            if extension == wanted or (not wanted and f".{extension}".endswith(SUFFIXES))
+            if extension == suffix or (not suffix and f".{extension}".endswith(SUFFIXES))
         ]
         if len(fitting) != 1:
             raise self._refused(
                 f"the sample {key!r:.200}, with .{', .'.join(members)}, has {len(fitting)} "
-                f"{f'members called .{wanted}' if wanted else 'images'}. Give every sample one, "
+                f"{f'members called .{suffix}' if suffix else 'images'}. Give every sample one, "
                 "a file and no link, and name its extension with image=EXTENSION."
             )
         return members[fitting[0]]

@@ -184,8 +184,8 @@ class MultiLabel(Target):
         return torch.stack([found_BC.sum(), wrong_BC.sum()])
 
     def score_of(self, counts: Sequence[Tensor]) -> float:
-        found, wrong = torch.stack(list(counts)).sum(dim=0).tolist()
-        return float(2 * found / (2 * found + wrong)) if found or wrong else 1.0
+        right, wrong = torch.stack(list(counts)).sum(dim=0).tolist()
+        return float(2 * right / (2 * right + wrong)) if right or wrong else 1.0
 
     def chance(self, targets_N: Tensor) -> float:
         """The micro F1 of always answering the k most frequent labels, for the best k."""
@@ -254,9 +254,9 @@ class Regression(Target):
         if not bool(squares_TN.isfinite().all()):
             return _LOWEST_SCORE
         scores: list[float] = []
-        for squares, wanted in zip(squares_TN.tolist(), wanted_TN.tolist(), strict=True):
-            mean, left = math.fsum(wanted) / len(wanted), math.fsum(squares)
-            total = math.fsum((number - mean) ** 2 for number in wanted)
+        for squares, numbers in zip(squares_TN.tolist(), wanted_TN.tolist(), strict=True):
+            mean, left = math.fsum(numbers) / len(numbers), math.fsum(squares)
+            total = math.fsum((number - mean) ** 2 for number in numbers)
             scores.append(1 - left / total if total else float(left == 0))
         return max(_LOWEST_SCORE, math.fsum(scores) / len(scores))
 

@@ -220,7 +220,9 @@ class Folder:
             return []
         certificate = read_certificates(PemFile.read("the certificate", path))[0]
         names = extension_of(certificate, x509.SubjectAlternativeName) or ()
-        return [str(one.value) for one in names if isinstance(one, x509.DNSName | x509.IPAddress)]
+        return [
+            str(name.value) for name in names if isinstance(name, x509.DNSName | x509.IPAddress)
+        ]
 
     def require_free(self, names: Iterable[str], *, force: bool) -> None:
         for name in names:

@@ -320,7 +320,7 @@ def require_replaceable(*paths: Path | None) -> None:
 
 def require_not_data(paths: Sequence[Path | None], *data: str | None) -> None:
     """Check that no file of data, by its name, is written over."""
-    named = [one for one in data if one is not None]
+    named = [source for source in data if source is not None]
     if not named:
         return
     from lipt.data.objects import require_other_file

@@ -206,7 +206,7 @@ def training_progress() -> Iterator[TrainingProgress]:
     if not sys.stderr.isatty():
         yield TrainingProgress()
         return
-    with progress_display(wanted=True) as show:
+    with progress_display(shown=True) as show:
         yield TrainingProgress(show=show)
 
 
@@ -241,8 +241,8 @@ class TrainingProgress:
         if record.subset_accuracy is not None or record.step == record.num_steps:
             self.print_line(f"step {record.step}/{record.num_steps}, {self._measures}")
 
-    def on_resume(self, found: Progress) -> None:
-        where = f"step {found.step}/{found.num_steps}, epoch {found.epoch}"
+    def on_resume(self, resumed: Progress) -> None:
+        where = f"step {resumed.step}/{resumed.num_steps}, epoch {resumed.epoch}"
         self.print_line(f"{where}, from the checkpoint")
 
     def print_line(self, line: str) -> None:

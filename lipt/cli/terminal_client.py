@@ -35,7 +35,9 @@ class TerminalClient(Client):
         """Select examples with a run's model."""
         select = super().subset
         return self._shown(
-            lambda report: select(run, *given, **asked, on_progress=lambda it: report(str(it))),
+            lambda report: select(
+                run, *given, **asked, on_progress=lambda progress: report(str(progress))
+            ),
             "waiting for the subset",
         )
 
@@ -43,7 +45,9 @@ class TerminalClient(Client):
         """Find wrong labels, duplicates, outliers and weak classes in the coordinator's data."""
         diagnose = super().diagnose
         return self._shown(
-            lambda report: diagnose(*given, **asked, on_progress=lambda it: report(str(it))),
+            lambda report: diagnose(
+                *given, **asked, on_progress=lambda progress: report(str(progress))
+            ),
             "waiting for the diagnosis",
         )
 
@@ -51,7 +55,7 @@ class TerminalClient(Client):
         """Find how much of each of a run's sources to train on for a target."""
         mix = super().mixture
         return self._shown(
-            lambda report: mix(*given, **asked, on_progress=lambda it: report(str(it))),
+            lambda report: mix(*given, **asked, on_progress=lambda progress: report(str(progress))),
             "waiting for the mixture",
         )
 

@@ -251,12 +251,12 @@ def test_every_program_says_its_version_at_once_and_h_is_help(module: str) -> No
 def test_long_work_reports_progress_every_ten_seconds(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with progress_display(wanted=False) as show:
+    with progress_display(shown=False) as show:
         show(ProgressView("selecting", 1, 2))
     # A start, then two readings per report, and one more for a printed line.
     times = iter([0.0, 9.0, 9.0, 11.0, 11.0, 11.0, 15.0, 15.0])
     monkeypatch.setattr(module, "monotonic", lambda: next(times))
-    with progress_display(wanted=None) as show:
+    with progress_display(shown=None) as show:
         for done in (1, 2, 3):
             show(ProgressView("selecting", done, 4))
     assert capsys.readouterr() == ("", "lipt: selecting 2/4, about 10 s left\n")
@@ -271,7 +271,7 @@ def test_a_notebook_has_a_bar_that_goes_away(monkeypatch: pytest.MonkeyPatch) ->
     display.HTML, display.display = str, lambda html, display_id: cell
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     monkeypatch.setitem(sys.modules, "IPython.display", display)
-    with progress_display(wanted=None) as show:
+    with progress_display(shown=None) as show:
         show(ProgressView("<b>", 1, 2))
     assert shown == ["<progress value='1' max='2'></progress> &lt;b&gt; 1/2", ""]
     assert as_html(ProgressView("waiting", 0, 0), "waiting") == "<progress></progress> waiting"

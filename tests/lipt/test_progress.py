@@ -41,8 +41,8 @@ def reported(
     progress = list[ProgressView]()
 
     @contextmanager
-    def display(*, wanted: bool | None) -> Iterator[Callable[[ProgressView], None]]:
-        assert wanted
+    def display(*, shown: bool | None) -> Iterator[Callable[[ProgressView], None]]:
+        assert shown
         yield progress.append
 
     monkeypatch.setattr(pretraining, "progress_display", display)
@@ -114,7 +114,7 @@ def test_a_line_has_the_share_of_the_call_a_rate_and_the_remaining_time(
     # A start, and three readings a line.
     clock = iter([0.0, *(second for second in (1.0, 3.0, 4.0, 6.0) for _ in range(3))])
     monkeypatch.setattr(module, "monotonic", lambda: next(clock))
-    with progress_display(wanted=True) as show:
+    with progress_display(shown=True) as show:
         show(CallProgress("fitting", 0, 4000, share=0.1))
         show(CallProgress("fitting", 2000, 4000, share=0.3))
         # A jump says nothing of the speed.

@@ -101,3 +101,15 @@ def test_a_mutant_is_caught_if_its_tests_fail_and_pass_without_it(
 def test_the_tests_that_rows_name_are_there() -> None:
     named = {test.partition("::")[0] for mutant in read_mutants(ROWS) for test in mutant.tests}
     assert not sorted(test for test in named if not (ROWS.parents[2] / test).exists())
+
+
+@pytest.mark.lint
+def test_every_row_fits_the_code_as_it_stands() -> None:
+    root = Path(__file__).parents[2]
+    stale = []
+    for mutant in read_mutants(root / "tests/mutations/rows"):
+        try:
+            mutated_files(mutant, root)
+        except StaleError as error:
+            stale.append(f"{mutant.name}: {error}")
+    assert stale == []

@@ -163,13 +163,13 @@ class Client(AbstractContextManager["Client"]):
 
     def runs(self) -> list[RunView]:
         """Return all runs, newest first, without their learners."""
-        found: list[RunView] = []
+        views: list[RunView] = []
         request = run_pb2.ListRunsRequest()
         while True:
             page = self._connection.unary(lambda of: of.runs.ListRuns, request)
-            found.extend(view_of(RunView, run) for run in page.runs)
+            views.extend(view_of(RunView, run) for run in page.runs)
             if not page.next_page_token:
-                return found
+                return views
             request = run_pb2.ListRunsRequest(page_token=page.next_page_token)
 
     @checked
@@ -412,9 +412,9 @@ class Client(AbstractContextManager["Client"]):
 
         from lipt.models.adapters import require_adapter, save_adapter  # noqa: PLC0415
 
-        found = self.ready_run(run)
-        require_adapter(found.config)
-        return save_adapter(Path(folder), load(self.weights(found.run_id)), found.config)
+        view = self.ready_run(run)
+        require_adapter(view.config)
+        return save_adapter(Path(folder), load(self.weights(view.run_id)), view.config)
 
     def who_am_i(self) -> views.CallerView:
         """Return this client's name and roles, as seen by the coordinator."""

@@ -36,7 +36,9 @@ def parts_of(target_data: Any) -> dict[str, Any]:
 
 def form_of(data: DatasetView) -> DataForm:
     """How other examples are read as the coordinator's are."""
-    columns = [Column(one.name, ColumnType(one.type), one.shape) for one in data.columns]
+    columns = [
+        Column(column.name, ColumnType(column.type), column.shape) for column in data.columns
+    ]
     other = data.other_target
     return DataForm(
         ColumnsSpec(tuple(columns)) if columns else ImageSpec(*data.image_shape),

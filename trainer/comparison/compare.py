@@ -164,7 +164,7 @@ def _trial(
         # Accuracy on the training examples is costly for all of the data.
         schedule=_SCHEDULE if stays else replace(_SCHEDULE, subset_at=None),
     )
-    found = {} if begins_with is None else _measures_of(scored(trained.weights))
+    at_start = {} if begins_with is None else _measures_of(scored(trained.weights))
     return Trial(
         **vars(cell),
         num_steps=trained.num_steps,
@@ -177,7 +177,7 @@ def _trial(
         evaluations=trained.evaluations,
         score_name=trained.kind.score_name,
         **measures,
-        **found,
+        **at_start,
     )
 
 
@@ -211,15 +211,15 @@ def selection_costs(
 ) -> dict[str, Any]:
     if run is None or (strategy in FIXED and not manifest.get("soft_labels")):
         return {}
-    found = {"selection_seconds": float(manifest["costs"]["selection_seconds"])}
+    costs = {"selection_seconds": float(manifest["costs"]["selection_seconds"])}
     if (warm_up := manifest["costs"].get("warm_up_seconds")) is not None:
-        return found | {"pretraining_seconds": float(warm_up)}
+        return costs | {"pretraining_seconds": float(warm_up)}
     if not manifest["uses_pretraining"]:
-        return found
+        return costs
     seconds = run.initialization_seconds + run.sharding_seconds
     seconds += run.training_seconds + run.merging_seconds
     sent = run.bytes_to_workers + run.bytes_from_workers
-    return found | {"pretraining_seconds": seconds, "bytes_sent": sent}
+    return costs | {"pretraining_seconds": seconds, "bytes_sent": sent}
 
 
 def _check(strategies: Sequence[StrategyView] | None, plan: ComparisonPlan, train: Dataset) -> None:

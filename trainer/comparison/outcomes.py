@@ -152,9 +152,9 @@ def outcomes(trials: Sequence[Trial]) -> list[Outcome]:
     for fraction in sorted({trial.fraction for trial in trials}):
         within = [trial for trial in trials if trial.fraction == fraction]
         names = dict.fromkeys(trial.strategy for trial in within)
-        found = [_outcome(_of(within, name), within, everything) for name in names]
+        of_fraction = [_outcome(_of(within, name), within, everything) for name in names]
         rows += sorted(
-            found, key=lambda row: (row.is_soft, not row.is_baseline, -row.mean_accuracy)
+            of_fraction, key=lambda row: (row.is_soft, not row.is_baseline, -row.mean_accuracy)
         )
     return rows
 
@@ -162,7 +162,7 @@ def outcomes(trials: Sequence[Trial]) -> list[Outcome]:
 def _outcome(row: Sequence[Trial], within: Sequence[Trial], everything: Sequence[Trial]) -> Outcome:
     name, accuracies = row[0].strategy, _accuracies(row)
     fixed = (_of(within, random) for random in FIXED)
-    random = max(fixed, key=lambda found: fmean(_accuracies(found).values()) if found else -inf)
+    random = max(fixed, key=lambda trials: fmean(_accuracies(trials).values()) if trials else -inf)
     target = fmean(_accuracies(random).values()) if random else None
     plain_name = name.removesuffix(SOFT)
     without = random if name == plain_name else _of(within, plain_name)
@@ -209,26 +209,26 @@ def _loss(row: Sequence[Trial]) -> Difference | None:
 
 
 def _exact_match(row: Sequence[Trial]) -> float | None:
-    found = [trial.exact_match for trial in row if trial.exact_match is not None]
-    return fmean(found) if found else None
+    matches = [trial.exact_match for trial in row if trial.exact_match is not None]
+    return fmean(matches) if matches else None
 
 
 def _at_chance(trials: Sequence[Trial]) -> dict[str, float]:
     """The worst score of each baseline with a training that learned nothing."""
-    found: dict[str, float] = {}
+    worst_scores: dict[str, float] = {}
     for trial in trials:
         if trial.strategy in BASELINES and not trial.learned:
-            worst = min(trial.test_accuracy, found.get(trial.strategy, inf))
-            found[trial.strategy] = worst
-    return found
+            worst = min(trial.test_accuracy, worst_scores.get(trial.strategy, inf))
+            worst_scores[trial.strategy] = worst
+    return worst_scores
 
 
 def _gap(row: Sequence[Trial], baseline: Sequence[Trial], target: float | None) -> Gap:
     if not baseline or baseline[0].strategy == row[0].strategy:
         return Gap()
     ours, theirs = (
-        {seed: seconds for seed, (_, seconds) in _times(found, target).items()}
-        for found in (row, baseline)
+        {seed: seconds for seed, (_, seconds) in _times(trials, target).items()}
+        for trials in (row, baseline)
     )
     complete = len(ours) == len(row) and len(theirs) == len(baseline)
     return Gap(
@@ -238,16 +238,16 @@ def _gap(row: Sequence[Trial], baseline: Sequence[Trial], target: float | None) 
 
 
 def _times(trials: Sequence[Trial], target: float | None) -> dict[int, tuple[int, float]]:
-    found = {} if target is None else {trial.seed: trial.reached(target) for trial in trials}
-    return {seed: when for seed, when in found.items() if when is not None}
+    by_seed = {} if target is None else {trial.seed: trial.reached(target) for trial in trials}
+    return {seed: when for seed, when in by_seed.items() if when is not None}
 
 
 def _reached(trials: Sequence[Trial], target: float | None) -> Reached | None:
     if target is None or not all(trial.evaluations for trial in trials):
         return None
-    found = _times(trials, target).values()
-    steps, seconds = map(fmean, zip(*found, strict=True)) if found else (None, None)
-    return Reached(len(trials), len(found), steps, seconds)
+    times = _times(trials, target).values()
+    steps, seconds = map(fmean, zip(*times, strict=True)) if times else (None, None)
+    return Reached(len(trials), len(times), steps, seconds)
 
 
 def _of(trials: Sequence[Trial], strategy: str) -> list[Trial]:

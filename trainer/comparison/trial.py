@@ -113,8 +113,14 @@ class Trial(Cell):
 
     def reached(self, target: float) -> tuple[int, float] | None:
         """Steps, and seconds with the selection, of the first evaluation with this accuracy."""
-        found = (one for one in self.evaluations if one.accuracy >= target)
-        return next(((one.step, self.choosing_seconds + one.seconds) for one in found), None)
+        reaching = (evaluation for evaluation in self.evaluations if evaluation.accuracy >= target)
+        return next(
+            (
+                (evaluation.step, self.choosing_seconds + evaluation.seconds)
+                for evaluation in reaching
+            ),
+            None,
+        )
 
 
 def converged(subset_accuracies: Iterable[tuple[int, float]], num_steps: int) -> bool:
@@ -131,11 +137,11 @@ class TrialFile:
         self._path = path
         self.trials: list[Trial] = []
         if path.exists() and path.stat().st_size:
-            found, self.trials = read_trials(path)
+            stored, self.trials = read_trials(path)
             # A comparison that failed before its first trial may be replaced.
-            if self.trials and found != identity:
+            if self.trials and stored != identity:
                 raise ConfigError(
-                    f"{path} is another comparison: {differences(found, identity)}. Give --out "
+                    f"{path} is another comparison: {differences(stored, identity)}. Give --out "
                     "another name, or remove the file."
                 )
         lines = [json.dumps(identity), *(json.dumps(asdict(trial)) for trial in self.trials)]
@@ -149,16 +155,16 @@ class TrialFile:
 
 def read_trials(path: Path) -> tuple[dict[str, Any], list[Trial]]:
     """Read a comparison's identity and trials, except a last line that a kill has truncated."""
-    found: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         with suppress(ValueError):
-            found.append(parse_json(line))
-    if not found or not isinstance(found[0], dict) or "model" not in found[0]:
+            records.append(parse_json(line))
+    if not records or not isinstance(records[0], dict) or "model" not in records[0]:
         raise ConfigError(f"{path} is no file of 'lipt compare'. Name one, or a new file.")
-    identity, *lines = found
+    identity, *lines = records
     try:
         evaluations = [
-            tuple(Evaluation(**one) for one in line.pop("evaluations")) for line in lines
+            tuple(Evaluation(**values) for values in line.pop("evaluations")) for line in lines
         ]
         trials = [
             Trial(**line, evaluations=each) for line, each in zip(lines, evaluations, strict=True)

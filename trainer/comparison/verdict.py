@@ -34,10 +34,10 @@ def cells(row: Outcome) -> Cells:
 def _cells_of_texts(row: Outcome) -> Cells:
     if row.loss is None:
         return {}
-    found = {"loss (95% interval)": _loss_text(row.loss)}
+    texts = {"loss (95% interval)": _loss_text(row.loss)}
     if row.exact_match is not None:
-        found["exact match"] = f"{row.exact_match:.1%}"
-    return found
+        texts["exact match"] = f"{row.exact_match:.1%}"
+    return texts
 
 
 def _loss_text(loss: Difference) -> str:
@@ -76,9 +76,9 @@ def _alternative(row: Outcome) -> Cells:
 
 def text_tables(rows: Sequence[Outcome]) -> list[str]:
     lines: list[str] = []
-    for found in ([cells(row) for row in rows], alternatives(rows)):
-        if found:
-            lines += ["", *table_lines(list(found[0]), [list(each.values()) for each in found])]
+    for table in ([cells(row) for row in rows], alternatives(rows)):
+        if table:
+            lines += ["", *table_lines(list(table[0]), [list(each.values()) for each in table])]
     return lines[1:]
 
 
@@ -146,36 +146,36 @@ class Verdict:
 
 
 def answers(rows: Sequence[Outcome]) -> list[Verdict]:
-    found = []
-    others = (EVERYTHING, EVERYTHING + SOFT, UNTRAINED)
-    subsets = (row for row in rows if row.strategy not in others)
+    verdicts = []
+    not_subsets = (EVERYTHING, EVERYTHING + SOFT, UNTRAINED)
+    subsets = (row for row in rows if row.strategy not in not_subsets)
     for fraction in sorted({row.fraction for row in subsets}):
         within = [row for row in rows if row.fraction == fraction]
         chosen = [row for row in within if row.is_chosen]
         if within[0].at_chance:
-            found.append(Verdict(fraction, _nothing_learned(within[0]), learned=False))
+            verdicts.append(Verdict(fraction, _nothing_learned(within[0]), learned=False))
             continue
         if not chosen:
-            found.append(Verdict(fraction, f"{_at(fraction)} nothing was chosen."))
+            verdicts.append(Verdict(fraction, f"{_at(fraction)} nothing was chosen."))
             continue
         # A strategy that beats random comes before one with a higher mean alone.
         best = max(chosen, key=lambda row: (row.beats_random, row.mean_accuracy))
         contrasts = tuple(_contrasts(best, chosen))
-        rival = _rival(best, [*within, *(row for row in rows if row.strategy in others)])
+        rival = _rival(best, [*within, *(row for row in rows if row.strategy in not_subsets)])
         notes = tuple(filter(None, (rival, _cost(best), _rising(within), _repeated(chosen))))
-        found.append(
+        verdicts.append(
             Verdict(fraction, _sentence(best, chosen), best.beats_random, contrasts, notes)
         )
-    return found
+    return verdicts
 
 
 def verdict(rows: Sequence[Outcome]) -> str:
     """A sentence for each fraction, a table of all differences, and notes."""
-    found = answers(rows)
-    lines = [answer.sentence for answer in found]
-    if table := [row.cells() for answer in found for row in answer.contrasts]:
+    verdicts = answers(rows)
+    lines = [answer.sentence for answer in verdicts]
+    if table := [row.cells() for answer in verdicts for row in answer.contrasts]:
         lines += table_lines(list(table[0]), [list(row.values()) for row in table])
-    return "\n".join([*lines, *(note for answer in found for note in answer.notes)])
+    return "\n".join([*lines, *(note for answer in verdicts for note in answer.notes)])
 
 
 def _contrasts(best: Outcome, chosen: Sequence[Outcome]) -> Iterator[Contrast]:
@@ -269,5 +269,5 @@ def _at(fraction: float) -> str:
 
 
 def _and(names: Sequence[str]) -> str:
-    *others, last = names
-    return f"{', '.join(others)} and {last}" if others else last
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last

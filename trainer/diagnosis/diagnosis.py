@@ -140,12 +140,12 @@ class Diagnosis:
         return worst_first[: self.findings.num_sure] if sure else worst_first
 
     def __repr__(self) -> str:
-        told = (f"{fact.name}: {fact.text}" for fact in facts(self.findings) if not fact.clear)
-        return f"<Diagnosis of {len(self):,} examples; {'; '.join(told) or 'nothing found'}>"
+        problems = (f"{fact.name}: {fact.text}" for fact in facts(self.findings) if not fact.clear)
+        return f"<Diagnosis of {len(self):,} examples; {'; '.join(problems) or 'nothing found'}>"
 
     def _repr_html_(self) -> str:
-        told = [(fact.name, fact.text) for fact in facts(self.findings)]
-        return as_table(f"Diagnosis of {len(self):,} examples", told)
+        rows = [(fact.name, fact.text) for fact in facts(self.findings)]
+        return as_table(f"Diagnosis of {len(self):,} examples", rows)
 
 
 _PIXELS = 96
@@ -256,12 +256,12 @@ def export_issues(diagnosis: Diagnosis, filepaths: Sequence[str] | None = None) 
     files. Texts that a spreadsheet would run as a formula begin with an apostrophe.
     """
     names = np.array(list(map(csv_cell, diagnosis.class_names)), dtype=object)
-    others: list[list[int]] = [[] for _ in range(len(diagnosis))]
+    duplicates: list[list[int]] = [[] for _ in range(len(diagnosis))]
     for group in diagnosis.duplicate_groups():
         rows = group.tolist()
         first = rows[: _MOST_OTHERS + 1]  # a group may be the whole data set
         for row in rows:
-            others[row] = [other for other in first if other != row][:_MOST_OTHERS]
+            duplicates[row] = [other for other in first if other != row][:_MOST_OTHERS]
     columns = {
         "index": range(len(diagnosis)),
         **({} if filepaths is None else {"filepath": map(csv_cell, filepaths)}),
@@ -269,8 +269,8 @@ def export_issues(diagnosis: Diagnosis, filepaths: Sequence[str] | None = None) 
         "predicted_label": names[diagnosis.suggested_label],
         "is_label_issue": diagnosis.suspect == 1,
         "label_score": _rounded(diagnosis.label_quality),
-        "is_near_duplicate_issue": [bool(rows) for rows in others],
-        "near_duplicate_sets": [json.dumps(rows) for rows in others],
+        "is_near_duplicate_issue": [bool(rows) for rows in duplicates],
+        "near_duplicate_sets": [json.dumps(rows) for rows in duplicates],
         "is_outlier_issue": np.isin(np.arange(len(diagnosis)), diagnosis.outliers()),
         "outlier_score": _rounded(1 / (1 + diagnosis.outlier_score)),
     }

@@ -49,20 +49,20 @@ def facts(findings: Findings) -> list[Fact]:
     ]
 
 
-def _duplicates(found: Duplicates) -> Fact:
-    if not found.surplus:
+def _duplicates(duplicates: Duplicates) -> Fact:
+    if not duplicates.surplus:
         return Fact("duplicates", "none", clear=True)
     text = (
-        f"{found.surplus:,} surplus: {_counted(found.exact_groups, 'identical group')}, "
-        f"{_counted(found.near_groups, 'similar group')}"
+        f"{duplicates.surplus:,} surplus: {_counted(duplicates.exact_groups, 'identical group')}, "
+        f"{_counted(duplicates.near_groups, 'similar group')}"
     )
-    if found.conflicting:
-        text += f"; the labels of {_counted(found.conflicting, 'group')} disagree"
+    if duplicates.conflicting:
+        text += f"; the labels of {_counted(duplicates.conflicting, 'group')} disagree"
     return Fact("duplicates", text, clear=False)
 
 
 def _label_errors(findings: Findings) -> Fact:
-    found = findings.label_errors
+    errors = findings.label_errors
     if findings.target_kind is not TargetKind.CLASS:
         worst = ", ".join(map(str, findings.worst_fitting[:5]))
         text = (
@@ -71,10 +71,10 @@ def _label_errors(findings: Findings) -> Fact:
         )
         return Fact("label errors", text, clear=True)
     share = noise_text(findings)
-    if not found.num_suspects:
-        return Fact("label errors", f"none looks wrong; {share}", clear=found.noise_high < 1)
+    if not errors.num_suspects:
+        return Fact("label errors", f"none looks wrong; {share}", clear=errors.noise_high < 1)
     sure = f", {findings.num_sure:,} of them with confidence" if findings.num_sure else ""
-    text = f"{found.num_suspects:,} look wrong{sure}; {share}"
+    text = f"{errors.num_suspects:,} look wrong{sure}; {share}"
     if findings.head_guesses:
         text += "; this head is right on hardly more than guessing, so most of these may be right"
     elif findings.head_is_limited:
@@ -95,18 +95,18 @@ def _completions(findings: Findings) -> Fact:
 
 def noise_text(findings: Findings) -> str:
     """The estimated share of wrong labels, with the accuracy of the head that it comes from."""
-    found, accuracy = findings.label_errors, findings.head_accuracy
-    if found.noise_low == 0.0 and found.noise_high == 1.0:
+    errors, accuracy = findings.label_errors, findings.head_accuracy
+    if errors.noise_low == 0.0 and errors.noise_high == 1.0:
         return (
             f"{findings.num_examples:,} examples and this head are too little to estimate how many "
             "labels are wrong"
         )
     source = "pred_probs that are" if findings.has_own_probabilities else "a head that is"
-    ends = f"{found.noise_low:.1%} to {found.noise_high:.1%}"
+    ends = f"{errors.noise_low:.1%} to {errors.noise_high:.1%}"
     head = "this head" if accuracy is None else f"{source} right on {accuracy:.1%}"
-    if found.noise_rate is None:
+    if errors.noise_rate is None:
         return f"of all labels {ends} are wrong, and {head} cannot say more closely"
-    return f"of all labels an estimated {found.noise_rate:.1%} are wrong ({ends}, by {head})"
+    return f"of all labels an estimated {errors.noise_rate:.1%} are wrong ({ends}, by {head})"
 
 
 def _counted(count: int, what: str) -> str:

@@ -115,10 +115,10 @@ class Recipe(BaseModel):
         padding, mirrored = mild_augmentation(inputs.shape)
         if "padding" in self.model_fields_set:
             padding = self.padding
-        found = "crop" if padding else "none"
+        method = "crop" if padding else "none"
         if mirrored:
-            found = "crop_flip"
-        return self.model_copy(update={"augmentation": found, "padding": padding})
+            method = "crop_flip"
+        return self.model_copy(update={"augmentation": method, "padding": padding})
 
     @property
     def augmentation_text(self) -> str:

@@ -88,8 +88,8 @@ class Trained(Progress):
         return self.evaluations[-1].accuracy if self.evaluations else None
 
     def __repr__(self) -> str:
-        found = self.test_accuracy
-        tested = "" if found is None else f"; test {self.kind.score_name} {found:.1%}"
+        accuracy = self.test_accuracy
+        tested = "" if accuracy is None else f"; test {self.kind.score_name} {accuracy:.1%}"
         steps = f"{self.step:,} of {self.num_steps:,} steps in {self.seconds:.1f} s"
         return f"<Trained {steps}{tested}; {self.recipe.augmentation_text}>"
 
@@ -160,8 +160,8 @@ class Checkpoint:
         try:
             size = path.stat().st_size
             container = read_container(path, max_bytes=size, max_tensors=_MAX_TENSORS)
-            found = container.metadata
-            if found.get("format") != _FORMAT:
+            facts = container.metadata
+            if facts.get("format") != _FORMAT:
                 raise ConfigError(
                     f"{path} is not a checkpoint of this version. Remove it to train from the "
                     "start, or name another file."
@@ -169,10 +169,10 @@ class Checkpoint:
             for full_name in container.specs:
                 part, _, name = full_name.partition("/")
                 tensors[part][name] = container.tensor(full_name)
-            saved_identity = parse_json(found["identity"])
-            progress = TypeAdapter(Progress).validate_json(found["progress"])
+            saved_identity = parse_json(facts["identity"])
+            progress = TypeAdapter(Progress).validate_json(facts["progress"])
             columns: Any = {name: part.numpy() for name, part in tensors.pop("subset").items()}
-            subset = Subset(**columns, **parse_json(found["subset"])) if "subset" in found else None
+            subset = Subset(**columns, **parse_json(facts["subset"])) if "subset" in facts else None
         except (WeightsError, SubsetError, ValueError, KeyError, TypeError) as error:
             raise WeightsError(
                 f"{path} is damaged, or no checkpoint. Remove it to train from the start, or name "
@@ -183,9 +183,9 @@ class Checkpoint:
         return cls(progress=progress, subset=subset, identity=saved_identity, **tensors)
 
 
-def require_same(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    part = {name: found.get(name) for name in wanted}
-    differing = differences(part, json.loads(json.dumps(wanted)))
+def require_same(path: Path, stored: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    part = {name: stored.get(name) for name in expected}
+    differing = differences(part, json.loads(json.dumps(expected)))
     if differing:
         raise ConfigError(
             f"{path} is the checkpoint of another training: {differing}. Remove the file to "

@@ -186,17 +186,17 @@ class Training:
         if (
             self.test is not None
             and step in at_test
-            and step not in {one.step for one in evaluations}
+            and step not in {evaluation.step for evaluation in evaluations}
         ):
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)  # finish the steps before timing
                 started = monotonic()
             ids_N, before = torch.arange(len(self.test)), self.began + progress.evaluation_seconds
-            found = accuracy(self.model, self.test, ids_N, self.forward_pass)
-            evaluations = (*evaluations, Evaluation(step, started - before, found))
+            measured = accuracy(self.model, self.test, ids_N, self.forward_pass)
+            evaluations = (*evaluations, Evaluation(step, started - before, measured))
         if step in at_subset and step not in dict(on_subset):
-            found = accuracy(self.model, self.train, self.examples.ids_N, self.forward_pass)
-            on_subset = (*on_subset, (step, found))
+            measured = accuracy(self.model, self.train, self.examples.ids_N, self.forward_pass)
+            on_subset = (*on_subset, (step, measured))
         now = monotonic()
         self.progress = replace(
             progress,

@@ -93,7 +93,8 @@ def loss_chart(learners: Sequence[LearnerView]) -> LossChart | None:
         for learner, name_y in zip(shown, name_ys, strict=True)
     )
     ends = (
-        f"learner {one.index} from {one.losses[0]:.3f} to {one.losses[-1]:.3f}" for one in shown
+        f"learner {learner.index} from {learner.losses[0]:.3f} to {learner.losses[-1]:.3f}"
+        for learner in shown
     )
     return LossChart(
         lines,
@@ -120,7 +121,9 @@ def apart(heights: Sequence[float]) -> list[float]:
 
 def soup_chart(learners: Sequence[LearnerView]) -> SoupChart | None:
     """Draw the soup's accuracy as it grows, and each learner's own; None without a soup."""
-    offered = [(one, one.ingredient) for one in learners if one.ingredient is not None]
+    offered = [
+        (learner, learner.ingredient) for learner in learners if learner.ingredient is not None
+    ]
     offered.sort(key=lambda pair: pair[1].position)
     if not offered:
         return None
@@ -138,8 +141,8 @@ def soup_chart(learners: Sequence[LearnerView]) -> SoupChart | None:
         for end in (0, 1)
     )
     dots = tuple(
-        Dot(str(one.index), round(LEFT + (place + 0.5) * slot, 1), y(part.accuracy), part.kept)
-        for place, (one, part) in enumerate(offered)
+        Dot(str(learner.index), round(LEFT + (place + 0.5) * slot, 1), y(part.accuracy), part.kept)
+        for place, (learner, part) in enumerate(offered)
     )
     kept = sum(part.kept for part in parts)
     return SoupChart(

@@ -138,12 +138,12 @@ def render_diagnosis(diagnosis: Diagnosis, dataset: Dataset | None = None) -> st
         return _render_completions(environment, diagnosis, dataset)
     suspects = [issue.id for issue in diagnosis.label_issues()]
     outliers = diagnosis.outliers()[:NUM_OUTLIERS].tolist()
-    found = [
+    by_conflict = [
         (len(set(diagnosis.given_label[group])) > 1, len(group), group[:NUM_PER_GROUP].tolist())
         for group in diagnosis.duplicate_groups()
     ]
     # Groups with conflicting labels first.
-    groups = sorted(found, key=lambda group: not group[0])[:NUM_GROUPS]
+    groups = sorted(by_conflict, key=lambda group: not group[0])[:NUM_GROUPS]
     shown = {*suspects, *outliers, *(row for *_, rows in groups for row in rows)}
     views = example_views(diagnosis, sorted(shown), dataset)
     findings, script = diagnosis.findings, Path(__file__).with_name("marks.js").read_text()
@@ -179,8 +179,11 @@ def _render_completions(environment: Any, diagnosis: Diagnosis, dataset: Dataset
     # Rows of a file are at hand; those of a table in memory are not.
     if dataset is not None and table_address(dataset.source) is not None:
         ordered = sorted(rows)
-        found = chosen_objects(dataset, ordered, num_rows=dataset.num_ids)
-        texts |= {row: one.text[:_MOST_SHOWN] for row, one in zip(ordered, found, strict=True)}
+        objects = chosen_objects(dataset, ordered, num_rows=dataset.num_ids)
+        texts |= {
+            row: row_object.text[:_MOST_SHOWN]
+            for row, row_object in zip(ordered, objects, strict=True)
+        }
     page: str = environment.get_template("completions.html").render(
         diagnosis=diagnosis,
         source=diagnosis.source if dataset is None else dataset.source,
@@ -251,10 +254,14 @@ def render(
         require_fingerprint("the comparison", identity.get("data"), dataset)
         _require_trials(trials)
     labels_N = dataset.labels_N.numpy()
-    parts = {one.index: one.ingredient for one in run.learners if one.ingredient is not None}
+    parts = {
+        learner.index: learner.ingredient
+        for learner in run.learners
+        if learner.ingredient is not None
+    }
     tried = sorted(
-        (one for one in run.learners if one.index in parts),
-        key=lambda one: parts[one.index].position,
+        (learner for learner in run.learners if learner.index in parts),
+        key=lambda learner: parts[learner.index].position,
     )
     subsets = [client.subset(run.run_id, name, fraction=fraction) for name in strategies]
     suspects = [issue.id for issue in diagnosis.label_issues()] if diagnosis else []
@@ -272,7 +279,10 @@ def render(
             small=are_small(dataset),
             losses=loss_chart(run.learners),
             growth=soup_chart(run.learners),
-            learners=[*tried, *(found for found in run.learners if found.ingredient is None)],
+            learners=[
+                *tried,
+                *(unmerged for unmerged in run.learners if unmerged.ingredient is None),
+            ],
             **_trainings(trials),
             now=now or datetime.now(UTC),
             stories=[_story(client, run, dataset, subset, diagnosis) for subset in subsets],

@@ -102,8 +102,8 @@ def rows_of(data: Any, target: str | None) -> Any:
 
 def _target_of(subset: Any) -> str | None:
     """The name of the subset's label column, if any."""
-    found = subset.recorded("data", "target")
-    return found if isinstance(found, str) else None
+    name = subset.recorded("data", "target")
+    return name if isinstance(name, str) else None
 
 
 def _options_of(subset: Any) -> str | None:
@@ -155,7 +155,7 @@ def has_fingerprint(
 
     `options` are those of a file's name, which rows in memory have as their target.
     """
-    kind, found, problem = type(dataset).__name__, list[str](), ""
+    kind, fingerprints, problem = type(dataset).__name__, list[str](), ""
     for candidate in _candidates(dataset, target, options):
         try:
             computed = candidate()
@@ -164,9 +164,9 @@ def has_fingerprint(
             continue
         if computed == fingerprint:
             return True, ""
-        found.append(computed)
-    if found:
-        return False, f"this {kind} has {' or '.join(dict.fromkeys(found))}"
+        fingerprints.append(computed)
+    if fingerprints:
+        return False, f"this {kind} has {' or '.join(dict.fromkeys(fingerprints))}"
     return False, f"that of this {kind} cannot be computed ({problem})"
 
 
@@ -396,8 +396,10 @@ def _lines_of(subset: Any, parts: Mapping[str, tuple[Any, int]]) -> Iterator[str
     for data, size in parts.values():
         first, last = np.searchsorted(subset.indices, [start, start + size]).tolist()
         rows = (subset.indices[first:last] - start).tolist()
-        for place, found in enumerate(chosen_objects(data, rows, num_rows=size), start=first):
-            yield found.adding({name: column[place].tolist() for name, column in added.items()})
+        for place, row_object in enumerate(chosen_objects(data, rows, num_rows=size), start=first):
+            yield row_object.adding(
+                {name: column[place].tolist() for name, column in added.items()}
+            )
         start += size
 
 

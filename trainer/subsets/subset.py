@@ -100,13 +100,13 @@ class Subset:
                 column.setflags(write=False)
                 object.__setattr__(self, name, column)
         try:
-            found = subset_digest(self.indices, self.weights, self.soft_labels)
+            own_digest = subset_digest(self.indices, self.weights, self.soft_labels)
         except InvalidRequestError as error:
             raise SubsetError(str(error)) from None
         _require_valid(self)
-        if found != self.digest:
+        if own_digest != self.digest:
             raise SubsetError(
-                f"the subset's {len(self.indices)} examples have the digest {found}, but "
+                f"the subset's {len(self.indices)} examples have the digest {own_digest}, but "
                 f"{self.digest!r} was announced: they were changed or damaged on the way. "
                 "Get the subset again with 'lipt subset get'."
             )
@@ -115,8 +115,8 @@ class Subset:
         return len(self.indices)
 
     def __repr__(self) -> str:
-        (_, size), *others = self.facts
-        details = "; ".join(f"{name}: {text}" for name, text in others)
+        (_, size), *further = self.facts
+        details = "; ".join(f"{name}: {text}" for name, text in further)
         return f"<Subset of {size} examples; {details}>"
 
     @property
@@ -161,13 +161,13 @@ class Subset:
     def quarantined(self) -> tuple[int, ...]:
         """Ids of broken images that the coordinator excluded, ascending."""
         ids = self.recorded("data", "quarantined")
-        numbers = isinstance(ids, list) and all(isinstance(one, int) for one in ids)
+        numbers = isinstance(ids, list) and all(isinstance(number, int) for number in ids)
         return tuple(ids) if numbers else ()
 
     def recorded(self, section: str, name: str) -> Any:
         """Return a value of a section of the manifest; None without it."""
-        found = self.manifest.get(section)
-        return found.get(name) if isinstance(found, Mapping) else None
+        values = self.manifest.get(section)
+        return values.get(name) if isinstance(values, Mapping) else None
 
     @property
     def tags(self) -> dict[str, str]:
@@ -394,10 +394,10 @@ def _decoded(file: BinaryIO, path: Path) -> dict[str, Any]:
             f"{path} does not hold a subset ({reason}). It is damaged, or not written "
             "by Subset.save: get it again with 'lipt subset get'."
         ) from error
-    found = fields.pop("format", None), fields.pop("version", None)
-    if found != tuple(_FORMAT.values()):
+    stated = fields.pop("format", None), fields.pop("version", None)
+    if stated != tuple(_FORMAT.values()):
         raise SubsetError(
-            f"{path} is of format {found[0]!r} version {found[1]!r}; this version of lipt reads "
+            f"{path} is of format {stated[0]!r} version {stated[1]!r}; this version of lipt reads "
             "'lipt-subset' version 1. Update lipt, or get the subset again."
         )
     texts = all(isinstance(fields.get(name), str) for name in _TEXTS)

@@ -84,14 +84,14 @@ class LocalEngine:
         )
 
     def ended(self) -> list[Ended]:
-        found = [
+        ended_children = [
             Ended(number, status, child.tail())
             for number, child in self._children.items()
             if (status := child.poll()) is not None
         ]
-        for ended in found:
+        for ended in ended_children:
             del self._children[ended.number]
-        return found
+        return ended_children
 
     def stop(self, numbers: Collection[int]) -> None:
         for number in numbers:
@@ -162,12 +162,12 @@ class RayEngine:
             return []
         tasks = list(self._tasks.values())
         done, _ = self._ray.wait(tasks, num_returns=len(tasks), timeout=0)
-        found = [
+        ended_tasks = [
             self._ended(number, task) for number, task in self._tasks.items() if task in set(done)
         ]
-        for ended in found:
+        for ended in ended_tasks:
             del self._tasks[ended.number]
-        return found
+        return ended_tasks
 
     def _ended(self, number: int, task: Any) -> Ended:
         try:
@@ -282,7 +282,7 @@ class Pool:
         while not self._stopping.is_set():
             check()
             try:
-                found = self.source.wait(self._demand, wait_seconds=_POLL_SECONDS)
+                demand = self.source.wait(self._demand, wait_seconds=_POLL_SECONDS)
             except LiptError as error:
                 logger.log(self._levels.level(error), "%s Trying again until it answers.", error)
                 self._stopping.wait(max(_RETRY_SECONDS, error.retry_after_seconds or 0.0))
@@ -290,7 +290,7 @@ class Pool:
             if self._levels.recover():
                 logger.info("%s answers again", self.settings.coordinator)
             if not self._stopping.is_set():
-                self.tend(found)
+                self.tend(demand)
 
     def tend(self, demand: Demand) -> None:
         """Remove ended workers, and start or end others by demand."""

@@ -89,8 +89,8 @@ class SelectSubset:
     def run(self, context: Context) -> StoredSubset:
         started = monotonic()
 
-        def share(_: Workspace, wanted: ModelPass) -> PassResult:
-            return scanned(context, wanted)
+        def share(_: Workspace, model_pass: ModelPass) -> PassResult:
+            return scanned(context, model_pass)
 
         chosen = choose(context, self.request, self.sources, run_pass=share)
         return StoredSubset.stored(context.blobs, chosen, seconds=monotonic() - started)
@@ -223,7 +223,9 @@ class ShowExamples:
 
 
 def _text(values: dict[str, Tensor]) -> str:
-    parts = (f"{name}: {_values(one)}" if name else _values(one) for name, one in values.items())
+    parts = (
+        f"{name}: {_values(value)}" if name else _values(value) for name, value in values.items()
+    )
     return "; ".join(parts)[:_MAX_CHARACTERS]
 
 
@@ -237,9 +239,9 @@ def principal_components(features_MD: Tensor) -> Tensor:
     """The points along the two directions of largest variance; float64, M x 2."""
     centred_MD = features_MD.double() - features_MD.double().mean(dim=0)
     _, directions_DD = torch.linalg.eigh(centred_MD.T @ centred_MD)
-    found = (centred_MD @ directions_DD.flip(1))[:, :2]
+    projected = (centred_MD @ directions_DD.flip(1))[:, :2]
     places_M2 = centred_MD.new_zeros(len(centred_MD), 2)
-    places_M2[:, : found.shape[1]] = found
+    places_M2[:, : projected.shape[1]] = projected
     return places_M2
 
 

@@ -71,7 +71,7 @@ def best_first(
             others_B = best_B[best_B != position][: min(rows_ahead, num_left) - 1]
             positions_B = torch.cat([others_B.new_tensor([position]), others_B])
             rows_BN = rows_of(positions_B)
-            slots = {found: slot for slot, found in enumerate(positions_B.tolist())}
+            slots = {row_position: slot for slot, row_position in enumerate(positions_B.tolist())}
         yield position, rows_BN[slots[position]]
         gains_N[position] = -torch.inf
 

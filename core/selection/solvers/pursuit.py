@@ -229,11 +229,12 @@ class Pursuer:
         able_M = torch.nonzero(estimates_N + rounding_N >= surely_N).flatten()
         best = None
         for rows in row_blocks(len(able_M), 8 * (1 + len(self._used))):
-            found = self._best_of(able_M[rows])
+            candidate = self._best_of(able_M[rows])
             if best is None or (
-                found is not None and found[1] > best[1] + float(self._zeros_N[found[0]])
+                candidate is not None
+                and candidate[1] > best[1] + float(self._zeros_N[candidate[0]])
             ):
-                best = found
+                best = candidate
         return best
 
     def _best_of(self, atoms_M: Tensor) -> _Candidate | None:

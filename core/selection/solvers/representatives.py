@@ -308,8 +308,8 @@ def better_of(levels: StoredLevels, chosen_K: Tensor, choices: Sequence[Tensor])
     if max(values) <= _value(levels, chosen_K):
         return chosen_K
     best_n = choices[values.index(max(values))]
-    others = chosen_K[~torch.isin(chosen_K, best_n)]
-    return torch.cat([best_n, others])[: len(chosen_K)]
+    rest_k = chosen_K[~torch.isin(chosen_K, best_n)]
+    return torch.cat([best_n, rest_k])[: len(chosen_K)]
 
 
 def _value(levels: StoredLevels, ids_n: Tensor) -> int:
@@ -372,5 +372,5 @@ def carrying(features_nD: Tensor) -> int:
         torch.maximum(best_n, levels.matrix_NT[row], out=best_n)
         values_n[place] = best_n.sum(dtype=torch.int64)
     # The first pick's value is no gain: any choice has about as much.
-    wanted = values_n[0] + CARRIED * (values_n[-1] - values_n[0])
-    return 1 + int((values_n < wanted).sum())
+    needed_value = values_n[0] + CARRIED * (values_n[-1] - values_n[0])
+    return 1 + int((values_n < needed_value).sum())

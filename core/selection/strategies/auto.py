@@ -59,13 +59,13 @@ def auto(
     """
     if layer.kind is not TargetKind.CLASS:
         return auto_strata(layer, duplicates, budget, balanced=balanced, seed=seed)
-    labels_N, found = layer.labels_N, find_label_errors(layer)
+    labels_N, quality = layer.labels_N, find_label_errors(layer)
     # Near-duplicates of an example with a better label.
-    order_N = found.quality_N.argsort(descending=True, stable=True)
-    copies_N = torch.empty_like(found.suspects_N)
+    order_N = quality.quality_N.argsort(descending=True, stable=True)
+    copies_N = torch.empty_like(quality.suspects_N)
     copies_N[order_N] = surplus_duplicates(duplicates.duplicate_group_N[order_N])
     copies = float(copies_N.double().mean())
-    evidence = gather(layer, found, budget, training, copies)
+    evidence = gather(layer, quality, budget, training, copies)
     plan = make_plan(evidence)
     if not plan.excludes_duplicates:
         copies_N = torch.zeros_like(copies_N)
@@ -77,15 +77,15 @@ def auto(
     shares = zip(members(labels_N, len(counted_C)), share(counted_C, budget), strict=True)
     for label, (of_class, quota) in enumerate(shares):
         # Best labels first, near-duplicates last.
-        rows = of_class[found.quality_N[of_class].argsort(descending=True, stable=True)]
+        rows = of_class[quality.quality_N[of_class].argsort(descending=True, stable=True)]
         rows = rows[copies_N[rows].int().argsort(stable=True)]
         num_candidates = max(quota, round((1 - plan.excluded_C[label]) * own_C[label]))
         candidates.append((rows[:num_candidates].sort().values, quota))
         excluded.append(rows[num_candidates:])
     chosen = _choose(layer, candidates, plan.method, seed)
     left_out = torch.cat(excluded)
-    left_out = left_out[found.quality_N[left_out].argsort(stable=True)]
-    findings = PlanFindings(evidence, plan, found.noise.overall, left_out)
+    left_out = left_out[quality.quality_N[left_out].argsort(stable=True)]
+    findings = PlanFindings(evidence, plan, quality.noise.overall, left_out)
     return replace(chosen, findings=findings, is_random=plan.method is Method.RANDOM)
 
 
@@ -130,9 +130,9 @@ def _choose(
         # The seed of strategies that see one class at a time: random equals `uniform_per_class`.
         own_seed = derive_seed(seed, "selection-class", label)
         if method is Method.RANDOM:
-            found = uniform(ExampleLabels(rows), quota, seed=own_seed)
+            selection = uniform(ExampleLabels(rows), quota, seed=own_seed)
         else:
             features = Features(layer.features_ND, layer.labels_N).take(rows)
-            found = facility_location(features, quota, seed=own_seed, space="features")
-        chosen.append(rows[found.indices_K.to(rows.device)])
+            selection = facility_location(features, quota, seed=own_seed, space="features")
+        chosen.append(rows[selection.indices_K.to(rows.device)])
     return unweighted(torch.cat(chosen))

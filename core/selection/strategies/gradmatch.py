@@ -99,8 +99,8 @@ def gradmatch(
         )
         return Selection(nothing, nothing.float(), stopped_early=reason)
     scale = float(atoms.squares_N.mean()) if ridge_scale == "absolute" else 1.0
-    found = Pursuer(atoms, ridge=ridge / scale).run(budget)
-    return _selection(found, len(layer), budget, group_size=group_size, target=target)
+    pursuit = Pursuer(atoms, ridge=ridge / scale).run(budget)
+    return _selection(pursuit, len(layer), budget, group_size=group_size, target=target)
 
 
 def _own_rows(layer: LastLayer) -> LastLayer:
@@ -123,12 +123,12 @@ def _capacity(num_examples: int, budget: int, group_size: int) -> int:
 
 
 def _selection(
-    found: Pursuit, num_examples: int, budget: int, *, group_size: int, target: str
+    pursuit: Pursuit, num_examples: int, budget: int, *, group_size: int, target: str
 ) -> Selection:
-    atoms_K, device = found.atoms_K, found.atoms_K.device
+    atoms_K, device = pursuit.atoms_K, pursuit.atoms_K.device
     ids_KG = atoms_K[:, None] * group_size + torch.arange(group_size, device=device)
     exist_KG = ids_KG < num_examples
-    weights_K = found.weights_K.clone()
+    weights_K = pursuit.weights_K.clone()
     excess = int(exist_KG.sum()) - budget
     if excess > 0:
         size = int(exist_KG[-1].sum())
@@ -140,7 +140,7 @@ def _selection(
         reason = (
             f"It ended with {len(indices_K)} examples of a budget of {budget}, because no other "
             f"brings the weighted sum of gradients closer to that of {_NAMES[target]}: what is "
-            f"missing is {found.residual:.2g} of its norm."
+            f"missing is {pursuit.residual:.2g} of its norm."
         )
     return Selection(
         indices_K=indices_K,

@@ -130,8 +130,8 @@ def log_det(
             columns_TN[:, positions_B].T, columns_TN, alpha=-1
         )
 
-    found = best_first(distances_N, budget, residual_rows, rows_ahead=_LOG_DET_ROWS_AHEAD)
-    for position, row_N in found:
+    best = best_first(distances_N, budget, residual_rows, rows_ahead=_LOG_DET_ROWS_AHEAD)
+    for position, row_N in best:
         # Take out the few columns since.
         columns_TN = columns_KN[num_taken_out : len(picks)]
         column_N = row_N - columns_TN[:, position] @ columns_TN

@@ -87,10 +87,12 @@ def loss_drop(
     own_N = target.in_target_N
     num_own = 0 if own_N is None or duplicates == "keep" else int(own_N.sum())
     half = (budget + len(target) - num_own) // 2
-    found = _in_turn(target, best, max(budget, min(math.ceil(spread * budget), half)), duplicates)
-    if len(found.indices_K) <= budget:
-        return found
-    among_K = found.indices_K.sort().values
+    largest_drops = _in_turn(
+        target, best, max(budget, min(math.ceil(spread * budget), half)), duplicates
+    )
+    if len(largest_drops.indices_K) <= budget:
+        return largest_drops
+    among_K = largest_drops.indices_K.sort().values
     nearest = nearest_to_target(features.features_ND[among_K], features.target_features_MD)
     return unweighted(among_K[in_turn(nearest, budget, len(among_K)).to(among_K.device)])
 
@@ -120,7 +122,9 @@ def rds_plus(target: TargetFeatures, budget: int, *, duplicates: Duplicates = "d
 def nearest_to_target(features_ND: Tensor, target_MD: Tensor) -> BestRanks:
     """Examples by their cosine to each of the target's, after the mean of all is taken off."""
     mean_D = features_ND.mean(dim=0)
-    pool_ND, target_MD = (functional.normalize(one - mean_D) for one in (features_ND, target_MD))
+    pool_ND, target_MD = (
+        functional.normalize(rows_D - mean_D) for rows_D in (features_ND, target_MD)
+    )
 
     def best(num_ranks: int) -> Tensor:
         return torch.stack([_best_of(pool_ND @ one_D, num_ranks) for one_D in target_MD])

@@ -128,7 +128,10 @@ def _tokenizer(options: Address) -> tuple[Encode, int]:
     tokenizer, size = opened_tokenizer(Path(at_home(options.text("tokenizer"))))
 
     def encode(texts: Sequence[str]) -> list[list[int]]:
-        return [one.ids for one in tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+        return [
+            encoding.ids
+            for encoding in tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        ]
 
     return encode, size
 

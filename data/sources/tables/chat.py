@@ -88,26 +88,28 @@ class ChatTemplate:
         return prompt.removeprefix(begin), completion
 
     def _rendered(self, messages: Sequence[Mapping[str, Any]], *, begins_answer: bool) -> str:
-        found: str = self.render(
+        text: str = self.render(
             messages=messages, add_generation_prompt=begins_answer, tools=None, **self.ends
         )
-        return found
+        return text
 
 
 def _template_in(folder: Path, config: Mapping[str, Any]) -> str:
     own = folder / _TEMPLATE
-    found = _read(own).decode(errors="replace") if own.is_file() else config.get("chat_template")
-    if isinstance(found, list):
+    template = _read(own).decode(errors="replace") if own.is_file() else config.get("chat_template")
+    if isinstance(template, list):
         named = {
-            str(one.get("name")): one.get("template") for one in found if isinstance(one, dict)
+            str(entry.get("name")): entry.get("template")
+            for entry in template
+            if isinstance(entry, dict)
         }
-        found = named.get("default")
-    if not isinstance(found, str) or not found:
+        template = named.get("default")
+    if not isinstance(template, str) or not template:
         raise ConfigError(
             f"{folder} has no chat template: neither {_TEMPLATE} nor chat_template in {_CONFIG}. "
             "Put one beside tokenizer.json, or give prompt=COLUMN&completion=COLUMN."
         )
-    return found
+    return template
 
 
 def _messages_of(cell: object, where: str) -> list[dict[str, Any]]:
@@ -142,29 +144,31 @@ def _messages_of(cell: object, where: str) -> list[dict[str, Any]]:
             "learn. Let a conversation end with an assistant's answer."
         )
     # Arrow fills fields that a message lacks with None.
-    return [{key: value for key, value in one.items() if value is not None} for one in messages]
+    return [
+        {key: value for key, value in message.items() if value is not None} for message in messages
+    ]
 
 
 def special_texts(config: Mapping[str, Any]) -> dict[str, str]:
     """The texts of the begin and the end, "bos" and "eos", in a tokenizer's configuration."""
-    found: dict[str, str] = {}
+    specials: dict[str, str] = {}
     for name in ("bos", "eos"):
         text = config.get(f"{name}_token")
         text = text.get("content") if isinstance(text, dict) else text
         if isinstance(text, str) and text:
-            found[name] = text
-    return found
+            specials[name] = text
+    return specials
 
 
 def read_json(path: Path) -> Mapping[str, Any]:
     """A model's small file of JSON; ConfigError for another file."""
     try:
-        found = parse_json(_read(path).decode())
+        content = parse_json(_read(path).decode())
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        content = None
+    if not isinstance(content, dict):
         raise ConfigError(f"{path} is no JSON object. Name a folder that save_pretrained wrote.")
-    return found
+    return content
 
 
 def _read(path: Path) -> bytes:

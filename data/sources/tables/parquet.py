@@ -51,10 +51,10 @@ class RowGroups:
             for name, reader in readers.items()
             for group in range(reader.metadata.num_row_groups)
         ]
-        largest = max((found.total_byte_size for *_, found in self._groups), default=1)
+        largest = max((row_group.total_byte_size for *_, row_group in self._groups), default=1)
         self._values = lru_cache(max(1, max_bytes // max(1, largest)))(self._load)
         # Row r is in the group k with starts[k] <= r < starts[k + 1].
-        sizes = (found.num_rows for *_, found in self._groups)
+        sizes = (row_group.num_rows for *_, row_group in self._groups)
         self._starts: list[int] = list(accumulate(sizes, initial=0))
         self._lock = threading.Lock()
 
@@ -169,20 +169,20 @@ def _find_files(source: str, path: str) -> list[str]:
     storage = storage_of(source, path)
     if storage.is_file(path):
         return [path]
-    found = storage.listed(path, ".parquet", below=True)
-    if not found:
+    files = storage.listed(path, ".parquet", below=True)
+    if not files:
         raise DataError(
             f"{source}: {path} is no file, and there is no *.parquet below it. Name a Parquet "
             "file, or a directory that holds some."
         )
-    train = [name for name in found if re.search(r"/train([^/]*|/[^/]*)$", name)]
+    train = [name for name in files if re.search(r"/train([^/]*|/[^/]*)$", name)]
     directories = sorted({name.rpartition("/")[0] for name in train})
     if len(directories) > 1:
         raise DataError(
             f"{source}: {path} holds training files in {len(directories)} directories: "
             f"{', '.join(directories)}. Name the one to use."
         )
-    return train or found
+    return train or files
 
 
 def _image_and_label(table: ParquetTable) -> tuple[str, str]:

@@ -112,12 +112,16 @@ def rows_of_table(options: Address, table: Table, given: Labels | None = None) -
     """A table's rows by a source's options; labels that are not in the table are `given`."""
     if given is None and is_causal(options, table):
         return causal_rows(options, table)
-    wanted = next((name for name in _TARGETS if name in options), "label")
-    targets = (options.text("label", "label"),) if wanted == "label" else options.names(wanted)
+    target_option = next((name for name in _TARGETS if name in options), "label")
+    targets = (
+        (options.text("label", "label"),)
+        if target_option == "label"
+        else options.names(target_option)
+    )
     texts = options.names("text")
     notes, flagged = [table.note], False
     if given is None:
-        require_columns(table, targets, wanted)
+        require_columns(table, targets, target_option)
     source = [options.text("source")] if "source" in options else []
     require_columns(table, source, "source")
     if both := [name for name in source if name in targets]:
@@ -129,7 +133,7 @@ def rows_of_table(options: Address, table: Table, given: Labels | None = None) -
     used = [] if texts else _used_columns(options, table, beside)
     # One pass over a file reads all columns but texts, which may be larger than the memory.
     cells = table.read([*used, *source, *(() if given else targets)])
-    labels = _labels(options, table, wanted, targets, cells) if given is None else given
+    labels = _labels(options, table, target_option, targets, cells) if given is None else given
     if texts:
         columns, tensors = token_columns(options, table, len(labels.labels_N))
         read = {name: ColumnReading(name, "text") for name in texts}
@@ -140,9 +144,9 @@ def rows_of_table(options: Address, table: Table, given: Labels | None = None) -
         columns, tensors, read, missing = _features(options, table, used, cells)
         flagged = bool(missing)
         notes.append(missing)
-    names = labels.names if wanted == "label" and given is None else ()
+    names = labels.names if target_option == "label" and given is None else ()
     read |= {
-        name: ColumnReading(name, wanted, num_different=len(names or ()), names=names or ())
+        name: ColumnReading(name, target_option, num_different=len(names or ()), names=names or ())
         for name in targets
     }
     read |= {name: ColumnReading(name, "source") for name in source}
@@ -169,14 +173,14 @@ Cells = dict[str, pa.ChunkedArray]
 
 
 def _labels(
-    options: Address, table: Table, wanted: str, columns: tuple[str, ...], cells: Cells
+    options: Address, table: Table, target_option: str, columns: tuple[str, ...], cells: Cells
 ) -> Labels:
-    if wanted == "label":
+    if target_option == "label":
         classes = options.names("classes")
         return Labels(*read_labels(table, columns[0], cells[columns[0]], classes))
     numbers = [read_numbers(table, name, cells[name], required=True) for name in columns]
     values_NT = torch.from_numpy(np.stack([each.values_N for each in numbers if each], axis=1))
-    if wanted == "labels":
+    if target_option == "labels":
         return labels_of_targets(label_values(values_NT, columns, table.name), table.name)
     targets = number_values(values_NT, columns, table.name)
     return Labels(targets.strata_N, targets.strata_names, targets)
@@ -271,10 +275,10 @@ def _features(
         columns.append(Column(name, ColumnType.INT64, (len(categories),), num_values=buckets))
         read = [read_categories(table, each, cells.pop(each), buckets) for each in categories]
         tensors[name] = torch.from_numpy(np.stack([codes_N for codes_N, _ in read], axis=1))
-        readings |= {one.name: one for _, one in read}
+        readings |= {column_reading.name: column_reading for _, column_reading in read}
     logger.info("%s", table.name)
-    for one in readings.values():
-        logger.info("  %s", one)
+    for column_reading in readings.values():
+        logger.info("  %s", column_reading)
     return tuple(columns), tensors, readings, note
 
 

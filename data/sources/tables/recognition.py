@@ -44,8 +44,8 @@ def target_column(
         return target
     named = [name for name in TARGETS if name in columns]
     both = [name for name in named if name in class_names]
-    if found := (*both, *class_names, *named):
-        return found[0]
+    if candidates := (*both, *class_names, *named):
+        return candidates[0]
     last = columns[-1] if columns else "COLUMN"
     raise DataError(
         f"the table has the columns {', '.join(columns)}, and none of them is called label. "

@@ -109,8 +109,8 @@ def file_tokenizer(path: Path, max_length: int, *, keep_numbers: bool) -> Tokeni
     """A user's tokenizer.json; special tokens count, and final ones stay when a text is cut."""
     tokenizer, size = opened_tokenizer(path)
     tokenizer.enable_truncation(max_length)
-    found = (tokenizer.token_to_id(token) for token in _PADDING_TOKENS)
-    own = next((number for number in found if number is not None), None)
+    token_ids = (tokenizer.token_to_id(token) for token in _PADDING_TOKENS)
+    own = next((number for number in token_ids if number is not None), None)
     padding, shift = (own or 0, 0) if keep_numbers else (0, 1)
 
     def encode(texts: Sequence[str]) -> Iterator[tuple[list[int], bool]]:

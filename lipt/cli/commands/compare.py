@@ -97,9 +97,9 @@ def compare(
     )
     rows = outcomes(trials)
     said, answered = verdict(rows), answers(rows)
-    found = {"outcomes": rows, "answers": answered, "verdict": said, "trials": trials}
-    print_result(found, [*text_tables(rows), "", *said.splitlines()], as_json=json)
-    if not all(one.learned for one in answered):
+    result = {"outcomes": rows, "answers": answered, "verdict": said, "trials": trials}
+    print_result(result, [*text_tables(rows), "", *said.splitlines()], as_json=json)
+    if not all(answer.learned for answer in answered):
         raise Exit(_NOTHING_LEARNED)
 
 

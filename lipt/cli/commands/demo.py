@@ -152,14 +152,14 @@ def _address(log: Path, check: Callable[[], None]) -> str:
 
     def wait(_: object) -> str:
         started = time.monotonic()
-        while not (found := re.search(r"(?m)^lipt serves \S+ on (\S+), ", log.read_text("utf-8"))):
+        while not (match := re.search(r"(?m)^lipt serves \S+ on (\S+), ", log.read_text("utf-8"))):
             check()
             if time.monotonic() - started > _START_SECONDS:
                 raise UnreachableError(
                     f"waited {_START_SECONDS:.0f} s for the coordinator to listen. See the log."
                 )
             time.sleep(_POLL_SECONDS)
-        return found[1]
+        return match[1]
 
     return run_with_progress(wait, print_line, activity="waiting for the coordinator to listen")
 
@@ -194,12 +194,12 @@ def run_experiment(
     write_atomically(diagnosis_page, render_diagnosis(diagnosis, train).encode())
     suspects = [issue.id for issue in diagnosis.label_issues()]
     worst = suspects[:20]
-    found = (
+    summary = (
         f"{is_wrong_N.sum()} of {len(train)} labels are wrong on purpose. The diagnosis does not "
         f"know which, and suspects {len(suspects)} labels: {is_wrong_N[suspects].sum()} of these "
         f"are wrong, and {is_wrong_N[worst].sum()} of the first {len(worst)}."
     )
-    print_line(found)
+    print_line(summary)
     run = finished(plan.seeds[0])
     record = directory / "run.json"
     write_atomically(record, f"{json.dumps(to_jsonable(run), indent=2)}\n".encode())
@@ -229,7 +229,7 @@ def run_experiment(
     table = [[row[name] for name in _SHOWN] for row in map(cells, compared)]
     return [
         f"{train.source}: {len(train)} examples, {train.inputs}, {len(train.class_names)} classes",
-        found,
+        summary,
         state_line(run),
         "",
         *subsets,

@@ -118,7 +118,7 @@ def diagnose(
     if export is not None:
         paths = None if dataset is None else file_paths(dataset)
         write_atomically(export, export_issues(diagnosis, paths))
-    found = {
+    result = {
         "page": page,
         "export": export,
         "fingerprint": diagnosis.fingerprint,
@@ -132,7 +132,7 @@ def diagnose(
         lines.append(f"page: {page}{how}")
     if export is not None:
         lines.append(f"issues: {export}, a row for each of {len(diagnosis):,} examples")
-    print_result(found, lines, as_json=json)
+    print_result(result, lines, as_json=json)
 
 
 def _lines(diagnosis: Diagnosis) -> Iterator[str]:
@@ -141,11 +141,11 @@ def _lines(diagnosis: Diagnosis) -> Iterator[str]:
 
     findings, name = diagnosis.findings, diagnosis.class_names
     source = f"{diagnosis.source}: " if diagnosis.source else ""
-    seen = f"; proxy: {found}" if (found := proxy_text(findings)) else ""
+    seen = f"; proxy: {proxy}" if (proxy := proxy_text(findings)) else ""
     groups = "classes" if findings.target_kind is TargetKind.CLASS else "groups"
     yield f"{source}{findings.num_examples:,} examples, {len(name)} {groups}{seen}"
-    first, *others = [(fact.name, fact.text) for fact in facts(findings)]
-    yield from table_lines(first, others)
+    first, *further = [(fact.name, fact.text) for fact in facts(findings)]
+    yield from table_lines(first, further)
     rows = [
         (str(issue.id), name[issue.given], name[issue.suggested], fit_text(issue.quality))
         for issue in diagnosis.label_issues()[:10]

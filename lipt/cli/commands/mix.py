@@ -90,7 +90,7 @@ def mix(
     wait_passively()
     from lipt.mixture import mix as mix_here
 
-    found = mix_here(
+    mixed = mix_here(
         named,
         asked.target_data,
         model,
@@ -100,13 +100,13 @@ def mix(
         drop_duplicates=asked.drop_duplicates,
         **keywords,
     )
-    found.save(out)
+    mixed.save(out)
     drawn = None
     if subset is not None and budget is not None:
-        chosen = found.sample(budget, seed=local.seed)
+        chosen = mixed.sample(budget, seed=local.seed)
         save(subset, chosen, named)
         drawn = subset, chosen
-    print_mixture(out, found, drawn, as_json=json)
+    print_mixture(out, mixed, drawn, as_json=json)
 
 
 run_app = typer.Typer(
@@ -141,9 +141,9 @@ def get(
     shared.require_replaceable(out)
     modules = shared.modules_of(allow_module, target_data)
     with coordinator.connect() as client:
-        found = client.mixture(run, target_data, target=target, allow_modules=modules)
-    found.save(out)
-    print_mixture(out, found, as_json=json)
+        mixed = client.mixture(run, target_data, target=target, allow_modules=modules)
+    mixed.save(out)
+    print_mixture(out, mixed, as_json=json)
 
 
 def print_mixture(

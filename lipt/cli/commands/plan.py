@@ -49,5 +49,5 @@ def plan(
         request = opened.resolve(**asked)
         return estimate(opened, request, num_workers=workers, timed=measure, report=report)
 
-    found = run_with_progress(work)
-    print_result(found, lines_of(found), as_json=json)
+    estimated = run_with_progress(work)
+    print_result(estimated, lines_of(estimated), as_json=json)

@@ -50,13 +50,13 @@ def report(
     names = shared.parse_names(strategies)
     shared.require_replaceable(out)
     shared.require_apart({"--comparison": comparison, "--mixture": mixture, "--out": out})
-    found = None if comparison is None else read_trials(comparison)
+    compared = None if comparison is None else read_trials(comparison)
     mixed = None if mixture is None else Mixture.load(mixture)
-    sentences = verdict(outcomes(found[1] if found else [])).splitlines()
+    sentences = verdict(outcomes(compared[1] if compared else [])).splitlines()
     if data is None:
-        if found is None or mixed is not None:
+        if compared is None or mixed is not None:
             raise BadParameter("give --data, or --comparison alone for a page without a run")
-        write_atomically(out, render_comparison(found).encode())
+        write_atomically(out, render_comparison(compared).encode())
         for line in (f"{out}: {comparison}", *sentences):
             print_line(line)
         return
@@ -73,7 +73,7 @@ def report(
                 diagnosed = client.diagnose()
             except (RequestError, InputError) as error:
                 print_line(f"without a diagnosis: {error}", err=True)
-        shown = (view, dataset, names, fraction, found)
+        shown = (view, dataset, names, fraction, compared)
         page = render(client, *shown, diagnosis=diagnosed, mixture=mixed)
     write_atomically(out, page.encode())
     for line in (f"{out}: run {view.label}, {', '.join(names)}", *sentences):
@@ -120,6 +120,6 @@ def track(
         name: log_run(name, target, view, subsets, files=files) for name, target in targets.items()
     }
     lines = [f"run {view.label} is run {logged[name]} of {name}" for name in logged]
-    lines += [f"with subset {one.digest}" for one in subsets]
-    tags = [one.tags for one in subsets]
+    lines += [f"with subset {subset.digest}" for subset in subsets]
+    tags = [subset.tags for subset in subsets]
     print_result({"run": view.label, "logged": logged, "subsets": tags}, lines, as_json=json)

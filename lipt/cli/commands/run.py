@@ -104,14 +104,14 @@ def start(
             blob = run_with_progress(lambda _: client.upload_weights(weights), activity=activity)
             overrides.setdefault("initialization", {})["weights_sha256"] = blob.sha256
         run = client.start_run(overrides, name=name)
-        told = [f"fitted to the data: {run.lowered_defaults}"] if run.lowered_defaults else []
-        told += [run.initialization_note] if run.initialization_note else []
+        notes = [f"fitted to the data: {run.lowered_defaults}"] if run.lowered_defaults else []
+        notes += [run.initialization_note] if run.initialization_note else []
         if not watch:
             begun = f"run {run.label} ({run.run_id}) has started."
             follow = f"Follow it with: lipt run watch {run.label}"
-            print_result(run, [begun, *told, follow], as_json=json)
+            print_result(run, [begun, *notes, follow], as_json=json)
             return
-        for line in told if not json else ():
+        for line in notes if not json else ():
             print_line(line)
         _follow(client, run, as_json=json)
 

@@ -45,5 +45,5 @@ def select(
     wait_passively()
     from lipt.calls import select as select_here
 
-    found = select_here(data, model, target=target, **asked, **keywords)
-    save_and_print(out, found, data, as_json=json)
+    subset = select_here(data, model, target=target, **asked, **keywords)
+    save_and_print(out, subset, data, as_json=json)

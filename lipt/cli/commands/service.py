@@ -44,8 +44,8 @@ def doctor(context: Context, *, json: shared.Json = False, coordinator: shared.C
                 print_line(str(check))
     healthy = all(check.ok is not False for check in checks)
     if json:
-        found = {"coordinator": coordinator.address, "versions": versions, "checks": checks}
-        print_json({"healthy": healthy, **found})
+        details = {"coordinator": coordinator.address, "versions": versions, "checks": checks}
+        print_json({"healthy": healthy, **details})
     if not healthy:
         raise Exit(1)
 
@@ -164,9 +164,9 @@ def _version_checks(info: InfoView, versions: Mapping[str, str]) -> Iterator[Che
         **{f"worker {worker.name}": worker.versions for worker in info.workers},
     }
     for library in _RESULT_LIBRARIES:
-        found = {who: known[library] for who, known in peers.items() if library in known}
-        if len(set(found.values())) > 1:
-            listed = ", ".join(f"{who} {version}" for who, version in found.items())
+        installed = {who: known[library] for who, known in peers.items() if library in known}
+        if len(set(installed.values())) > 1:
+            listed = ", ".join(f"{who} {version}" for who, version in installed.items())
             remedy = "One seed gives one subset only with equal versions."
             yield Check("versions", None, f"{library} differs: {listed}", remedy)
 
@@ -328,11 +328,13 @@ def list_tokens(*, json: shared.Json = False, coordinator: shared.Coordinator) -
         tokens = client.tokens()
     now = datetime.now(UTC)
     rows = []
-    for one in tokens:
-        state = token_state(one, now)
-        role = one.role + (", scores" if one.scores else "")
-        role += f", source {one.source}" if one.source else ""
-        rows.append((one.token_id, one.name, role, state, _day(one.created_at), one.created_by))
+    for token in tokens:
+        state = token_state(token, now)
+        role = token.role + (", scores" if token.scores else "")
+        role += f", source {token.source}" if token.source else ""
+        rows.append(
+            (token.token_id, token.name, role, state, _day(token.created_at), token.created_by)
+        )
     header = ("id", "name", "role", "state", "created", "by")
     print_result(tokens, table_lines(header, rows), as_json=json)
 

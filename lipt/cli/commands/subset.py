@@ -117,7 +117,7 @@ def save(out: Path, subset: Subset, data: Any) -> None:
 
 def save_and_print(out: Path, subset: Subset, data: Any = None, *, as_json: bool) -> None:
     save(out, subset, data)
-    found = {
+    result = {
         "path": out,
         "num_examples": len(subset),
         "strategy": subset.strategy,
@@ -136,7 +136,7 @@ def save_and_print(out: Path, subset: Subset, data: Any = None, *, as_json: bool
         lines.append(f"with soft labels; recommended: --soft-labels {subset.recommended_alpha:.2g}")
     if subset.stopped_early:
         lines.append(f"{subset.strategy} stopped early: {subset.stopped_early}")
-    print_result(found, lines, as_json=as_json)
+    print_result(result, lines, as_json=as_json)
 
 
 @app.command()
@@ -161,8 +161,8 @@ def export(
         shared.require_replaceable(out)
         chosen.to_jsonl(data, out)
         line = f"{out}: {len(chosen)} rows, digest {chosen.digest}"
-        found = {"path": out, "num_examples": len(chosen), "digest": chosen.digest}
-        print_result(found, [line], as_json=json)
+        result = {"path": out, "num_examples": len(chosen), "digest": chosen.digest}
+        print_result(result, [line], as_json=json)
         return
     modules, quarantined = shared.modules_of(allow_module, data), chosen.quarantined
     opened = open_with_progress(data, image_size=None, modules=modules, quarantined=quarantined)

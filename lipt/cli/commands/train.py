@@ -321,12 +321,12 @@ def distill(
     from lipt.trainer.subsets.subset import Subset
 
     given = {"per_class": per_class, "stages": stages, "seed": seed}
-    wanted = shared.validated(Distillation, shared.collect_overrides(given, settings))
+    settled = shared.validated(Distillation, shared.collect_overrides(given, settings))
     first, harder = (None if file is None else Subset.load(file) for file in (subset, later))
     modules = shared.modules_of(allow_module, data, model)
     real = open_with_progress(data, image_size=image_size, modules=modules)
     where: dict[str, Any] = {"device": device, "allowed_modules": modules}
-    make = partial(distil, real, model, wanted, out, subset=first, later=harder, **where)
+    make = partial(distil, real, model, settled, out, subset=first, later=harder, **where)
     synthetic = run_with_progress(lambda report: make(report=report))
     num_images = len(synthetic.labels_N)
     images = f"{num_images} images of {len(synthetic.class_names)} classes"

@@ -26,7 +26,7 @@ def fit(
     *,
     penalty: float = 0.01,
     confidence_N: Tensor | None = None,
-    wanted: HeadTargets | None = None,
+    head_targets: HeadTargets | None = None,
 ) -> LeaveOneOut:
     return leave_one_out(
         features_ND,
@@ -34,7 +34,7 @@ def fit(
         num_classes,
         generator=torch.Generator().manual_seed(0),
         confidence_N=confidence_N,
-        wanted=wanted,
+        head_targets=head_targets,
         penalties=(penalty,),
     )
 
@@ -319,9 +319,9 @@ def labels(features_ND: Tensor) -> HeadTargets:
     return HeadTargets(MultiLabel(3), (features_ND[:, :3] > 0.3).byte())
 
 
-def fit_to(features_ND: Tensor, wanted: HeadTargets) -> LeaveOneOut:
+def fit_to(features_ND: Tensor, head_targets: HeadTargets) -> LeaveOneOut:
     zeros_N = torch.zeros(NUM_EXAMPLES, dtype=torch.int64)
-    return fit(features_ND, zeros_N, 1, penalty=PENALTY, wanted=wanted)
+    return fit(features_ND, zeros_N, 1, penalty=PENALTY, head_targets=head_targets)
 
 
 @pytest.mark.parametrize("num_features", [4, 40], ids=["few", "more-than-examples"])
@@ -330,26 +330,26 @@ def test_multi_label_and_number_outputs_are_leave_one_out(
     make: Callable[[Tensor], HeadTargets], num_features: int
 ) -> None:
     features_ND = random_features(num_features)
-    wanted = make(features_ND)
-    found = fit_to(features_ND, wanted)
+    head_targets = make(features_ND)
+    found = fit_to(features_ND, head_targets)
     zeros_N = torch.zeros(NUM_EXAMPLES, dtype=torch.int64)
-    expected = refitted(features_ND, zeros_N, 1, PENALTY, values_NC=wanted.values())
+    expected = refitted(features_ND, zeros_N, 1, PENALTY, values_NC=head_targets.values())
     torch.testing.assert_close(found.outputs_NC.double(), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_errors_of_numbers_and_labels() -> None:
     features_ND = random_features(4)
-    wanted = numbers(features_ND)
-    found = fit_to(features_ND, wanted)
+    head_targets = numbers(features_ND)
+    found = fit_to(features_ND, head_targets)
     rows = slice(5, 9)
-    expected = found.outputs_NC[rows] - wanted.values()[rows].float()
-    torch.testing.assert_close(wanted.errors(found.outputs_NC[rows], rows), expected)
+    expected = found.outputs_NC[rows] - head_targets.values()[rows].float()
+    torch.testing.assert_close(head_targets.errors(found.outputs_NC[rows], rows), expected)
     # Linear in the features but for what the penalty takes.
     assert 0.9 < found.accuracy < 1.0
-    assert found.accuracy == wanted.score(found.outputs_NC)
-    wanted = HeadTargets(MultiLabel(2), torch.tensor([[1, 0], [0, 1]], dtype=torch.uint8))
+    assert found.accuracy == head_targets.score(found.outputs_NC)
+    head_targets = HeadTargets(MultiLabel(2), torch.tensor([[1, 0], [0, 1]], dtype=torch.uint8))
     outputs = torch.tensor([[0.75, -0.5], [1.5, 0.75]])
-    errors = wanted.errors(outputs, slice(0, 2))
+    errors = head_targets.errors(outputs, slice(0, 2))
     torch.testing.assert_close(errors, torch.tensor([[-0.25, 0.0], [1.0, -0.25]]))
     # Above a half is a yes: two of two found, one said wrongly.
-    assert wanted.score(outputs) == pytest.approx(4 / 5)
+    assert head_targets.score(outputs) == pytest.approx(4 / 5)

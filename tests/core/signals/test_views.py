@@ -70,7 +70,7 @@ def test_values_that_are_not_finite_name_their_examples() -> None:
     with pytest.raises(SignalsError, match=r"errors of validation examples are not finite for 1"):
         ValidationSignals.of(replace(SIGNALS, validation=spoiled))
     with pytest.raises(SignalsError, match="errors are not finite"):
-        LastLayer.of(replace(SIGNALS, others=(spoiled,)))
+        LastLayer.of(replace(SIGNALS, other_models=(spoiled,)))
     assert len(Features.of(spoiled)) == 5
 
 
@@ -85,7 +85,7 @@ def test_scores_are_means_over_the_models() -> None:
     first, other = labels_only(torch.tensor([0, 1, 1])), labels_only(torch.tensor([0, 1, 1]))
     first = replace(first, gradient_norms_N=torch.tensor([1.0, 2.0, 3.0]))
     other = replace(other, gradient_norms_N=torch.tensor([3.0, 0.0, 4.0]))
-    both = GradientNorms.of(replace(first, others=(other,)))
+    both = GradientNorms.of(replace(first, other_models=(other,)))
 
     def norms(view: GradientNorms) -> torch.Tensor:
         return view.gradient_norms_N
