@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -10,9 +11,11 @@ from lipt.core.signals.signals import labels_only
 from lipt.core.signals.views import (
     Features,
     GradientNorms,
+    InitialLosses,
     LastLayer,
     NearDuplicates,
     PairedFeatures,
+    TargetWords,
     ValidationSignals,
     View,
     mean_over_models,
@@ -54,6 +57,8 @@ def test_rows_of_a_view_are_a_view_of_the_rows(kind: type[View]) -> None:
         (Dynamics, "no probabilities of the learners. Only a run with learners has them, on"),
         (PairedFeatures, "no features. Give a safetensors file with the tensors `features` and"),
         (NearDuplicates, "no duplicate group. They were not computed"),
+        (InitialLosses, "no losses. They were not computed"),
+        (TargetWords, "no words. They were not computed"),
     ],
 )
 def test_missing_values_are_named_with_the_remedy(kind: type[View], words: str) -> None:
@@ -61,16 +66,31 @@ def test_missing_values_are_named_with_the_remedy(kind: type[View], words: str) 
         kind.of(labels_only(torch.tensor([0, 1])))
 
 
-def test_values_that_are_not_finite_name_their_examples() -> None:
-    errors_NC = SIGNALS.errors_NC.clone()
-    errors_NC[3, 1] = torch.inf
-    spoiled = replace(SIGNALS, errors_NC=errors_NC)
-    with pytest.raises(SignalsError, match=r"model's errors are not finite for 1 of 5 .* ids 3"):
-        LastLayer.of(spoiled)
-    with pytest.raises(SignalsError, match=r"errors of validation examples are not finite for 1"):
-        ValidationSignals.of(replace(SIGNALS, validation=spoiled))
-    with pytest.raises(SignalsError, match="errors are not finite"):
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (kind, name)
+        for kind in VIEWS
+        for name, value in vars(kind.of(SIGNALS)).items()
+        if isinstance(value, torch.Tensor) and value.is_floating_point()
+    ],
+)
+def test_values_that_are_not_finite_name_their_examples(kind: type[View], name: str) -> None:
+    whole: Any = getattr(SIGNALS, kind.part) if kind.part else SIGNALS
+    values = getattr(whole, name).clone()
+    values[2] = torch.nan
+    spoiled = replace(whole, **{name: values})
+    signals = replace(SIGNALS, **{kind.part: spoiled}) if kind.part else spoiled
+    with pytest.raises(SignalsError, match=r"not finite for 1 of \d+ examples.*ids 2: "):
+        kind.of(signals)
+
+
+def test_values_of_other_models_and_no_others_have_to_be_finite() -> None:
+    spoiled = replace(SIGNALS, errors_NC=SIGNALS.errors_NC / 0)
+    with pytest.raises(SignalsError, match="model's errors are not finite for 5 of 5"):
         LastLayer.of(replace(SIGNALS, other_models=(spoiled,)))
+    with pytest.raises(SignalsError, match="errors of validation examples are not finite for 5"):
+        ValidationSignals.of(replace(SIGNALS, validation=spoiled))
     assert len(Features.of(spoiled)) == 5
 
 
