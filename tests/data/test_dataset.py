@@ -215,9 +215,7 @@ def data():
 """
 
 
-def test_lazily_read_user_rows_are_read_again(
-    write_module: Callable[[str, str], None],
-) -> None:
+def test_lazily_read_user_rows_are_read_again(write_module: Callable[[str, str], None]) -> None:
     write_module("lazy", FACTORY)
     dataset = open_dataset("lazy:data", allowed_modules=["lazy"], memory_budget_bytes=0)
     import lazy  # type: ignore[import-not-found]

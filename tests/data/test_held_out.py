@@ -34,10 +34,7 @@ def images(names: Sequence[str], labels: Sequence[int], source: str = "images") 
 
 @pytest.mark.parametrize(
     ("train", "test", "expected"),
-    [
-        ((ANT, BEE, CAT), (CAT, BEE), [2, 1]),
-        ((CAT, ANT, BEE), (CAT, ANT, CAT), [2, 0, 2]),
-    ],
+    [((ANT, BEE, CAT), (CAT, BEE), [2, 1]), ((CAT, ANT, BEE), (CAT, ANT, CAT), [2, 0, 2])],
 )
 def test_classes_are_matched_by_name(
     train: Sequence[str], test: Sequence[str], expected: list[int]

@@ -91,29 +91,28 @@ def test_encoded_images_are_validated_again_only_after_a_change(
     assert torch.equal(second.images(torch.arange(5)), first.images(torch.arange(5)))
     checked.clear()
     (image_folder / "cat" / "1.png").write_bytes(encode(1, (30, 40)))
-    assert open_dataset(source, memory_budget_bytes=0).inputs == ImageSpec(
-        3, default_side(), default_side()
-    )
+    side = default_side()
+    assert open_dataset(source, memory_budget_bytes=0).inputs == ImageSpec(3, side, side)
     assert set(checked) == {0, 1, 2, 3, 4}
 
 
-SCALED = "its images have sizes from 20 x 30 to 30 x 40 and are scaled to"
-AGAIN = "in all, decoded anew whenever they are needed"
 # 3 x 224 x 224 = 150,528 bytes; 224^2 / 64^2 = 12.25.
 LARGE = "; a training step takes about 12 times that of --image-size 64"
 
 
 @pytest.mark.parametrize(
-    ("size", "note"),
-    [
-        (224, f"{SCALED} 224 x 224: 150.5 kB each, 301.1 kB {AGAIN}{LARGE}"),
-        (8, f"{SCALED} 8 x 8: 192 B each, 384 B {AGAIN}"),
-    ],
+    ("size", "each", "total", "more"),
+    [(224, "150.5 kB", "301.1 kB", LARGE), (8, "192 B", "384 B", "")],
 )
-def test_scaling_cost_is_noted(tmp_path: Path, encode: Encode, size: int | None, note: str) -> None:
+def test_scaling_cost_is_noted(
+    tmp_path: Path, encode: Encode, size: int, each: str, total: str, more: str
+) -> None:
     write_folder(tmp_path, {"a/0.png": encode(0, (20, 40)), "b/0.png": encode(0, (30, 30))})
-    source = f"imagefolder:{tmp_path}"
-    assert open_dataset(source, image_size=size, memory_budget_bytes=0).note == note
+    data = open_dataset(f"imagefolder:{tmp_path}", image_size=size, memory_budget_bytes=0)
+    assert data.note == (
+        f"its images have sizes from 20 x 30 to 30 x 40 and are scaled to {size} x {size}: "
+        f"{each} each, {total} in all, decoded anew whenever they are needed{more}"
+    )
 
 
 def holed(image: bytes) -> bytes:
@@ -209,15 +208,3 @@ def test_reports_progress_from_start_to_end(image_folder: Path, monkeypatch: Any
     monkeypatch.setattr("lipt.data.parallel.time.monotonic", lambda: next(seconds))
     open_dataset(f"imagefolder:{image_folder}", progress=lambda *call: calls.append(call))
     assert calls == [(done, 5) for done in (0, 1, 2, 3, 4, 5, 5)]
-
-
-def test_an_image_folder_equals_torchvision_s(image_folder: Path, encode: Encode) -> None:
-    other = {"cat/notes.txt": b"no image", "list.csv": b"no class"}
-    write_folder(image_folder, {**other, "dog/B.JPEG": encode(7, kind="JPEG")})
-    (image_folder / "dog" / "linked").symlink_to(image_folder / "cat")
-    theirs = datasets.ImageFolder(str(image_folder))
-    ours = open_dataset(f"imagefolder:{image_folder}", memory_budget_bytes=0)
-    assert ours.labels_N.tolist() == theirs.targets
-    assert [ours.rows.where(row) for row in range(len(ours))] == [  # type: ignore[attr-defined]
-        file for file, _ in theirs.samples
-    ]

@@ -238,9 +238,7 @@ def test_boolean_values_must_be_0_or_1() -> None:
         unpack_columns(good[:-2] + b"\2\0", flags)
 
 
-def test_each_image_is_decoded_once_on_demand(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_each_image_is_decoded_once_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[bytes] = []
 
     def watched(file: bytes, shape: tuple[int, int, int]) -> Tensor:

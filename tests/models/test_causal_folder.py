@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lipt.common.config.run_config import WeightEncoding
 from lipt.common.errors import ConfigError, FactoryNotAllowedError, MissingExtraError, WeightsError
@@ -44,11 +44,8 @@ def built(spec: str, num_classes: int = NUM_CLASSES, length: int = 8, **more: An
     )
 
 
-def own_logits(spec: str, numbers_BL: Tensor) -> Tensor:
-    folder = spec.removeprefix("causal:")
-    network = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
-    found: Tensor = network(input_ids=numbers_BL).logits
-    return found
+def live(folder: Path, **changes: Any) -> Any:
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, **changes).eval()
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
@@ -56,7 +53,7 @@ def test_logits_are_transformers_own_by_the_datas_numbers(tmp_path: Path, kind: 
     spec = write_model(tmp_path / kind, kind)
     with torch.no_grad():
         found_LV = built(spec).eval()(TOKENS_BL)[0, :5]
-        own_LT = own_logits(spec, OWN_BL)[0]
+        own_LT = live(tmp_path / kind)(input_ids=OWN_BL).logits[0]
     shares_LV, own_shares_LT = found_LV.softmax(-1), own_LT.softmax(-1)
     # The end is the model's 1; the tokenizer's own number of it follows almost never.
     assert torch.allclose(found_LV[:, 2], own_LT[:, 1], atol=1e-5)
@@ -68,13 +65,8 @@ def test_logits_are_transformers_own_by_the_datas_numbers(tmp_path: Path, kind: 
     assert float(shares_LV[:, :2].max()) == 0.0
 
 
-def live(folder: Path, **changes: Any) -> Any:
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, **changes)
-
-
 def in_numbers(network: nn.Module, num_classes: int = NUM_CLASSES, length: int = 8) -> nn.Module:
-    inputs_ = inputs(length, num_classes)
-    return in_data_numbers(network, num_classes=num_classes, inputs=inputs_)
+    return in_data_numbers(network, num_classes=num_classes, inputs=inputs(length, num_classes))
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
@@ -98,16 +90,22 @@ def test_a_function_may_return_a_live_network(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
-def test_the_adapter_of_a_live_network_is_merged_and_trained(tmp_path: Path) -> None:
+def test_adapters_are_added_to_the_weights_and_those_of_a_live_network_trained(
+    tmp_path: Path,
+) -> None:
     peft = pytest.importorskip("peft")
-    write_model(tmp_path / "m")
+    spec = write_model(tmp_path / "m")
     settings = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
     adapted = peft.get_peft_model(live(tmp_path / "m"), settings).eval()
+    adapted.save_pretrained(tmp_path / "a")
     with torch.no_grad():
         own_LT = adapted(input_ids=OWN_BL).logits[0]
+        plain_LV = built(spec).eval()(TOKENS_BL)[0, :5]
         model = in_numbers(adapted)
-        found_LV = model.eval()(TOKENS_BL)[0, :5]
-    assert torch.allclose(found_LV[:, 5:], own_LT[:, 2:], atol=1e-5)
+        for one in (model, built(f"{spec}@{tmp_path}/a")):
+            found_LV = one.eval()(TOKENS_BL)[0, :5]
+            assert torch.allclose(found_LV[:, 5:], own_LT[:, 2:], atol=1e-5)
+            assert not torch.allclose(found_LV, plain_LV, atol=1e-2)
     assert all(parameter.requires_grad for parameter in model.parameters())
     prompted = peft.get_peft_model(
         live(tmp_path / "m"), peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
@@ -151,7 +149,7 @@ def test_a_model_without_a_begin_has_read_an_end(tmp_path: Path) -> None:
     spec = write_model(tmp_path / "m", tokenizer=False, bos_token_id=None)
     with torch.no_grad():
         found_LV = built(spec).eval()(TOKENS_BL)[0, :5]
-        own_LT = own_logits(spec, torch.tensor([[1, 3, 4, 5, 1]]))[0]
+        own_LT = live(tmp_path / "m")(input_ids=torch.tensor([[1, 3, 4, 5, 1]])).logits[0]
     assert torch.allclose(found_LV[:, 2], own_LT[:, 1], atol=1e-5)
 
 
@@ -185,9 +183,7 @@ def test_tied_weights_pass_the_codec(tmp_path: Path, encoding: WeightEncoding) -
 
 def test_narrow_weights_are_widened(tmp_path: Path) -> None:
     spec = write_model(tmp_path / "m")
-    folder = tmp_path / "m"
-    network = transformers.AutoModelForCausalLM.from_pretrained(folder)
-    network.to(torch.bfloat16).save_pretrained(folder)
+    live(tmp_path / "m", dtype=torch.bfloat16).save_pretrained(tmp_path / "m")
     assert {tensor.dtype for tensor in built(spec).state_dict().values()} == {torch.float32}
 
 
@@ -202,22 +198,6 @@ def test_it_is_measured_without_reading_weights(tmp_path: Path) -> None:
     figures = measure_model(empty, spec, inputs=inputs())
     assert figures.weights_bytes == sum(item.nbytes for item in whole.state_dict().values())
     assert figures.training_bytes > figures.evaluation_bytes > 0
-
-
-@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
-def test_an_adapter_is_added_to_the_weights(tmp_path: Path) -> None:
-    peft = pytest.importorskip("peft")
-    spec = write_model(tmp_path / "m")
-    network = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "m")
-    settings = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
-    adapted = peft.get_peft_model(network, settings)
-    adapted.save_pretrained(tmp_path / "a")
-    with torch.no_grad():
-        own_LT = adapted.eval()(input_ids=OWN_BL).logits[0]
-        found_LV = built(f"{spec}@{tmp_path}/a").eval()(TOKENS_BL)[0, :5]
-        plain_LV = built(spec).eval()(TOKENS_BL)[0, :5]
-    assert torch.allclose(found_LV[:, 5:], own_LT[:, 2:], atol=1e-5)
-    assert not torch.allclose(found_LV, plain_LV, atol=1e-2)
 
 
 def test_it_is_no_users_own_and_only_allowed_folders_are_read(tmp_path: Path) -> None:

@@ -7,14 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.errors import ConfigError
-from lipt.data.inputs.specs import (
-    Column,
-    ColumnsSpec,
-    ColumnType,
-    ImageSpec,
-    InputSpec,
-    call_model,
-)
+from lipt.data.inputs.specs import Column, ColumnsSpec, ColumnType, ImageSpec, InputSpec, call_model
 from lipt.models.head import (
     ALL_BUT_HEAD,
     evaluation_mode,

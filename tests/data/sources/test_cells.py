@@ -4,13 +4,7 @@ from typing import Any
 import pytest
 
 from lipt.common.errors import DataError
-from lipt.data.sources.cells import (
-    ColumnReading,
-    Decimals,
-    Notation,
-    first_unread,
-    unread_in,
-)
+from lipt.data.sources.cells import ColumnReading, Decimals, Notation, first_unread, unread_in
 from lipt.data.sources.frames import FrameTable
 from lipt.data.sources.tables.reading import read_numbers
 from lipt.data.sources.tables.table import column_of

@@ -47,12 +47,14 @@ def test_hidden_directories_and_files_are_no_classes_and_no_images(
 
 
 def test_without_hidden_ones_the_order_is_torchvisions(tmp_path: Path, encode: Encode) -> None:
-    names = ("b/2.png", "b/10.png", "b/x/0.png", "B/1.JPG", "a/z.tif", "b/A.png")
+    names = ("b/2.png", "b/10.png", "b/x/0.png", "B/1.JPG", "a/z.tif", "b/A.png", "b/C.JPEG")
     write_folder(tmp_path, dict.fromkeys(names, encode()))
+    (tmp_path / "a" / "linked").symlink_to(tmp_path / "B")
     classes, files, note = rows_of(tmp_path)
     theirs = ImageFolder(tmp_path)
     assert (list(classes), note) == (theirs.classes, "")
     assert files == [os.path.relpath(file, tmp_path) for file, _ in theirs.samples]
+    assert open_dataset(f"imagefolder:{tmp_path}").labels_N.tolist() == theirs.targets
 
 
 def test_broken_images_and_empty_classes_are_listed_together(
@@ -109,13 +111,14 @@ def test_images_beside_the_classes_are_counted(tmp_path: Path, encode: Encode) -
     assert rows_of(tmp_path) == (("test", "train"), ["test/b.png", "train/a.png"], note)
 
 
-def test_links_in_a_loop_end(tmp_path: Path, encode: Encode) -> None:
-    write_folder(tmp_path, dict.fromkeys(("cat/a.png", "dog/a.png"), encode()))
-    (tmp_path / "self").symlink_to(tmp_path)
-    (tmp_path / "loop").symlink_to("loop")
-    (tmp_path / "cat" / "up").symlink_to(tmp_path)
-    (tmp_path / "cat" / "same").symlink_to(tmp_path / "cat")
-    assert rows_of(tmp_path)[:2] == (("cat", "dog"), ["cat/a.png", "dog/a.png"])
+def test_links_in_a_loop_end_and_others_are_followed_once(tmp_path: Path, encode: Encode) -> None:
+    pets = write_folder(tmp_path / "pets", dict.fromkeys(("cat/a.png", "dog/a.png"), encode()))
+    more = write_folder(tmp_path / "more", {"9.png": encode()})
+    links = {"self": pets, "loop": Path("loop"), "cat/up": pets, "cat/same": pets / "cat"}
+    links |= {"dog/broken": tmp_path / "none", "cat/more": more, "cat/more again": more}
+    for name, target in links.items():
+        (pets / name).symlink_to(target)
+    assert rows_of(pets)[:2] == (("cat", "dog"), ["cat/a.png", "cat/more/9.png", "dog/a.png"])
 
 
 def test_names_that_are_not_utf8_are_escaped_once(tmp_path: Path, encode: Encode) -> None:

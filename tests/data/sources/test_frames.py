@@ -53,9 +53,7 @@ def test_a_data_frame_equals_its_csv_file(tmp_path: Path) -> None:
     assert open_data((mixed[mixed.columns[:-1]], mixed["grade"])).fingerprint == file.fingerprint
 
 
-def test_booleans_nullable_numbers_and_dates_equal_those_of_a_parquet_file(
-    tmp_path: Path,
-) -> None:
+def test_booleans_nullable_numbers_and_dates_equal_those_of_a_parquet_file(tmp_path: Path) -> None:
     frame = FRAME.assign(
         ok=[True, False, True, True],
         num=pd.array([1, None, 3, 4], dtype="Int64"),

@@ -68,45 +68,17 @@ def test_image_fingerprints_depend_on_files_but_not_on_storage_or_size(image_fol
     assert len(found) == 3
 
 
-def test_a_loop_of_links_repeats_no_image_and_a_link_to_more_is_followed(
-    image_folder: Path, tmp_path: Path
-) -> None:
-    source = f"imagefolder:{image_folder}"
-    base = open_dataset(source)
-    (image_folder / "cat" / "loop").symlink_to(image_folder)
-    (image_folder / "dog" / "itself").symlink_to(image_folder / "dog")
-    (image_folder / "dog" / "broken").symlink_to(tmp_path / "none")
-    again = open_dataset(source)
-    assert (again.fingerprint, len(again)) == (base.fingerprint, len(base))
-    more = tmp_path / "more"
-    more.mkdir()
-    (more / "9.png").write_bytes((image_folder / "cat" / "1.png").read_bytes())
-    for name in ("more", "more again"):
-        (image_folder / "cat" / name).symlink_to(more)
-    assert len(open_dataset(source)) == len(base) + 1
-
-
 def test_a_pipe_among_the_images_is_refused_by_name(image_folder: Path) -> None:
     os.mkfifo(image_folder / "cat" / "pipe.png")
     with pytest.raises(DataError, match=r"1 of 6 images .*\n.*pipe\.png is no regular file"):
         open_dataset(f"imagefolder:{image_folder}")
 
 
-SURROGATE, ESCAPED = "\ud800", "\\ud800"
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        [(torch.ones(2) * row, ("a", SURROGATE)[row % 2]) for row in range(6)],
-        [(torch.ones(2) * row, (["a"], ["a", SURROGATE])[row % 2]) for row in range(6)],
-    ],
-    ids=["classes", "labels"],
-)
-def test_names_that_are_not_utf8_are_escaped_in_rows(data: Any) -> None:
-    opened = open_data(data)
+@pytest.mark.parametrize("labels", [("a", "\ud800"), (["a"], ["a", "\ud800"])], ids=["one", "some"])
+def test_names_that_are_not_utf8_are_escaped_in_rows(labels: tuple[Any, Any]) -> None:
+    opened = open_data([(torch.ones(2) * row, labels[row % 2]) for row in range(6)])
     names = opened.class_names if opened.rows.targets is None else opened.rows.targets.names
-    assert names == ("a", ESCAPED)
+    assert names == ("a", "\\ud800")
 
 
 def test_a_class_has_a_name_and_no_text() -> None:

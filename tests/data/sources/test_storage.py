@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -35,26 +36,20 @@ fsspec = pytest.importorskip("fsspec")
 pytest.importorskip("s3fs")
 
 
-def refuse(*_: object) -> bytes:
-    raise PermissionError("Forbidden")
-
-
 def test_shards_in_memory_are_read_as_those_on_a_disk(tmp_path: Path) -> None:
     images = [bytes([i]) * 3000 for i in range(8)]
     path = write_shard(tmp_path / "a.tar", samples(images, [0, 1] * 4))
-    memory = fsspec.filesystem("memory")
+    memory, address = fsspec.filesystem("memory"), Address("x", {}, "webdataset", "memory://shards")
     memory.pipe("/shards/a.tar", path.read_bytes())
     try:
-        rows = webdataset_rows(Address("x", {}, "webdataset", "memory://shards"))
+        rows = webdataset_rows(address)
         assert [rows.raw(row) for row in range(8)] == images
         assert rows.where(3) == "memory:///shards/a.tar, member 000003.png"
         assert rows.stamp is not None
         assert rows.stamp.holds()
-        again = webdataset_rows(
-            Address("x", {}, "webdataset", "memory://shards")
-        )  # by the index that was kept
+        again = webdataset_rows(address)  # by the index that was kept
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(Storage, "fetch", refuse)
+            patched.setattr(Storage, "fetch", Mock(side_effect=PermissionError("Forbidden")))
             with pytest.raises(DataError, match=r"member 000001\.png\) .*be read: Forbidden"):
                 again.raw(1)
         memory.pipe("/shards/a.tar", path.read_bytes())
@@ -63,17 +58,10 @@ def test_shards_in_memory_are_read_as_those_on_a_disk(tmp_path: Path) -> None:
         memory.rm("/shards", recursive=True)
 
 
-def test_an_unreachable_store_is_an_error_with_a_remedy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Away:
-        def info(self, path: str) -> None:
-            raise RuntimeError("Could not connect to the endpoint URL")
-
-        def _strip_protocol(self, url: str) -> str:
-            return url
-
-    monkeypatch.setattr("fsspec.filesystem", lambda kind: Away())
+def test_an_unreachable_store_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    away = Mock(info=Mock(side_effect=RuntimeError("Could not connect to the endpoint URL")))
+    away._strip_protocol = lambda url: url
+    monkeypatch.setattr("fsspec.filesystem", lambda kind: away)
     with pytest.raises(DataError, match=r"s3://b/x cannot be read: RuntimeError: Could not conn"):
         webdataset_rows(Address("x", {}, "webdataset", "s3://b/x"))
 
@@ -231,9 +219,7 @@ def test_large_arrays_are_mapped_from_an_unlinked_file(tmp_path: Path) -> None:
 def test_a_full_disk_is_logged_and_memory_is_used_instead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def full(*_: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
+    full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
     monkeypatch.setattr("os.posix_fallocate", full)
     with caplog.at_level(logging.WARNING):
         values = allocate_tensor((4, 2), torch.float32, tmp_path, memory_bytes=0)
@@ -264,10 +250,8 @@ def test_names_that_no_file_has_are_refused_in_a_short_message(name: str, words:
 
 
 def test_the_home_of_an_unknown_user_is_a_missing_file() -> None:
-    with pytest.raises(
-        DataError, match=r"~nobody-is-called-this/a.csv cannot be read: .*No such file"
-    ):
-        open_dataset("csv:~nobody-is-called-this/a.csv")
+    with pytest.raises(DataError, match=r"~nobody-is-this/a.csv cannot be read: .*No such file"):
+        open_dataset("csv:~nobody-is-this/a.csv")
 
 
 def test_a_path_out_of_a_table_may_be_none(tmp_path: Path) -> None:

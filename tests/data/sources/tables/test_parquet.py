@@ -24,12 +24,11 @@ Encode = Callable[..., bytes]
 
 def test_parquet_files_are_concatenated_and_name_their_classes(tmp_path: Path) -> None:
     features = {"label": {"_type": "ClassLabel", "names": ["neg", "pos"]}}
-    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
     for name, text in (("train-0", "a"), ("train-1", None), ("test-0", "no")):
         table = pa.table(
             {"text": pa.array([text], pa.string()), "x": [float("nan")], "label": [1], "b": [True]}
         )
-        pq.write_table(table.replace_schema_metadata(metadata), tmp_path / f"{name}.parquet")
+        pq.write_table(described(table, features), tmp_path / f"{name}.parquet")
     table = ParquetTable("parquet", str(tmp_path))
     assert table.columns == ("text", "x", "label", "b")
     assert table.class_names["label"] == ("neg", "pos")
@@ -46,24 +45,25 @@ def test_files_of_other_columns_and_cells_of_other_types_are_refused(tmp_path: P
         ParquetTable("parquet", str(tmp_path))
 
 
+def described(made: Any, features: Any) -> Any:
+    """The table with Hugging Face's description of its columns."""
+    return made.replace_schema_metadata(
+        {"huggingface": json.dumps({"info": {"features": features}})}
+    )
+
+
 def parquet_table(
     images: list[bytes | None],
     labels: list[int | None],
-    *,
-    image_column: str = "img",
-    label_column: str = "label",
+    columns: tuple[str, str] = ("img", "label"),
     names: Any = None,
 ) -> Any:
     struct = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     rows = [{"bytes": image, "path": f"{i}.png"} for i, image in enumerate(images)]
-    made = pa.table(
-        {image_column: pa.array(rows, struct), label_column: pa.array(labels, pa.int64())}
-    )
-    if names is not None:
-        features = {label_column: {"names": names, "_type": "ClassLabel"}}
-        described = json.dumps({"info": {"features": features}})
-        made = made.replace_schema_metadata({"huggingface": described})
-    return made
+    made = pa.table([pa.array(rows, struct), pa.array(labels, pa.int64())], columns)
+    if names is None:
+        return made
+    return described(made, {columns[1]: {"names": names, "_type": "ClassLabel"}})
 
 
 def write_parquet(path: Path, made: Any, *, row_group_size: int = 2) -> Path:
@@ -72,15 +72,12 @@ def write_parquet(path: Path, made: Any, *, row_group_size: int = 2) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("image_column", "label_column"), [("image", "fine_label"), ("picture", "labels")]
-)
+@pytest.mark.parametrize("columns", [("image", "fine_label"), ("picture", "labels")])
 def test_reads_the_hugging_face_convention(
-    tmp_path: Path, encode: Encode, image_column: str, label_column: str
+    tmp_path: Path, encode: Encode, columns: tuple[str, str]
 ) -> None:
     images = [encode(i) for i in range(5)]
-    columns = {"image_column": image_column, "label_column": label_column}
-    made = parquet_table([*images], [0, 1, 2, 1, 0], names=["ant", "bee", "cow", "dog"], **columns)
+    made = parquet_table([*images], [0, 1, 2, 1, 0], columns, ["ant", "bee", "cow", "dog"])
     data = open_dataset(f"parquet:{write_parquet(tmp_path / 'x.parquet', made)}")
     assert data.class_names == ("ant", "bee", "cow", "dog")
     assert data.labels_N.tolist() == [0, 1, 2, 1, 0]
@@ -188,25 +185,19 @@ def test_row_groups_are_dropped_least_recently_used_first(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("kind", "number", "seconds", "notation"),
     [
-        ("date32", 2**30, 86_400.0 * 2**30, Notation.DATE),
-        ("timestamp[s]", 2**40, 2.0**40, Notation.DATE),
-        ("timestamp[us, tz=UTC]", 2**62, 2**62 / 10**6, Notation.DATE),
-        ("time32[ms]", 2**30, 2**30 / 10**3, Notation.TIME),
-        ("duration[ns]", -(2**62), -(2**62) / 10**9, Notation.POINT),
+        (pa.date32(), 2**30, 86_400.0 * 2**30, Notation.DATE),
+        (pa.timestamp("s"), 2**40, 2.0**40, Notation.DATE),
+        (pa.timestamp("us", "UTC"), 2**62, 2**62 / 10**6, Notation.DATE),
+        (pa.time32("ms"), 2**30, 2**30 / 10**3, Notation.TIME),
+        (pa.duration("ns"), -(2**62), -(2**62) / 10**9, Notation.POINT),
     ],
+    ids=str,
 )
 def test_dates_and_times_that_python_cannot_hold_are_seconds(
-    tmp_path: Path, kind: str, number: int, seconds: float, notation: Notation
+    tmp_path: Path, kind: Any, number: int, seconds: float, notation: Notation
 ) -> None:
-    types = {
-        "date32": pa.date32(),
-        "timestamp[s]": pa.timestamp("s"),
-        "timestamp[us, tz=UTC]": pa.timestamp("us", "UTC"),
-        "time32[ms]": pa.time32("ms"),
-        "duration[ns]": pa.duration("ns"),
-    }
-    wide = pa.int32() if "32" in kind else pa.int64()
-    column = pa.array([number, None], wide).view(types[kind])
+    wide = pa.int32() if kind.bit_width == 32 else pa.int64()
+    column = pa.array([number, None], wide).view(kind)
     pq.write_table(pa.table({"t": column}), tmp_path / "t.parquet")
     table = ParquetTable("parquet", str(tmp_path / "t.parquet"))
     found = read_numbers(table, "t", table.read(["t"])["t"])

@@ -43,7 +43,7 @@ def test_texts_are_tokens_padded_with_zeros(write: Write, caplog: pytest.LogCapt
     with caplog.at_level(logging.WARNING):
         opened(write('text,label\na b c,x\n"",y\na,y\na,y\n'), "text=text&max_length=2")
     assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
-        "1 of 4 texts (25.0%) are longer than 2 tokens and cut there; max_length=4 would cut fewer",
+        "1 of 4 texts (25.0%) are longer than 2 tokens and cut there; max_length=4 would cut fewer"
     ]
 
 
