@@ -123,10 +123,7 @@ class Cluster:
             sys.stdout.write(f"--- {process.log.name}\n{process.text()[-_SHOWN_CHARACTERS:]}\n")
 
     def start(
-        self,
-        name: str,
-        arguments: Sequence[str],
-        environment: Mapping[str, str] | None = None,
+        self, name: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None
     ) -> LoggedProcess:
         clean = {key: value for key, value in os.environ.items() if not key.startswith("LIPT_")}
         process = LoggedProcess(

@@ -14,5 +14,5 @@ def digits_settings(
     return load_settings(CoordinatorSettings, config=None, flags=given)
 
 
-def digits_context(state_dir: Path) -> Context:
-    return Context(digits_settings(state_dir), send=lambda _: None)
+def digits_context(state_dir: Path, source: str = "digits") -> Context:
+    return Context(digits_settings(state_dir, source), send=lambda _: None)

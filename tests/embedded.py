@@ -22,12 +22,7 @@ from lipt.common.process.devices import resolve_device
 from lipt.common.rpc.channel import open_channel
 from lipt.coordinator.app import open_app
 from lipt.coordinator.compute.context import Context, DataDescription, Report
-from lipt.coordinator.compute.messages import (
-    DroppedError,
-    Job,
-    JobEnded,
-    News,
-)
+from lipt.coordinator.compute.messages import DroppedError, Job, JobEnded, News
 from lipt.coordinator.compute.process import ComputeProcess, OpenContext, carry_out, outcome_of
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.rpc.workers import unless

@@ -23,7 +23,7 @@ NUM_CHOSEN = 180
 
 # A transformer on one core takes long.
 SMALLEST_RUN = {
-    "learners": {"num_learners": 1, "num_steps": 2, "num_minibatches": 1, "batch_size": 32},
+    "learners": {"num_learners": 1, "num_steps": 2, "num_minibatches": 1, "batch_size": 32}
 }
 
 

@@ -9,12 +9,7 @@ import torch
 from tests.golden import record
 from tests.golden.machine import machine_key
 from tests.golden.pipeline import CIFAR10, NAMES, parts
-from tests.golden.record import (
-    FILE,
-    digest,
-    load,
-    save,
-)
+from tests.golden.record import FILE, digest, load, save
 
 
 def test_the_committed_file_has_the_saved_format(tmp_path: Path) -> None:

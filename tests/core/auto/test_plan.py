@@ -57,11 +57,7 @@ TEN = {"full_C": (1.0,) * 10, "errors_C": (0.4,) * 10, "noise_C": (0.35,) * 10}
             "facility_location",
             (0.3, 0.15),
         ),
-        (
-            {"fraction": 0.01, "per_class": 200, "training": "converged"},
-            "random",
-            (0.0, 0.0),
-        ),
+        ({"fraction": 0.01, "per_class": 200, "training": "converged"}, "random", (0.0, 0.0)),
         ({"errors_C": (0.08, 0.02), "per_class": 1000}, "random", (0.0, 0.0)),
         ({**NOISY, "per_class": 999, "training": "converged"}, "facility_location", (0.3, 0.2)),
         ({**NOISY, "per_class": 1000, "training": "converged"}, "random", (0.3, 0.2)),

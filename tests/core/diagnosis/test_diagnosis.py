@@ -7,7 +7,6 @@ import pytest
 import torch
 from safetensors import safe_open
 from torch import Tensor
-from torch.nn import functional
 
 from lipt.core.diagnosis.diagnosis import (
     DataFindings,
@@ -32,9 +31,9 @@ from lipt.core.diagnosis.label_errors import (
     second_head_helps,
 )
 from lipt.core.diagnosis.noise import NoiseRate, NoiseRates
-from lipt.core.signals.signals import Signals
 from lipt.data.dataset import IdMapping
 from lipt.data.targets.kinds import TargetKind
+from tests.core.selection.builders import of_probabilities, signals_of
 
 LABELS_N = torch.tensor([0, 0, 0, 1, 1, 1])
 
@@ -50,7 +49,7 @@ def findings() -> DataFindings:
     )
     scores_N = torch.tensor([1.0, 1.0, 9.0, 1.0, 1.0, 5.0])
     return DataFindings(
-        find_label_errors(signals_of(chances_NC, LABELS_N)),
+        find_label_errors(of_probabilities(chances_NC, LABELS_N)),
         DuplicateGroups(torch.tensor([0, 0, 0, 3, 5, 5]), 1, 2, 0, 0.96),
         OutlierScores(scores_N, fence=4.0),
         suggest_size((3, 6), (0.5, 0.6)),
@@ -212,7 +211,7 @@ PROBABILITIES_NC = torch.tensor(
 
 def test_suspects_and_quality_by_hand() -> None:
     # Seven times, as a class has few examples below 20.
-    found = find_label_errors(signals_of(PROBABILITIES_NC.repeat(7, 1), LABELS_N.repeat(7)))
+    found = find_label_errors(of_probabilities(PROBABILITIES_NC.repeat(7, 1), LABELS_N.repeat(7)))
     # Thresholds are (0.9 + 0.5 + 0.2) / 3 = 0.533 and (0.6 + 0.7 + 0.48) / 3 = 0.593.
     assert found.suggested_N[:6].tolist() == [0, 0, 1, 1, 1, 0]
     # 0.8 >= 0.593 for class 1, but 0.52 < 0.533 for class 0.
@@ -234,24 +233,18 @@ def test_few_examples_of_a_class_suspect_no_label_of_another(
     probabilities_NC = torch.tensor([[0.9, 0.1]]).repeat(30, 1)
     probabilities_NC[0] = torch.tensor([0.48, 0.52])
     probabilities_NC = torch.cat([probabilities_NC, torch.full((count, 2), 0.5)])
-    found = find_label_errors(signals_of(probabilities_NC, labels_N))
+    found = find_label_errors(of_probabilities(probabilities_NC, labels_N))
     assert found.suspects_N.nonzero().flatten().tolist() == [0] * is_suspect
 
 
-SIGNALS = Signals(
-    errors_NC=torch.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, -1.0]]),
-    features_ND=torch.zeros(3, 1),
-    labels_N=torch.tensor([0, 2, 1]),
-    kind=TargetKind.NUMBER,
-)
-
-
 def test_label_quality_of_a_number_falls_with_its_distance() -> None:
-    found = fit_of_targets(SIGNALS, 3)
+    errors_NC = torch.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, -1.0]])
+    signals = signals_of(errors_NC=errors_NC, labels=[0, 2, 1], kind=TargetKind.NUMBER)
+    found = fit_of_targets(signals, 3)
     # Residuals of 0, 5 and 1.
     assert found.quality_N.tolist() == pytest.approx([1.0, 1 / 6, 1 / 2])
     assert not found.suspects_N.any()
-    assert found.suggested_N.tolist() == SIGNALS.labels_N.tolist()
+    assert found.suggested_N.tolist() == [0, 2, 1]
     assert found.noise.overall.rate == 0.0
     assert len(found.noise.per_class) == 3
 
@@ -303,8 +296,8 @@ def test_with_25_examples_of_a_class_per_feature_a_second_head_does_not_help() -
 
 def test_both_heads_rate_labels_and_the_second_suggests_them() -> None:
     labels_N = torch.tensor([0, 1])
-    first = signals_of(torch.tensor([[0.6, 0.4], [0.3, 0.7]]), labels_N)
-    second = signals_of(torch.tensor([[0.2, 0.8], [0.1, 0.9]]), labels_N)
+    first = of_probabilities([[0.6, 0.4], [0.3, 0.7]], labels_N)
+    second = of_probabilities([[0.2, 0.8], [0.1, 0.9]], labels_N)
     one, other = find_label_errors(first), find_label_errors(second)
     both = find_label_errors(replace(first, second_errors_NC=second.errors_NC))
     assert one.suggested_N.tolist() == [0, 1]
@@ -312,8 +305,3 @@ def test_both_heads_rate_labels_and_the_second_suggests_them() -> None:
     torch.testing.assert_close(both.quality_N, (one.quality_N * other.quality_N).sqrt())
     # The second head has not learned from the labels that would have to be counted.
     assert both.noise == one.noise
-
-
-def signals_of(chances_NC: Tensor, labels_N: Tensor) -> Signals:
-    errors_NC = chances_NC.float() - functional.one_hot(labels_N, chances_NC.shape[1])
-    return Signals(errors_NC, torch.empty(len(labels_N), 0), labels_N)

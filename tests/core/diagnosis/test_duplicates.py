@@ -19,6 +19,7 @@ from lipt.core.diagnosis.duplicates import (
     find_matches,
 )
 from lipt.data.inputs.specs import ImageSpec
+from tests.core.selection.builders import at_angles
 
 
 class Points(Pictures):
@@ -33,25 +34,17 @@ class Points(Pictures):
 
 
 def found_in(points_ND: Tensor) -> Matches:
-    unit_ND, digests = functional.normalize(points_ND, dim=1), distinct(len(points_ND))
+    unit_ND = functional.normalize(points_ND, dim=1)
+    digests = [b"%d" % number for number in range(len(points_ND))]
     points = Points(lambda ids: ids, digests, unit_ND, unit_ND, threshold=0.8, near=0.6)
     return find_matches(digests, points)
 
 
-def distinct(count: int) -> list[bytes]:
-    return [number.to_bytes(4, "little") for number in range(count)]
-
-
-def on_a_circle(*degrees: float) -> Tensor:
-    angles = torch.tensor(degrees).deg2rad()
-    return torch.stack((angles.cos(), angles.sin()), dim=1)
-
-
 def test_near_duplicate_groups_do_not_chain() -> None:
     # 30 degrees apart: cosine 0.87; 60 apart: 0.5.
-    assert found_in(on_a_circle(0, 30, 60)).duplicate_group_N.tolist() == [0, 0, 2]
+    assert found_in(at_angles(0, 30, 60)).duplicate_group_N.tolist() == [0, 0, 2]
     # Where the middle one comes first, both are like it.
-    assert found_in(on_a_circle(30, 0, 60)).duplicate_group_N.tolist() == [0, 0, 0]
+    assert found_in(at_angles(30, 0, 60)).duplicate_group_N.tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("block", [4, 64, 512])

@@ -4,10 +4,7 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode, RandAugment
 from torchvision.transforms.autoaugment import _apply_op
 
-from lipt.common.config.run_config import (
-    AugmentationConfig,
-    AugmentationMethod,
-)
+from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod
 from lipt.common.errors import DataError
 from lipt.core.pretraining.augmentation import (
     NUM_MAGNITUDE_BINS,

@@ -5,16 +5,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipt.common.config.run_config import (
-    AugmentationConfig,
-    AugmentationMethod,
-    LearnersConfig,
-)
+from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod, LearnersConfig
 from lipt.common.determinism import derive_generator
 from lipt.core.pretraining import learner as making
-from lipt.core.pretraining.augmentation import (
-    augment,
-)
+from lipt.core.pretraining.augmentation import augment
 from lipt.core.pretraining.learner import Examples, minibatches
 from lipt.core.tasks import LearnerTask
 from lipt.data.inputs.model_input import images_in

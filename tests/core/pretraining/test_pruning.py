@@ -7,9 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from lipt.common.config.run_config import (
-    PruningMethod,
-)
+from lipt.common.config.run_config import PruningMethod
 from lipt.common.errors import ConfigError
 from lipt.core.pretraining.pruning import (
     is_pruned_from,
@@ -23,11 +21,7 @@ GRADIENTS = {"conv": torch.tensor([[0.1, -5.0], [4.0, 1.0]]), "head": torch.tens
 
 
 def pruned_by(
-    method: PruningMethod,
-    density: float,
-    weights: Mapping[str, Tensor] = WEIGHTS,
-    *,
-    seed: int = 0,
+    method: PruningMethod, density: float, weights: Mapping[str, Tensor] = WEIGHTS, *, seed: int = 0
 ) -> dict[str, Tensor]:
     return prune(
         method, weights, density, slopes=GRADIENTS, generator=torch.Generator().manual_seed(seed)

@@ -229,12 +229,9 @@ def test_features_that_are_not_finite_are_refused_with_their_ids(dataset: Datase
         concatenated_features([broken], dataset, torch.arange(9), on_progress=lambda *_: None)
 
 
-CPU = torch.device("cpu")
-
-
-def network(num_classes: int = 1000) -> nn.Module:
+def network() -> nn.Module:
     torch.manual_seed(0)
-    return build_torchvision("resnet18", num_classes=num_classes, in_channels=3)
+    return build_torchvision("resnet18", num_classes=1000, in_channels=3)
 
 
 @pytest.fixture(scope="module")
@@ -324,10 +321,7 @@ def test_lite0_comes_with_its_weights_and_scaling() -> None:
 @pytest.mark.parametrize("spec", ["resnet18", "torchvision:", "torchvision:resnet18@"])
 def test_an_invalid_backbone_name_is_refused(spec: str) -> None:
     for read in (backbone_identity, partial(load_backbone, device=CPU)):
-        with pytest.raises(
-            ConfigError,
-            match="is not torchvision:NAME, torchvision:NAME@FILE or ",
-        ):
+        with pytest.raises(ConfigError, match="is not torchvision:NAME, torchvision:NAME@FILE or "):
             read(spec)
 
 

@@ -10,11 +10,7 @@ BOTH = (FeatureKind.PATCHES, FeatureKind.LEARNERS)
 def test_auto_tries_trained_features_beside_untrained_ones_only() -> None:
     user, patches, columns = FeatureKind.USER, FeatureKind.PATCHES, FeatureKind.COLUMNS
     soup, backbone = FeatureKind.SOUP, FeatureKind.BACKBONE
-    assert candidates([backbone, soup, patches]) == [
-        PATCHES,
-        (patches, soup),
-        (patches, backbone),
-    ]
+    assert candidates([backbone, soup, patches]) == [PATCHES, (patches, soup), (patches, backbone)]
     # The user's are tried alone, too.
     assert candidates([soup, columns, user]) == [
         (user,),

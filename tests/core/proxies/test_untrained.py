@@ -10,7 +10,6 @@ from torch.nn import functional
 from lipt.common.computation import computation
 from lipt.common.determinism import derive_generator
 from lipt.core.proxies import untrained as module
-from lipt.core.proxies import untrained as patches
 from lipt.core.proxies.untrained import (
     PATCH_SIDE,
     PatchFilters,
@@ -30,9 +29,8 @@ def made_up(num_images: int, channels: int = 3, side: int = 32) -> Tensor:
 
 
 def filters_of(images_NCHW: Tensor, num_filters: int = 16) -> PatchFilters:
-    return draw_filters(
-        images_NCHW, generator=torch.Generator().manual_seed(1), num_filters=num_filters
-    )
+    generator = torch.Generator().manual_seed(1)
+    return draw_filters(images_NCHW, generator=generator, num_filters=num_filters)
 
 
 def convolved(images_NCHW: Tensor, filters: PatchFilters) -> Tensor:
@@ -76,13 +74,13 @@ def test_each_part_of_the_images_has_a_thread_and_its_own_bits(
 ) -> None:
     images_NCHW = made_up(50)
     filters = draw_filters(images_NCHW, generator=torch.Generator().manual_seed(0))
-    shares, used = patches._shares, list[tuple[int, int]]()
+    shares, used = module._shares, list[tuple[int, int]]()
 
     def counted(*arguments: Tensor) -> Tensor:
         used.append((threading.get_ident(), torch.get_num_threads()))
         return shares(*arguments)
 
-    monkeypatch.setattr(patches, "_shares", counted)
+    monkeypatch.setattr(module, "_shares", counted)
     found = []
     for num_threads in (1, 2):
         with computation(num_threads):
@@ -111,7 +109,7 @@ def test_filters_are_whitened_patches_of_unit_length() -> None:
     # The pixel at row r and column c is 32 r + c, modulo 256: it says where a patch is from.
     places_HW = torch.arange(32 * 32).view(1, 1, 32, 32) % 256
     images_NCHW = places_HW.to(torch.uint8).repeat(3, 1, 1, 1)
-    found_RP = patches._random_patches(images_NCHW, 32, torch.Generator().manual_seed(0))
+    found_RP = module._random_patches(images_NCHW, 32, torch.Generator().manual_seed(0))
     offsets_P = (32 * torch.arange(6)[:, None] + torch.arange(6)).flatten()
     values_RP = (found_RP * 255).round().long()
     assert torch.equal(values_RP, (values_RP[:, :1] + offsets_P) % 256)
@@ -164,21 +162,14 @@ def test_only_wide_columns_are_projected(
         ("int64", (2,), 0, [[2, 0]] * 2, [[0, 0, 1, 1, 0, 0]] * 2),
         # Of one row alone are the value 0 of place 0 and the value 2 of place 1.
         (
-            "int64",
-            (2,),
-            3,
-            [[1, 2], [1, 1], [0, 1]],
+            *("int64", (2,), 3, [[1, 2], [1, 1], [0, 1]]),
             [[0, 1, 0, 0, 0, 0], [0, 1, 0, 0, 1, 0], [0, 0, 0, 0, 1, 0]],
         ),
     ],
     ids=["numbers", "flags", "a-flag", "categories", "counted-categories", "of-one-row"],
 )
 def test_columns_by_hand(
-    kind: str,
-    shape: tuple[int, ...],
-    num_values: int,
-    values: Any,
-    expected: list[list[int]],
+    kind: str, shape: tuple[int, ...], num_values: int, values: Any, expected: list[list[int]]
 ) -> None:
     column = Column("x", ColumnType(kind), shape, num_values=num_values)
     assert of_column(column, torch.tensor(values)).tolist() == expected

@@ -31,11 +31,12 @@ from lipt.core.stages import proxy_features
 from lipt.core.stages.proxy import proxied_features, proxied_signals
 from lipt.core.stages.resolve import Sources
 from lipt.core.stages.warm_up import own_learners
+from lipt.data.dataset import Dataset
 from lipt.data.inputs.specs import ImageFormat, ImageSpec
 from lipt.data.loading import open_dataset
 from lipt.models.encodings import encode_sparse
 from lipt.models.networks import build_torchvision
-from tests.digits import digits_settings
+from tests.digits import digits_context
 from tests.in_memory import in_memory
 
 PATCHES = Proxy.parse("ridge:patches")
@@ -47,8 +48,7 @@ NOWHERE = BlobName.of(b"never uploaded")
 
 @pytest.fixture(scope="module")
 def context(tmp_path_factory: pytest.TempPathFactory) -> Context:
-    settings = digits_settings(tmp_path_factory.mktemp("state"), "digits-test")
-    return Context(settings, send=lambda _: None)
+    return digits_context(tmp_path_factory.mktemp("state"), "digits-test")
 
 
 def put_learner(context: Context, index: int, seed: int) -> CommittedLearner:
@@ -77,12 +77,17 @@ def ask(context: Context, weights: BlobName) -> Any:
     return asked
 
 
-@pytest.fixture(scope="module")
-def patches_ND(context: Context) -> Tensor:
-    dataset, generator = context.dataset, derive_generator(CONFIG.seed, "patches")
+def patches_of(dataset: Dataset, *, mirrored: bool = False) -> Tensor:
+    """Features by the filters that a run of `CONFIG` draws."""
+    generator = derive_generator(CONFIG.seed, "patches")
     drawn = torch.randperm(len(dataset), generator=generator).sort().values
     filters = draw_filters(dataset.images(drawn), generator=generator)
-    return patch_features(dataset.images(drawn), filters)
+    return patch_features(dataset.images(drawn), replace(filters, mirrored=mirrored))
+
+
+@pytest.fixture(scope="module")
+def patches_ND(context: Context) -> Tensor:
+    return patches_of(context.dataset)
 
 
 def test_errors_and_features_are_the_head_s(context: Context, ask: Any, patches_ND: Tensor) -> None:
@@ -107,7 +112,7 @@ def test_errors_and_features_are_the_head_s(context: Context, ask: Any, patches_
 
 
 def test_the_second_head_excludes_suspected_labels(weights: BlobName, tmp_path: Path) -> None:
-    context = Context(digits_settings(tmp_path, "digits-mislabelled"), send=lambda _: None)
+    context = digits_context(tmp_path, "digits-mislabelled")
     first = proxied_signals(context, Sources(CONFIG, IMAGE, weights), PATCHES)
     labels_N = context.dataset.labels_N
     confidence_N = label_confidence(
@@ -163,9 +168,8 @@ def test_learner_features_are_concatenated_and_zero_on_own_shards(
         num_distinct.append(len(block_NW[~own_N].unique(dim=0)))
     assert min(num_distinct) > 250
     # Others see the same of both learners, wherever the shards are.
-    elsewhere = CONFIG.model_copy(
-        update={"learners": LEARNERS.model_copy(update={"batch_size": 2})}
-    )
+    small = LEARNERS.model_copy(update={"batch_size": 2})
+    elsewhere = CONFIG.model_copy(update={"learners": small})
     other, _ = ask("ridge:learners", trajectories=trajectories, config=elsewhere)
     assert not torch.equal(other.errors_NC, signals.errors_NC)
     _, both = ask("ridge:soup+learners", trajectories=trajectories)
@@ -177,7 +181,7 @@ def test_learner_features_are_concatenated_and_zero_on_own_shards(
 def test_mirror_images_are_used_if_they_raise_accuracy(
     tmp_path: Path, weights: BlobName, scale: int, *, mirrored: bool
 ) -> None:
-    context = Context(digits_settings(tmp_path, "digits-test"), send=lambda _: None)
+    context = digits_context(tmp_path, "digits-test")
     dataset = context.dataset
     images_NCHW = dataset.images(torch.arange(len(dataset)))
     scaled_NCHW = functional.interpolate(images_NCHW.float(), scale_factor=scale, mode="bilinear")
@@ -189,10 +193,7 @@ def test_mirror_images_are_used_if_they_raise_accuracy(
     names = dataset.class_names
     vars(context)["dataset"] = in_memory("made-up", names, dataset.labels_N, "0" * 64, images_NCHW)
     signals = proxied_signals(context, Sources(CONFIG, IMAGE, weights), PATCHES)
-    generator = derive_generator(CONFIG.seed, "patches")
-    drawn = torch.randperm(len(dataset), generator=generator).sort().values
-    filters = draw_filters(context.dataset.images(drawn), generator=generator)
-    features_ND = patch_features(images_NCHW, replace(filters, mirrored=mirrored))
+    features_ND = patches_of(context.dataset, mirrored=mirrored)
     head = leave_one_out(features_ND, dataset.labels_N, 10, generator=torch.Generator())
     assert required(signals.facts, "facts")["accuracy"] == pytest.approx(head.accuracy, abs=1e-3)
 
@@ -214,15 +215,10 @@ def test_the_operator_sets_the_backbone(
 ) -> None:
     path = tmp_path / "resnet18.safetensors"
     save_file(build_torchvision("resnet18", num_classes=3, in_channels=3).state_dict(), path)
-    settings = digits_settings(context.settings.state_dir, "digits-test").model_copy(
-        update={"backbone": f"torchvision:resnet18@{path}"}
-    )
-    named = Context(settings, send=lambda _: None)
-    backbone = Proxy.parse("ridge:backbone")
-    facts = required(
-        proxied_signals(named, Sources(CONFIG, IMAGE, weights), backbone).facts, "facts"
-    )
-    assert facts["num_features"] == 5 * 512
+    settings = context.settings.model_copy(update={"backbone": f"torchvision:resnet18@{path}"})
+    named, backbone = Context(settings, send=lambda _: None), Proxy.parse("ridge:backbone")
+    found = proxied_signals(named, Sources(CONFIG, IMAGE, weights), backbone)
+    assert required(found.facts, "facts")["num_features"] == 5 * 512
 
 
 def test_auto_reports_all_tried_proxies(ask: Any, trajectories: Trajectories) -> None:

@@ -1,4 +1,6 @@
 import math
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -7,27 +9,15 @@ from torch.nn import functional
 
 from lipt.core.signals.signals import Signals
 from lipt.core.stages.choice import recommended_alpha, soft_labels
+from tests.core.selection.builders import of_probabilities
 
+SECOND = {"accuracy": 0.95, "inverse_temperature": 8.0}
 HEAD = {"features": ["patches"], "tried": [], "accuracy": 0.7, "inverse_temperature": 4.0}
 
 
-def signals_of(
-    chances_NC: Tensor,
-    labels_N: Tensor,
-    *,
-    features_ND: Tensor,
-    second_NC: Tensor | None = None,
-    confidence_N: Tensor | None = None,
-) -> Signals:
-    onehot_NC = functional.one_hot(labels_N, chances_NC.shape[1])
-    return Signals(
-        chances_NC - onehot_NC,
-        features_ND,
-        labels_N,
-        second_errors_NC=None if second_NC is None else second_NC - onehot_NC,
-        confidence_N=confidence_N,
-        facts={**HEAD, "second": {"accuracy": 0.95, "inverse_temperature": 8.0}},
-    )
+def signals_of(chances_NC: Tensor, labels_N: Tensor, features_ND: Tensor, **others: Any) -> Signals:
+    signals = of_probabilities(chances_NC, labels_N, features_ND)
+    return replace(signals, facts=HEAD | {"second": SECOND}, **others)
 
 
 def drawn(num_examples: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -42,7 +32,7 @@ def test_soft_labels_are_probabilities_of_the_chosen_examples() -> None:
     labels_N, features_ND = drawn(40)
     chances_NC = torch.rand(40, 2, generator=torch.Generator().manual_seed(1))
     chances_NC /= chances_NC.sum(dim=1, keepdim=True)
-    signals = signals_of(chances_NC, labels_N, features_ND=features_ND)
+    signals = signals_of(chances_NC, labels_N, features_ND)
     places_K = torch.tensor([3, 4, 39])
     found = soft_labels(signals, places_K, seed=0)
     assert found.probabilities_KC.dtype == torch.float16
@@ -57,9 +47,7 @@ def test_soft_labels_are_probabilities_of_the_chosen_examples() -> None:
 def test_rounded_soft_labels_stay_in_0_to_1() -> None:
     labels_N, features_ND = drawn(6)
     chances_NC = functional.one_hot(labels_N, 2) * (1 + 1e-3) - 5e-4
-    found = soft_labels(
-        signals_of(chances_NC, labels_N, features_ND=features_ND), labels_N[:2], seed=0
-    )
+    found = soft_labels(signals_of(chances_NC, labels_N, features_ND), labels_N[:2], seed=0)
     assert float(found.probabilities_KC.min()) == 0
     assert float(found.probabilities_KC.max()) == 1
 
@@ -71,9 +59,8 @@ def test_wrong_labels_get_soft_labels_of_the_second_head() -> None:
     first_NC = functional.one_hot(true_N, 2) * 0.9 + 0.05
     second_NC = functional.one_hot(true_N, 2) * 0.98 + 0.01
     confidence_N = torch.where(labels_N == true_N, 1.0, 1e-6).double()
-    signals = signals_of(
-        first_NC, labels_N, second_NC=second_NC, confidence_N=confidence_N, features_ND=features_ND
-    )
+    second = {"second_errors_NC": second_NC - functional.one_hot(labels_N, 2)}
+    signals = signals_of(first_NC, labels_N, features_ND, confidence_N=confidence_N, **second)
     places_K = torch.cat([torch.arange(60, 120), torch.arange(340, 400)])
     found = soft_labels(signals, places_K, seed=0)
     torch.testing.assert_close(
@@ -87,8 +74,7 @@ def test_wrong_labels_get_soft_labels_of_the_second_head() -> None:
 
 def test_accuracy_of_the_chosen_is_measured_on_the_others() -> None:
     labels_N, features_ND = drawn(3000)
-    chances_NC = torch.full((3000, 2), 0.5)
-    signals = signals_of(chances_NC, labels_N, features_ND=features_ND)
+    signals = signals_of(torch.full((3000, 2), 0.5), labels_N, features_ND)
     few, many = (
         soft_labels(signals, torch.arange(count), seed=0).facts["accuracy_of_chosen_alone"]
         for count in (20, 1000)
@@ -106,7 +92,7 @@ def test_the_head_and_the_chosen_are_compared_on_the_same_examples() -> None:
     features_ND[1000:] = torch.randn(1000, 16, generator=torch.Generator().manual_seed(3))
     chances_NC = functional.one_hot(labels_N, 2).float()
     chances_NC[1000:] = 1 - functional.one_hot(torch.arange(1000) // 2 % 2, 2)
-    signals = signals_of(chances_NC, labels_N, features_ND=features_ND)
+    signals = signals_of(chances_NC, labels_N, features_ND)
     facts = soft_labels(signals, torch.arange(1000), seed=0).facts
     assert facts["accuracy"] == 0.7
     assert facts["accuracy_on_others"] == 0.5
@@ -119,7 +105,7 @@ def test_a_head_on_few_features_does_not_teach_a_model_with_many_examples() -> N
     # The chosen alone learn nothing. The head of all is right on two thirds.
     features_ND = torch.randn(features_ND.shape, generator=torch.Generator().manual_seed(1))
     chances_NC = functional.one_hot((labels_N + (torch.arange(3000) % 3 == 0)) % 2, 2).float()
-    signals = signals_of(chances_NC * 0.2 + 0.4, labels_N, features_ND=features_ND)
+    signals = signals_of(chances_NC * 0.2 + 0.4, labels_N, features_ND)
     few, many = (soft_labels(signals, torch.arange(count), seed=0).facts for count in (10, 1000))
     assert (few["trust"], many["trust"]) == (1, 0)
     assert few["recommended_alpha"] > 0 == many["recommended_alpha"]

@@ -13,7 +13,7 @@ from lipt.common.subsets import unpack
 from lipt.common.tensor_files import pack
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import CutShards
-from lipt.coordinator.compute.jobs.selection import SelectSubset, StoredSubset
+from lipt.coordinator.compute.jobs.selection import SelectSubset
 from lipt.coordinator.compute.messages import News, Progressed
 from lipt.coordinator.state.records import LearnerRecord
 from lipt.core.pretraining.initialization import warm_up
@@ -27,7 +27,7 @@ from lipt.data.targets.values import SingleLabel
 from lipt.models.encodings import encode_sparse
 from lipt.models.registry import build_model, lay_out
 from tests.coordinator.made_up_runs import shard_of
-from tests.digits import digits_settings
+from tests.digits import digits_context, digits_settings
 from tests.resolved import selection_job
 
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)
@@ -64,38 +64,29 @@ def ask(context: Context, warm_up: WarmUp, **options: str) -> WarmUpSignals:
     return warm_up_signals(context, asked.sources, warm_up, asked.request.needs)
 
 
-def by_hand(context: Context, index: int, epochs: float) -> Signals:
-    """What a model makes of the data that begins as the index says."""
+def by_hand(context: Context, index: int) -> Signals:
+    """Signals after an epoch of a model that begins as the index says."""
     purpose = ("model", 0) if index == 0 else ("warm-up model", index)
     model = build_model(
         "resnet8", num_classes=10, inputs=context.dataset.inputs, seed=derive_seed(3, *purpose)
     )
     model = lay_out(model, "resnet8", context.device)
-    train_ids = context.split(CONFIG).train_ids
-    seed = derive_seed(3, "warm-up", index)
-    threads = CONFIG.learners.cpu_threads
     warm_up(
-        *(model.train(), context.dataset, train_ids, epochs, IMAGE),
-        seed=seed,
+        *(model.train(), context.dataset, context.split(CONFIG).train_ids, 1, IMAGE),
+        seed=derive_seed(3, "warm-up", index),
         device=context.device,
-        cpu_threads=threads,
+        cpu_threads=CONFIG.learners.cpu_threads,
     )
     return compute_signals(model.eval(), context.batches(IMAGE, "by hand"))
-
-
-def select(context: Context, pretraining: str, **options: str) -> StoredSubset:
-    warm_up = WarmUp.parse(pretraining)
-    assert warm_up is not None
-    return job(context, warm_up, **options).run(context)
 
 
 def test_grand_of_two_models_is_the_mean_of_both_norms(context: Context) -> None:
     norms_N = torch.zeros(len(context.dataset))
     for index in range(2):
-        signals = by_hand(context, index, 1)
+        signals = by_hand(context, index)
         features_N = signals.features_ND.square().sum(dim=-1) + 1
         norms_N += (signals.errors_NC.square().sum(dim=-1) * features_N).sqrt() / 2
-    selected = select(context, "epochs:1x2")
+    selected = job(context, WarmUp(1.0, 2)).run(context)
     chosen = unpack(context.blobs.read_bytes(selected.blob), 10)
     indices_K = torch.from_numpy(chosen.indices_K)
     assert indices_K.tolist() == norms_N.topk(10).indices.sort().values.tolist()
@@ -124,8 +115,7 @@ def test_a_warm_up_is_trained_once_and_timed(context: Context, reports: list[str
 def test_a_killed_warm_up_resumes_at_the_last_epoch(
     context: Context, reports: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = Context(digits_settings(tmp_path / "other"), send=lambda _: None)
-    expected = ask(whole, WarmUp(3.0)).signals
+    expected = ask(digits_context(tmp_path / "other"), WarmUp(3.0)).signals
 
     def keep_and_die(*given: object) -> None:
         cache_file(*given)  # type: ignore[arg-type]
@@ -150,8 +140,7 @@ OF_THREE = RunConfig(model="resnet8", seed=3, evaluation_threads=1, learners=LEA
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Context:
-    settings = digits_settings(tmp_path_factory.mktemp("state"), "digits-test")
-    return Context(settings, send=lambda _: None)
+    return digits_context(tmp_path_factory.mktemp("state"), "digits-test")
 
 
 @pytest.fixture(scope="module")

@@ -98,7 +98,8 @@ def test_rounding_ties_of_atoms_take_the_first() -> None:
     assert found.atoms_K.tolist() == [0]
 
 
-shapes = given(
+@settings(max_examples=at_most(80))
+@given(
     num_atoms=st.integers(1, 30),
     num_dims=st.integers(1, 20),
     seed=st.integers(0, 10_000),
@@ -106,10 +107,6 @@ shapes = given(
     ridge=st.sampled_from([0.0, 0.1, 2.0]),
     data=st.data(),
 )
-
-
-@settings(max_examples=at_most(80))
-@shapes
 def test_pursuit_equals_the_plain_algorithm(
     num_atoms: int, num_dims: int, seed: int, shift: float, ridge: float, data: st.DataObject
 ) -> None:
@@ -273,10 +270,6 @@ def test_each_pick_has_the_largest_gain(
         assert expected == pytest.approx(largest, abs=1e-9)
 
 
-def random_rows(num_rows: int, width: int) -> torch.Tensor:
-    return torch.randn(num_rows, width, generator=torch.Generator().manual_seed(num_rows))
-
-
 def test_rows_are_normalized_and_zeros_stay() -> None:
     rows = unit_rows(torch.tensor([[3.0, 4.0], [0.0, 0.0], [-5.0, 0.0]]), bits=20)
     expected = torch.tensor([[0.6, 0.8], [0.0, 0.0], [-1.0, 0.0]])
@@ -287,9 +280,9 @@ def test_rows_are_normalized_and_zeros_stay() -> None:
 @pytest.mark.parametrize("num_rows", [1, 100, 20_000])
 def test_sums_of_products_are_exact_in_any_order(num_rows: int) -> None:
     bits = exact_bits(num_rows)
-    rows = unit_rows(random_rows(num_rows, 24), bits).double()
-    order = torch.randperm(num_rows, generator=torch.Generator().manual_seed(0))
-    total, shuffled = rows.sum(dim=0), rows[order].sum(dim=0)
+    rows = unit_rows(torch.randn(num_rows, 24, generator=generator(num_rows)), bits).double()
+    shuffled = rows[torch.randperm(num_rows, generator=generator())].sum(dim=0)
+    total = rows.sum(dim=0)
     assert torch.equal(total, shuffled)
     assert torch.equal((rows @ total)[:50], (rows[:50] * shuffled).flip(1).sum(dim=1))
 

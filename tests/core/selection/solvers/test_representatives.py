@@ -124,10 +124,7 @@ def test_eight_bits_start_above_a_quarter_of_the_similarities() -> None:
     ],
 )
 def test_the_finest_levels_that_fit(
-    num_examples: int,
-    matrix_bytes: int,
-    expected: str | None,
-    monkeypatch: pytest.MonkeyPatch,
+    num_examples: int, matrix_bytes: int, expected: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(representatives, "MATRIX_BYTES", matrix_bytes)
     assert affordable_precision(num_examples, num_examples) == expected
@@ -164,9 +161,8 @@ def test_sums_beyond_32_bits_are_exact() -> None:
 
 
 def test_torch_is_used_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
-    levels = stored(
-        torch.randint(0, 100, (30, 30), generator=torch.Generator().manual_seed(1)).int()
-    )
+    generator = torch.Generator().manual_seed(1)
+    levels = stored(torch.randint(0, 100, (30, 30), generator=generator).int())
     expected = lazy_greedy(levels, 12)
     assert torch.equal(lazy_greedy(levels, 12), expected)  # nothing that is given is changed
     monkeypatch.setattr(representatives, "can_compile", lambda _: False)
@@ -283,11 +279,8 @@ def test_redundancy_counts_duplicates_once() -> None:
     features_ND = torch.eye(10).repeat(20, 1)
     labels_N = torch.arange(2).repeat_interleave(100)
     found = redundancy(features_ND, labels_N, 3, generator=torch.Generator())
-    assert [(one.count, one.examples_for_90) for one in found.per_class] == [
-        (100, 10),
-        (100, 10),
-        (0, 0),
-    ]
+    per_class = [(one.count, one.examples_for_90) for one in found.per_class]
+    assert per_class == [(100, 10), (100, 10), (0, 0)]
     assert (found.examples_for_90, found.share_for_90, found.sampled) == (20, 0.1, 200)
     assert carrying(torch.ones(30, 4)) == 1
     assert carrying(torch.ones(1, 4)) == 1

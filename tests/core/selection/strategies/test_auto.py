@@ -2,7 +2,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
 from torch.nn import functional
 
 from lipt.core.auto.findings import PlanFindings, StrataFindings
@@ -47,10 +46,6 @@ def findings_of(chosen: Selection) -> PlanFindings:
     return chosen.findings
 
 
-def counts(signals: Signals, indices_K: Tensor) -> list[int]:
-    return signals.labels_N[indices_K].bincount(minlength=NUM_CLASSES).tolist()
-
-
 def test_without_a_known_gain_auto_is_class_balanced_random() -> None:
     signals = made_up()
     plain = chosen(signals, 800, "uniform_per_class")
@@ -91,7 +86,8 @@ def with_copies(signals: Signals, share: float) -> Signals:
 def test_at_most_one_of_many_near_duplicates_is_chosen(budget: int) -> None:
     signals = with_copies(made_up(), 0.5)
     found = chosen(signals, budget)
-    assert counts(signals, found.indices_K) == [budget // NUM_CLASSES] * NUM_CLASSES
+    counts = signals.labels_N[found.indices_K].bincount()
+    assert counts.tolist() == [budget // NUM_CLASSES] * NUM_CLASSES
     pictures = signals.duplicate_group_N
     assert pictures is not None
     assert len(pictures[found.indices_K].unique()) == budget
@@ -115,7 +111,7 @@ def test_a_class_of_wrong_labels_loses_its_share() -> None:
     signals = signals.take(ids_N[(ids_N < 120) | (ids_N >= PER_CLASS)])
     signals = replace(signals, duplicate_group_N=torch.arange(len(signals)))
     found = chosen(signals, 400)
-    shares = counts(signals, found.indices_K)
+    shares = signals.labels_N[found.indices_K].bincount().tolist()
     assert sum(shares) == 400
     assert shares[0] < 50 < min(shares[1:])
     assert max(shares[1:]) - min(shares[1:]) <= 1
@@ -154,11 +150,10 @@ def counts_of_strata(chosen: Selection) -> list[int]:
 
 
 def test_strata_get_equal_shares_or_their_own() -> None:
-    assert counts_of_strata(of_strata(signals_of(), 30, balanced=True, seed=0)) == [10, 10, 10]
     assert counts_of_strata(of_strata(signals_of(), 30, balanced=False, seed=0)) == [18, 9, 3]
-    random = find_strategy("uniform_per_class")
     chosen = of_strata(signals_of(), 30, balanced=True, seed=5)
-    expected = select(random, signals_of(), 30, balanced=True, seed=5)
+    assert counts_of_strata(chosen) == [10, 10, 10]
+    expected = select(find_strategy("uniform_per_class"), signals_of(), 30, balanced=True, seed=5)
     assert sorted(chosen.indices_K.tolist()) == expected.indices_K.tolist()
     assert chosen.findings == StrataFindings(TargetKind.NUMBER, True, copies=0.0, num_excluded=0)
 
@@ -173,11 +168,8 @@ def test_duplicates_are_chosen_only_if_nothing_else_is_left() -> None:
     assert isinstance(chosen.findings, StrataFindings)
     assert chosen.findings.num_excluded == 54
     # 46 are no copies.
-    assert counts_of_strata(of_strata(signals_of(pictures), 47, balanced=True, seed=0)) == [
-        19,
-        18,
-        10,
-    ]
+    more = of_strata(signals_of(pictures), 47, balanced=True, seed=0)
+    assert counts_of_strata(more) == [19, 18, 10]
 
 
 @pytest.mark.parametrize(

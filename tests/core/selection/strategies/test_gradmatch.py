@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipt.common.errors import BudgetError
-from lipt.core.selection.selection import Selection
 from lipt.core.selection.solvers.pursuit import GradientAtoms
 from lipt.core.selection.strategies import glister as module
 from lipt.core.selection.strategies.glister import (
@@ -35,14 +34,6 @@ from tests.core.selection.builders import (
     validation_loss,
     written_out,
 )
-
-
-def batch_gradients(signals: Signals, batch_size: int) -> Tensor:
-    return torch.stack([part.sum(dim=0) for part in written_out(signals).split(batch_size)])
-
-
-def missing(chosen: Selection, signals: Signals, target_P: Tensor) -> Tensor:
-    return target_P - chosen.weights_K.double() @ written_out(signals)[chosen.indices_K]
 
 
 def test_weights_of_orthogonal_gradients_by_hand() -> None:
@@ -118,11 +109,14 @@ def test_exact_atoms(num_classes: int, num_features: int, keeps_rows: int, *, bi
 def test_validation_gradients_are_matched_on_the_scale_of_the_examples() -> None:
     train, held_out = random_predictions(300, 4, 20), random_predictions(60, 4, 20, seed=1)
     signals = replace(train, validation=held_out)
-    chosen = gradmatch(signals, 40, target="validation")
-    target_P = written_out(held_out).mean(dim=0) * 300
-    matched = float(missing(chosen, signals, target_P).norm())
-    assert matched < float(missing(gradmatch(signals, 40), signals, target_P).norm())
-    weights, _ = nnls(written_out(train)[chosen.indices_K].numpy().T, target_P.numpy())
+    chosen, plain = gradmatch(signals, 40, target="validation"), gradmatch(signals, 40)
+    target_P, all_NP = written_out(held_out).mean(dim=0) * 300, written_out(train)
+    missed, missed_by_plain = (
+        (target_P - each.weights_K.double() @ all_NP[each.indices_K]).norm()
+        for each in (chosen, plain)
+    )
+    assert missed < missed_by_plain
+    weights, _ = nnls(all_NP[chosen.indices_K].numpy().T, target_P.numpy())
     assert chosen.weights_K.tolist() == pytest.approx(weights.tolist(), rel=1e-4)
 
 
@@ -134,8 +128,8 @@ def test_batches_give_their_examples_with_one_weight(num_examples: int, budget: 
     assert len(set(chosen.indices_K.tolist())) == budget
     batches_K = chosen.indices_K // 8
     order = list(dict.fromkeys(batches_K.tolist()))
-    all_NP = batch_gradients(signals, 8)
-    best, _ = nnls(all_NP[order].numpy().T, written_out(signals).sum(dim=0).numpy())
+    batches_BP = torch.stack([part.sum(dim=0) for part in written_out(signals).split(8)])
+    best, _ = nnls(batches_BP[order].numpy().T, batches_BP.sum(dim=0).numpy())
     for batch, weight in zip(order, best, strict=True):
         members = batches_K == batch
         size, kept = min(8, num_examples - 8 * batch), int(members.sum())
@@ -193,8 +187,7 @@ def test_the_step_is_the_sum_of_the_chosen_gradients_or_their_mean() -> None:
     # p of label 1 is 1 / (1 + exp(1.2 s)) for the first, 1/2 for the second. 1 gains 1.1 times
     # that and 2 gains 1.0 times that: 2 is ahead where exp(1.2 s) > 1.2, that is s > 0.152.
     signals = conflicting()
-    for rate in (0.15, 0.155):
-        expected = [0, 1] if rate == 0.15 else [0, 2]
+    for rate, expected in ((0.15, [0, 1]), (0.155, [0, 2])):
         assert choose(signals, 2, rounds=2, learning_rate=rate) == expected
         assert choose(signals, 2, rounds=2, learning_rate=rate, step="sum") == expected
         assert choose(signals, 2, rounds=2, learning_rate=2 * rate, step="mean") == expected

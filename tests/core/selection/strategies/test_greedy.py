@@ -69,12 +69,6 @@ def test_similarity_rows_are_computed_for_remaining_examples(rows_ahead: int) ->
     assert max(asked) <= min(rows_ahead, 5)
 
 
-def distances(signals: Signals, space: Space) -> tuple[Tensor, Tensor]:
-    """Distances of all pairs, and from the mean, of vectors that are written out."""
-    vectors = written_out(signals, space)
-    return torch.cdist(vectors, vectors), (vectors - vectors.mean(dim=0)).norm(dim=1)
-
-
 def radius(distances_NN: Tensor, chosen: list[int]) -> float:
     return float(distances_NN[chosen].min(dim=0).values.max())
 
@@ -82,8 +76,9 @@ def radius(distances_NN: Tensor, chosen: list[int]) -> float:
 @spaces
 def test_kcenter_equals_its_choice_from_all_pairs(space: Space) -> None:
     signals = random_signals(150)
-    distances_NN, from_mean_N = distances(signals, space)
-    expected = [int(from_mean_N.argmin())]
+    vectors_NG = written_out(signals, space)
+    distances_NN = torch.cdist(vectors_NG, vectors_NG)
+    expected = [int((vectors_NG - vectors_NG.mean(dim=0)).norm(dim=1).argmin())]
     while len(expected) < 150:
         expected.append(int(distances_NN[expected].min(dim=0).values.argmax()))
     assert kcenter(signals, 150, space=space).indices_K.tolist() == expected
@@ -131,11 +126,6 @@ def test_log_det_picks_the_largest_determinants(space: Space, ridge: float) -> N
     assert log_volume(similarities_NN, expected[:9], ridge) > max(draws)
 
 
-def generic(num_examples: int, num_features: int = 16, offset: float = 0.0) -> Signals:
-    generator = torch.Generator().manual_seed(0)
-    return signals_of(torch.randn(num_examples, num_features, generator=generator) + offset)
-
-
 def by_definition(features_ND: Tensor, budget: int) -> list[int]:
     """argmin |(i + 1) mu - sum_S - x|, in float64."""
     rows = features_ND.double()
@@ -153,9 +143,10 @@ def by_definition(features_ND: Tensor, budget: int) -> list[int]:
     ("num_features", "offset"), [(1, 0.0), (3, 0.0), (16, 0.0), (16, 100.0), (300, 5.0)]
 )
 def test_herding_equals_its_definition(num_features: int, offset: float) -> None:
-    signals = generic(120, num_features, offset)
-    expected = by_definition(signals.features_ND, 120)
-    assert herding(signals, 120).indices_K.tolist() == expected
+    generator = torch.Generator().manual_seed(0)
+    features_ND = torch.randn(120, num_features, generator=generator) + offset
+    expected = by_definition(features_ND, 120)
+    assert herding(signals_of(features_ND), 120).indices_K.tolist() == expected
 
 
 def cosines(signals: Signals) -> Tensor:
@@ -238,10 +229,14 @@ def random_pairs(num_examples: int, num_classes: int, seed: int = 0) -> Signals:
     return of_pairs(images_ND, captions_ND, labels)
 
 
-def slow_own_terms(signals: Signals) -> list[float]:
+def unit_pairs(signals: Signals) -> tuple[Tensor, Tensor]:
     assert signals.paired_features_NP is not None
     v = functional.normalize(signals.features_ND.double(), dim=1)
-    t = functional.normalize(signals.paired_features_NP.double(), dim=1)
+    return v, functional.normalize(signals.paired_features_NP.double(), dim=1)
+
+
+def slow_own_terms(signals: Signals) -> list[float]:
+    v, t = unit_pairs(signals)
     labels = signals.labels_N.tolist()
     rows = {label: [i for i, own in enumerate(labels) if own == label] for label in set(labels)}
     image_centres = {c: functional.normalize(v[at].sum(dim=0), dim=0) for c, at in rows.items()}
@@ -257,9 +252,7 @@ def slow_own_terms(signals: Signals) -> list[float]:
 
 
 def objective(signals: Signals, chosen: list[int]) -> float:
-    assert signals.paired_features_NP is not None
-    v = functional.normalize(signals.features_ND.double(), dim=1)
-    t = functional.normalize(signals.paired_features_NP.double(), dim=1)
+    v, t = unit_pairs(signals)
     own_terms_N = slow_own_terms(signals)
     total = sum(own_terms_N[i] for i in chosen)
     inside_N = torch.zeros(len(signals), dtype=torch.bool)
@@ -272,14 +265,6 @@ def objective(signals: Signals, chosen: list[int]) -> float:
     return total
 
 
-def slow_greedy(signals: Signals, budget: int) -> list[int]:
-    chosen: list[int] = []
-    for _ in range(budget):
-        left = [i for i in range(len(signals)) if i not in chosen]
-        chosen.append(max(left, key=lambda i: objective(signals, [*chosen, i])))
-    return chosen
-
-
 @pytest.mark.parametrize(("num_examples", "num_classes"), [(1, 1), (12, 1), (15, 3), (9, 9)])
 def test_clipcov_is_greedy_on_its_objective(num_examples: int, num_classes: int) -> None:
     signals = random_pairs(num_examples, num_classes, seed=num_examples)
@@ -287,7 +272,7 @@ def test_clipcov_is_greedy_on_its_objective(num_examples: int, num_classes: int)
     assert terms.terms_N.tolist() == pytest.approx(slow_own_terms(signals), abs=1e-5)
     chosen = clipcov(terms, num_examples).indices_K.tolist()
     assert chosen == clipcov(signals, num_examples).indices_K.tolist()
-    assert chosen == slow_greedy(signals, num_examples)
+    assert chosen == greedily(num_examples, lambda chosen: objective(signals, chosen))
 
 
 def test_pairs_without_captions_or_of_another_width_are_refused() -> None:
@@ -299,17 +284,15 @@ def test_pairs_without_captions_or_of_another_width_are_refused() -> None:
             strategy(replace(signals, paired_features_NP=torch.ones(4, 3)), 2)
 
 
-# Cosines 1, -1, 0, sqrt(1/2) and 0.
-SIGNALS = of_pairs(
-    torch.tensor([[3.0, 0.0], [1.0, 0.0], [0.0, 0.0], [2.0, 2.0], [1.0, 0.0]]),
-    torch.tensor([[5.0, 0.0], [-1.0, 0.0], [1.0, 1.0], [1.0, 0.0], [0.0, 7.0]]),
-    labels=[0, 0, 0, 1, 1],
-)
-
-
 def test_clip_score_drops_the_least_similar_pairs() -> None:
-    assert clip_score(SIGNALS, 4).indices_K.tolist() == [0, 3, 2, 4]
-    assert clip_score(SIGNALS, 2).weights_K.tolist() == [1.0, 1.0]
+    # Cosines 1, -1, 0, sqrt(1/2) and 0.
+    signals = of_pairs(
+        torch.tensor([[3.0, 0.0], [1.0, 0.0], [0.0, 0.0], [2.0, 2.0], [1.0, 0.0]]),
+        torch.tensor([[5.0, 0.0], [-1.0, 0.0], [1.0, 1.0], [1.0, 0.0], [0.0, 7.0]]),
+        labels=[0, 0, 0, 1, 1],
+    )
+    assert clip_score(signals, 4).indices_K.tolist() == [0, 3, 2, 4]
+    assert clip_score(signals, 2).weights_K.tolist() == [1.0, 1.0]
 
 
 def test_hand_computed_picks() -> None:

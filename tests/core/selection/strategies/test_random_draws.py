@@ -14,11 +14,7 @@ from lipt.core.selection.strategies.crest import (
     own_losses,
     unlearned,
 )
-from lipt.core.selection.strategies.random_draws import (
-    ccs,
-    strata_of,
-    stratified,
-)
+from lipt.core.selection.strategies.random_draws import ccs, strata_of, stratified
 from lipt.core.selection.strategies.zcore import (
     draw_points,
     feature_corners,
