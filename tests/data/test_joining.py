@@ -8,10 +8,15 @@ from PIL import Image
 
 import lipt
 from lipt.common.errors import DataError
+from lipt.data.dataset import Dataset
 from lipt.data.example_file import open_examples, pack_examples
 from lipt.data.held_out import DataForm
 from lipt.data.joining import StackedRows, appended, joined, taken
 from lipt.data.loading import open_dataset
+
+
+def ids_of(data: Dataset) -> dict[str, list[int]]:
+    return {name: ids.tolist() for name, ids in data.source_ids.items()}
 
 
 def pictures(folder: Path, shades: dict[str, list[int]]) -> str:
@@ -44,10 +49,7 @@ def test_parts_become_sources_and_classes_are_matched_by_name(tmp_path: Path) ->
     both = joined([("a", first), ("b", second)])
     assert both.class_names == ("cat", "dog", "ant")
     assert both.labels_N.tolist() == [0, 1, 2, 1, 1]
-    assert {name: ids.tolist() for name, ids in both.source_ids.items()} == {
-        "a": [0, 1],
-        "b": [2, 3, 4],
-    }
+    assert ids_of(both) == {"a": [0, 1], "b": [2, 3, 4]}
     with pytest.raises(DataError, match=r"b holds .* and a .*Give sources and a target"):
         joined([("a", first), ("b", lipt.open_dataset((torch.rand(4, 2), [0, 1, 0, 1])))])
 
@@ -72,10 +74,7 @@ POOL = ["20,Rome,a,yes", "30,Oslo,b,no", ",Rome,a,no", "50,Bern,b,yes"]
 def test_a_columns_values_name_the_sources_and_are_no_feature(tmp_path: Path) -> None:
     plain = open_dataset(table_of(POOL, tmp_path / "pool.csv"))
     named = open_dataset(table_of(POOL, tmp_path / "pool.csv") + "&source=site")
-    assert {name: ids.tolist() for name, ids in named.source_ids.items()} == {
-        "a": [0, 2],
-        "b": [1, 3],
-    }
+    assert ids_of(named) == {"a": [0, 2], "b": [1, 3]}
     assert plain.source_ids == {}
     assert "site: source" in named.reading
     other = [row.replace(",a,", ",c,") for row in POOL]

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -22,66 +21,47 @@ esac
 CPU = "torch==2.15.0+cpu torchvision==0.29.2+cpu"
 
 
-@dataclass(frozen=True)
-class Machine:
-    folder: Path
-
-    def install(self, **settings: str) -> tuple[str, list[str]]:
-        """What the script prints, and pip's commands."""
-        log = self.folder / "log"
-        search = os.pathsep.join((str(self.folder), "/usr/bin", "/bin"))
-        shown = subprocess.run(
-            [SCRIPT, self.folder / "venv", "demo", "5.9 GB"],
-            env={"PATH": search, "LOG": str(log), "CONSTRAINTS": "constraints.txt", **settings},
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        return shown, [line.partition("install ")[2] for line in log.read_text().splitlines()]
+EXTRA = "--editable .[demo] --constraint constraints.txt"
+INDEX = "--extra-index-url https://index.test/cpu"
 
 
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
+@pytest.mark.parametrize(
+    ("settings", "said", "installed"),
+    [
+        ({}, "5.9 GB on disk, 5.5 GB of it PyTorch with CUDA", [EXTRA]),
+        ({"CPU_BUILDS": "1"}, "PyTorch's build for CPUs", [CPU, EXTRA]),
+        (
+            {"CPU_BUILDS": "1", "TORCH_INDEX": "https://index.test/cpu"},
+            *("", [f"{INDEX} {CPU}", f"{EXTRA} {INDEX}"]),
+        ),
+        ({"CPU_BUILDS": "1", "GPU": "1"}, "", [EXTRA]),
+        ({"CPU_BUILDS": "1", "TORCH": "1"}, "Adding lipt[demo]", [EXTRA]),
+    ],
+    ids=["no build for CPUs", "no GPU", "a named index", "a GPU", "torch is there"],
+)
+def test_the_build_of_torch_is_that_for_the_machine(
+    tmp_path: Path, settings: dict[str, str], said: str, installed: list[str]
+) -> None:
     pins = "safetensors==0.5.0\ntorch==2.15.0\ntorchmetrics==1.9.0\ntorchvision==0.29.2\n"
     (tmp_path / "constraints.txt").write_text(pins)
-    python = tmp_path / "venv" / "bin" / "python"
+    python, gpu, log = (tmp_path / name for name in ("venv/bin/python", "nvidia-smi", "log"))
     python.parent.mkdir(parents=True)
     python.write_text(PYTHON)
-    gpu = tmp_path / "nvidia-smi"
     gpu.write_text('#!/bin/sh\n[ -n "$GPU" ]\n')
     for program in (python, gpu):
         program.chmod(0o755)
-    return Machine(tmp_path)
-
-
-def test_names_the_size_where_the_registry_has_no_build_for_cpus(machine: Machine) -> None:
-    shown, installed = machine.install()
-    assert "5.9 GB on disk, 5.5 GB of it PyTorch with CUDA" in shown
-    assert installed == ["--editable .[demo] --constraint constraints.txt"]
-
-
-def test_takes_the_build_for_cpus_without_a_gpu(machine: Machine) -> None:
-    shown, installed = machine.install(CPU_BUILDS="1")
-    assert "PyTorch's build for CPUs" in shown
-    assert installed == [CPU, "--editable .[demo] --constraint constraints.txt"]
-
-
-def test_a_named_index_is_asked_as_well(machine: Machine) -> None:
-    _, installed = machine.install(CPU_BUILDS="1", TORCH_INDEX="https://index.test/cpu")
-    assert installed[0] == f"--extra-index-url https://index.test/cpu {CPU}"
-    assert installed[1].endswith("--extra-index-url https://index.test/cpu")
-
-
-def test_a_gpu_gets_the_build_with_cuda(machine: Machine) -> None:
-    _, installed = machine.install(CPU_BUILDS="1", GPU="1")
-    assert installed == ["--editable .[demo] --constraint constraints.txt"]
-
-
-def test_an_environment_with_torch_is_extended(machine: Machine) -> None:
-    shown, installed = machine.install(CPU_BUILDS="1", TORCH="1")
-    assert shown.startswith("Adding lipt[demo]")
-    assert installed == ["--editable .[demo] --constraint constraints.txt"]
+    search = os.pathsep.join((str(tmp_path), "/usr/bin", "/bin"))
+    shown = subprocess.run(
+        [SCRIPT, tmp_path / "venv", "demo", "5.9 GB"],
+        env={"PATH": search, "LOG": str(log), "CONSTRAINTS": "constraints.txt", **settings},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert said in shown
+    commands = log.read_text().splitlines()
+    assert [command.partition("install ")[2] for command in commands] == installed
 
 
 @pytest.mark.lint

@@ -124,26 +124,16 @@ class Shown(nn.Module):
         return x.flatten(1) * self.scale
 
 
-def scaled(value: float) -> dict[str, Tensor]:
-    return {"scale": torch.tensor(value)}
-
-
-def split_of(labels: list[int], batch_size: int) -> tuple[Evaluator, Shown]:
-    model = Shown()
-    shown = images(*[(9, 1, 1)] * len(labels))
-    targets_N = torch.tensor(labels)
-    evaluator = Evaluator([model], PIXEL, "cpu", shown, SingleLabel(3), targets_N, None, batch_size)
-    return evaluator, model
-
-
 def test_evaluation_stops_once_a_minimum_is_unreachable() -> None:
     # Right: 2 of the first two, 0 of the next two, 2 of the last two.
-    evaluator, model = split_of([0, 0, 1, 1, 0, 0], batch_size=2)
+    model, shown, targets_N = Shown(), images(*[(9, 1, 1)] * 6), torch.tensor([0, 0, 1, 1, 0, 0])
+    evaluator = Evaluator([model], PIXEL, "cpu", shown, SingleLabel(3), targets_N, None, 2)
+    weights = {"scale": torch.tensor(1.0)}
     # After four examples two are right, and at most 4 of 6 in the end: that is not above 2/3.
-    assert evaluator.score(scaled(1.0), 4 / 6).accuracy == -math.inf
+    assert evaluator.score(weights, 4 / 6).accuracy == -math.inf
     assert model.sizes == [2, 2]
-    scored = evaluator.score(scaled(1.0), 3 / 6)
-    assert scored.accuracy == evaluator.score(scaled(1.0)).accuracy == 4 / 6
+    scored = evaluator.score(weights, 3 / 6)
+    assert scored.accuracy == evaluator.score(weights).accuracy == 4 / 6
 
 
 def test_features_are_shared_if_only_the_head_differs() -> None:

@@ -153,19 +153,13 @@ def test_defaults_shrink_to_a_small_data_set(
 def test_an_operator_s_learners_shrink_last() -> None:
     operators = LearnersConfig(num_learners=10, num_minibatches=4, min_learners=5)
     # Learners of one minibatch: 50 // 16, five as asked for, 100 // 16.
-    assert sizes_of(fit_defaults(operators, 50, sources=(), fixed=())[0]) == (3, 1, 16, 3)
-    assert sizes_of(fit_defaults(operators, 50, sources=(), fixed={"min_learners"})[0]) == (
-        5,
-        1,
-        16,
-        5,
-    )
-    assert sizes_of(fit_defaults(operators, 100, sources=(), fixed={"min_learners"})[0]) == (
-        6,
-        1,
-        16,
-        5,
-    )
+    for num_train, fixed, expected in (
+        (50, set(), (3, 1, 16, 3)),
+        (50, {"min_learners"}, (5, 1, 16, 5)),
+        (100, {"min_learners"}, (6, 1, 16, 5)),
+    ):
+        found, _ = fit_defaults(operators, num_train, sources=(), fixed=fixed)
+        assert sizes_of(found) == expected
     assert fit_defaults(LearnersConfig(), 4096, sources=(), fixed=()) == (LearnersConfig(), "")
     # 24 = 1597 // (2 x 32).
     assert fit_defaults(LearnersConfig(), 1597, sources=(), fixed=())[1] == (
@@ -175,13 +169,8 @@ def test_an_operator_s_learners_shrink_last() -> None:
 
 
 def test_a_small_source_is_drawn_again_only_once_it_is_used_up() -> None:
-    sources = [torch.arange(3), torch.arange(10, 30)]
-    drawn = draw_by_shares(
-        sources,
-        torch.tensor([0.5, 0.5], dtype=torch.float64),
-        14,
-        generator=torch.Generator().manual_seed(0),
-    )
+    sources, generator = [torch.arange(3), torch.arange(10, 30)], torch.Generator().manual_seed(0)
+    drawn = draw_by_shares(sources, torch.tensor([0.5, 0.5]).double(), 14, generator=generator)
     counts = drawn.bincount(minlength=30)
     assert sorted(counts[:3].tolist()) == [2, 2, 3]
     assert counts[10:].sum() == 7

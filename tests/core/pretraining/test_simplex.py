@@ -35,13 +35,9 @@ def projected(point_K: Tensor) -> Tensor:
     return (point_K.double() - excess_K[last]).clamp(min=0)
 
 
-def test_weights_end_at_a_point_within_the_simplex() -> None:
-    assert torch.allclose(
-        fitted(torch.tensor([[0.2, 0.5, 0.3]])), torch.tensor([0.2, 0.5, 0.3]).double(), atol=1e-3
-    )
-
-
-def test_weights_are_the_projection_of_a_point_outside() -> None:
+def test_weights_end_at_a_point_within_the_simplex_or_its_projection() -> None:
+    within = torch.tensor([0.2, 0.5, 0.3])
+    assert torch.allclose(fitted(within[None]), within.double(), atol=1e-3)
     for point in ((0.9, 0.6, -0.5), (2.0, 0.1, 0.0), (0.4, 0.4, 0.4), (-1.0, 3.0, 2.9)):
         found_K = fitted(torch.tensor([point]))
         assert torch.allclose(found_K, projected(torch.tensor(point)), atol=5e-3)

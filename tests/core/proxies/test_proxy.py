@@ -12,12 +12,8 @@ def test_auto_tries_trained_features_beside_untrained_ones_only() -> None:
     soup, backbone = FeatureKind.SOUP, FeatureKind.BACKBONE
     assert candidates([backbone, soup, patches]) == [PATCHES, (patches, soup), (patches, backbone)]
     # The user's are tried alone, too.
-    assert candidates([soup, columns, user]) == [
-        (user,),
-        (columns,),
-        (user, columns),
-        (columns, soup),
-    ]
+    pairs = [(user, columns), (columns, soup)]
+    assert candidates([soup, columns, user]) == [(user,), (columns,), *pairs]
     # Beside nothing else, each alone.
     assert candidates([backbone, soup, user]) == [(user,), (soup,), (backbone,)]
 
@@ -38,12 +34,8 @@ def test_two_passes_must_gain_a_point(accuracy: float, chosen: tuple[FeatureKind
 
 def test_gains_are_compared_with_the_best_proxy_so_far() -> None:
     # From 0.50 the learners would pay; from the patches' 0.60 they do not.
-    tried = [
-        ProxyScore(OF_SOUP, 0.5, 1),
-        ProxyScore(LEARNERS, 0.6, 10),
-        ProxyScore(PATCHES, 0.6, 1),
-    ]
-    assert choose(tried).features == PATCHES
+    soup, patches = ProxyScore(OF_SOUP, 0.5, 1), ProxyScore(PATCHES, 0.6, 1)
+    assert choose([soup, ProxyScore(LEARNERS, 0.6, 10), patches]).features == PATCHES
 
 
 @pytest.mark.parametrize(("accuracy", "wins"), [(0.919, True), (0.921, False)])

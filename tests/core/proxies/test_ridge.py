@@ -161,13 +161,10 @@ def test_the_scale_of_features_does_not_matter(num_features: int) -> None:
     )
 
 
-def test_classes_of_twenty_examples_have_the_same_weight() -> None:
+def test_classes_of_twenty_examples_have_the_same_weight_and_smaller_ones_less() -> None:
     # 80 of the first class, 20 of the second: each example of these counts four times as much.
     labels_N = torch.tensor([0] * 80 + [2] * 20)
     assert class_weights(labels_N).tolist() == [0.625] * 80 + [2.5] * 20
-
-
-def test_a_class_of_few_examples_weighs_less() -> None:
     # A class of one example weighs a twentieth of the class of 84.
     weights_N = class_weights(torch.tensor([0] * 84 + [1]))
     assert weights_N[:84].tolist() == pytest.approx([85 / 84 / 1.05] * 84)

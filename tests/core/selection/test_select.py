@@ -51,9 +51,6 @@ def test_weights_stay_with_their_indices() -> None:
         assert chosen.weights_K.tolist() == [2.0, 3.0, 4.0, 5.0]
 
 
-ALL = [pytest.param(strategy, id=name) for name, strategy in STRATEGIES.items()]
-
-
 def test_an_unknown_strategy_is_refused_with_all_names() -> None:
     with pytest.raises(UnknownNameError, match="no strategy 'Grand'") as refusal:
         find_strategy("Grand")
@@ -63,7 +60,7 @@ def test_an_unknown_strategy_is_refused_with_all_names() -> None:
     assert all(name in unlike.value.message for name in STRATEGIES)
 
 
-@pytest.mark.parametrize("strategy", ALL)
+@pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
 def test_entries_describe_their_functions(strategy: Strategy) -> None:
     assert find_strategy(strategy.name) is strategy
     assert strategy.summary
@@ -204,13 +201,6 @@ def test_an_unknown_option_is_refused_with_all_that_there_are() -> None:
         find_strategy("uniform").parse_options({"x": "1"})
 
 
-PRESETS = [
-    pytest.param(strategy, preset, id=f"{name} {preset}")
-    for name, strategy in STRATEGIES.items()
-    for preset in strategy.presets
-]
-
-
 def test_options_win_over_a_preset_and_unknown_ones_are_refused() -> None:
     preset = Preset("both", {"a": "1", "b": "2"})
     assert preset.options(0.1, {"b": "3", "c": "4"}) == {"a": "1", "b": "3", "c": "4"}
@@ -228,7 +218,11 @@ def test_ccs_interpolates_its_paper_s_settings() -> None:
     assert {fraction: preset.options(fraction, {})["beta"] for fraction in betas} == betas
 
 
-@pytest.mark.parametrize(("strategy", "name"), PRESETS)
+@pytest.mark.parametrize(
+    ("strategy", "name"),
+    [(known, preset) for known in STRATEGIES.values() for preset in known.presets],
+    ids=lambda value: value if isinstance(value, str) else value.name,
+)
 @pytest.mark.parametrize("fraction", [1e-6, 0.1, 0.3, 1.0])
 def test_every_preset_is_valid(strategy: Strategy, name: str, fraction: float) -> None:
     preset = strategy.preset(name)

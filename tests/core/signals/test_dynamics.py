@@ -39,10 +39,8 @@ def test_theta_star_counts_once_and_the_own_learner_never() -> None:
     assert counted_learners(own_learner_N, 1).tolist() == [[True], [True]]
     # Two are needed, and only one is left of two; of three, two are.
     assert counted_learners(own_learner_N, 2, num_needed=2).tolist() == [[True] * 2] * 2
-    assert counted_learners(own_learner_N, 3, num_needed=2).tolist() == [
-        [False, True, True],
-        [True, True, True],
-    ]
+    of_three_NL = counted_learners(own_learner_N, 3, num_needed=2)
+    assert of_three_NL.tolist() == [[False, True, True], [True, True, True]]
 
 
 def test_equal_examples_have_equal_bits_at_any_position() -> None:

@@ -77,38 +77,32 @@ class _Polars:
         self.columns, self.__arrow_c_stream__ = table.column_names, table.__arrow_c_stream__
 
 
+COLUMNS = {"a": [1, 2, 3], "b": ["x", "y", "x"], "label": [0, 1, 1]}
+SMALL = pd.DataFrame(COLUMNS)
+
+
 @pytest.mark.parametrize(
     "data",
     [
-        {"a": [1, 2, 3], "b": ["x", "y", "x"], "label": [0, 1, 1]},
-        [
-            {"a": 1, "b": "x", "label": 0},
-            {"a": 2, "b": "y", "label": 1},
-            {"a": 3, "b": "x", "label": 1},
-        ],
-        np.array(
-            [(1, "x", 0), (2, "y", 1), (3, "x", 1)], [("a", int), ("b", "U1"), ("label", int)]
-        ),
-        (pd.DataFrame({"a": [1, 2, 3], "b": ["x", "y", "x"]}), np.array([0, 1, 1])),
-        (pd.DataFrame({"a": [1, 2, 3], "b": ["x", "y", "x"]}), pd.DataFrame({"why": [0, 1, 1]})),
-        datasets.Dataset.from_dict({"a": [1, 2, 3], "b": ["x", "y", "x"], "label": [0, 1, 1]}),
+        COLUMNS,
+        SMALL.to_dict("records"),
+        np.array([*zip(*COLUMNS.values(), strict=True)], [("a", int), ("b", "U1"), ("label", int)]),
+        (SMALL[["a", "b"]], np.array([0, 1, 1])),
+        (SMALL[["a", "b"]], pd.DataFrame({"why": [0, 1, 1]})),
+        datasets.Dataset.from_dict(COLUMNS),
     ],
     ids=["columns", "rows", "structured array", "X and y", "y as a frame", "Hugging Face"],
 )
 def test_all_formats_of_one_table_are_the_same_data(data: Any) -> None:
-    same = pd.DataFrame({"a": [1, 2, 3], "b": ["x", "y", "x"], "label": [0, 1, 1]})
-    assert open_data(data).fingerprint == open_data(same).fingerprint
+    assert open_data(data).fingerprint == open_data(SMALL).fingerprint
 
 
 def test_objects_and_sparse_matrices_are_columns_in_their_order() -> None:
     cells = np.array([list(range(11)), ["x"] * 11], dtype=object)
     rows = columns_of((cells.T, [0, 1] * 5 + [0]))
     assert rows.tensors["numbers"].flatten().tolist() == list(range(11))
-    dense = np.array([[0.0, 2.0], [3.0, 0.0]])
-    assert columns_of((scipy.sparse.csr_matrix(dense), [0, 1])).tensors[""].tolist() == [
-        [0, 2],
-        [3, 0],
-    ]
+    sparse = scipy.sparse.csr_matrix(np.array([[0.0, 2.0], [3.0, 0.0]]))
+    assert columns_of((sparse, [0, 1])).tensors[""].tolist() == [[0, 2], [3, 0]]
     huge = scipy.sparse.csr_matrix((10**5, 10**5))
     with pytest.raises(DataError, match=r"100000 x 100000 is too large.*TruncatedSVD"):
         open_data((huge, [0] * 10**5))

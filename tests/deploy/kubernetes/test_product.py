@@ -85,13 +85,9 @@ def test_coordinator_takes_its_flags_and_listens_where_its_ports_and_probes_are(
     health = {"port": int(settings.health_listen.rpartition(":")[2])}
     assert container["startupProbe"]["grpc"] == {**health, "service": LIVENESS}
     assert container["livenessProbe"]["grpc"] == {**health, "service": LIVENESS}
-    assert {"service": READINESS, **container["readinessProbe"]["grpc"]} == {
-        **health,
-        "service": READINESS,
-    }
-    annotations = only(given, "StatefulSet", "lipt-coordinator")["spec"]["template"]["metadata"][
-        "annotations"
-    ]
+    readiness = {"service": READINESS, **container["readinessProbe"]["grpc"]}
+    assert readiness == {**health, "service": READINESS}
+    annotations = components(given)["coordinator"]["metadata"]["annotations"]
     assert f"0.0.0.0:{annotations['prometheus.io/port']}" == settings.metrics_listen
     scheme = annotations.get("prometheus.io/scheme", "http")
     assert scheme == ("http" if settings.insecure else "https")
