@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from lipt.common.determinism import seeded_generators
 from lipt.data.inputs.specs import Column, ColumnsSpec, ColumnType
@@ -58,6 +58,19 @@ def write_model(folder: Path, kind: str = "llama", *, tokenizer: bool = True, **
     if tokenizer:
         write_tokenizer(folder)
     return f"causal:{folder}"
+
+
+def write_words(path: Path, *words: str, unknown: str = "?", end: str = "") -> Path:
+    """A tokenizer of words in the order of their numbers; texts end with `end`."""
+    numbers = {word: number for number, word in enumerate(words)}
+    tokenizer = Tokenizer(models.WordLevel(numbers, unk_token=unknown))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    if end:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"$A {end}", special_tokens=[(end, numbers[end])]
+        )
+    tokenizer.save(str(path))
+    return path
 
 
 def write_tokenizer(folder: Path, words: tuple[str, ...] = WORDS, **config: Any) -> Path:

@@ -1,7 +1,7 @@
 """Servicers on a real port, with the coordinator's way of answering errors."""
 
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -21,6 +21,20 @@ async def serving(
     for add, servicer in servicers:
         add(servicer, server)
     port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    yield f"127.0.0.1:{port}"
+    await server.stop(None)
+
+
+@asynccontextmanager
+async def answering(
+    answer: Callable[..., Awaitable[bytes]], credentials: grpc.ServerCredentials
+) -> AsyncIterator[str]:
+    """A method /s/m alone, over TLS."""
+    server = grpc.aio.server()
+    handler = grpc.unary_unary_rpc_method_handler(answer)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("s", {"m": handler}),))
+    port = server.add_secure_port("127.0.0.1:0", credentials)
     await server.start()
     yield f"127.0.0.1:{port}"
     await server.stop(None)

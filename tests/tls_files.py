@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from datetime import datetime
 from pathlib import Path
 from typing import Self
 
@@ -12,9 +13,15 @@ from lipt.common.access.tls import TlsFiles
 from tests import processes
 
 
-def write_files(folder: Path, authority: trustme.CA) -> TlsFiles:
+def write_files(
+    folder: Path,
+    authority: trustme.CA,
+    *,
+    begin: datetime | None = None,
+    end: datetime | None = None,
+) -> TlsFiles:
     folder.mkdir(exist_ok=True)
-    issued = authority.issue_cert("127.0.0.1", "localhost")
+    issued = authority.issue_cert("127.0.0.1", "localhost", not_before=begin, not_after=end)
     files = TlsFiles(folder / "cert.pem", folder / "key.pem", folder / "ca.pem")
     authority.cert_pem.write_to_path(str(files.ca))
     issued.private_key_pem.write_to_path(str(files.key))

@@ -3,12 +3,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -42,6 +40,8 @@ from lipt.data.targets.values import MASKED, NextTokens, SingleLabel
 from lipt.models.head import evaluation_mode, forward_with_features
 from lipt.models.transformers import CausalTransformer
 from tests.core.signals.made_up import CPU, IMAGE, made_up_dataset, made_up_network
+from tests.data.columns import write_folder
+from tests.image_files import files_of
 
 
 def tensor(inputs: Inputs) -> Tensor:
@@ -66,13 +66,9 @@ def test_batches_are_in_order_and_progress_is_reported_after_each(some: Tensor |
     assert told == [(8, 20), (16, 20), (20, 20)]
 
 
-def folder(place: Path, num_images: int = 20) -> Dataset:
-    generator = np.random.default_rng(0)
-    for number in range(num_images):
-        own = place / "ab"[number % 2]
-        own.mkdir(exist_ok=True)
-        pixels_HWC = generator.integers(0, 256, (6, 6, 3), dtype=np.uint8)
-        Image.fromarray(pixels_HWC).save(own / f"{number:02}.png")
+def folder(place: Path) -> Dataset:
+    images = enumerate(files_of(made_up_dataset(20).images(torch.arange(20))))
+    write_folder(place, {f"{'ab'[number % 2]}/{number:02}.png": file for number, file in images})
     return open_dataset(f"imagefolder:{place}", memory_budget_bytes=0)
 
 

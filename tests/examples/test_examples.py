@@ -314,12 +314,11 @@ def _write_features() -> None:
 def test_a_hugging_face_classifier_takes_texts_by_its_own_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tokenizers = pytest.importorskip("tokenizers")
+    pytest.importorskip("tokenizers")
     pytest.importorskip("transformers")
-    words = {"[PAD]": 0, "[UNK]": 1, "good": 2, "bad": 3}
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    tokenizer.save(str(tmp_path / "t.json"))
+    from tests.causal_folders import write_words
+
+    write_words(tmp_path / "t.json", "[PAD]", "[UNK]", "good", "bad", unknown="[UNK]")
     (tmp_path / "t.csv").write_text("review,stars\nso good,5\nbad,1\n")
     monkeypatch.syspath_prepend(EXAMPLES)
     assert "bert.py" in {path.name for path in EXAMPLES.iterdir()}

@@ -1,8 +1,6 @@
 import logging
 import subprocess
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from lipt.common.access.tls import (
     split_address,
 )
 from lipt.common.errors import ConfigError
+from tests.serving import answering
 from tests.tls_files import write_files
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -27,52 +26,37 @@ IN_TIME = datetime(2026, 2, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
 
 
-@dataclass(frozen=True)
-class Files:
-    """A certificate that is valid from BEGIN to END, and what belongs and does not belong to it."""
-
-    cert: Path
-    key: Path
-    ca: Path
-    other_key: Path
-    garbage: Path
-
-    def checked(self, now: datetime = IN_TIME, **others: Path) -> TlsFiles:
-        paths = {"cert": self.cert, "key": self.key, "ca": self.ca} | others
-        files = TlsFiles.from_options(**paths, now=lambda: now)
-        assert files is not None
-        return files
-
-
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
-    folder = tmp_path_factory.mktemp("tls")
-    authority = trustme.CA()
-    issued = authority.issue_cert("127.0.0.1", not_before=BEGIN, not_after=END)
-    made = Files(*(folder / name for name in ("cert", "key", "ca", "other", "garbage")))
-    authority.cert_pem.write_to_path(str(made.ca))
-    issued.cert_chain_pems[0].write_to_path(str(made.cert))
-    issued.private_key_pem.write_to_path(str(made.key))
-    authority.issue_cert("other").private_key_pem.write_to_path(str(made.other_key))
-    text = made.key.read_text()
-    half = len(text) // 2
-    made.garbage.write_text(text[:half] + "?" * 8 + text[half + 8 :])
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """TLS files of a certificate that is valid from BEGIN to END."""
+    made = tmp_path_factory.mktemp("tls")
+    write_files(made, trustme.CA(), begin=BEGIN, end=END)
     return made
 
 
-def test_unusable_tls_files_are_named_with_their_flags(files: Files, tmp_path: Path) -> None:
-    edwards = tmp_path / "edwards.pem"
+def checked(folder: Path, now: datetime = IN_TIME, **others: Path) -> TlsFiles:
+    paths = {name: folder / f"{name}.pem" for name in ("cert", "key", "ca")} | others
+    files = TlsFiles.from_options(**paths, now=lambda: now)
+    assert files is not None
+    return files
+
+
+def test_unusable_tls_files_are_named_with_their_flags(folder: Path, tmp_path: Path) -> None:
+    edwards, garbage = tmp_path / "edwards.pem", tmp_path / "garbage.pem"
     subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", edwards], check=True)
+    text = (folder / "key.pem").read_text()
+    garbage.write_text(text[: len(text) // 2] + "?" * 8 + text[len(text) // 2 + 8 :])
+    other_key = write_files(tmp_path / "other", trustme.CA()).key
     for flag, path, words in (
-        ("key", files.other_key, f"does not belong to --tls-cert {files.cert}"),
-        ("key", files.garbage, "holds no private key"),
-        ("cert", files.garbage, "holds no certificate"),
-        ("ca", files.garbage, "holds no certificate"),
+        ("key", other_key, f"does not belong to --tls-cert {folder}/cert.pem"),
+        ("key", garbage, "holds no private key"),
+        ("cert", garbage, "holds no certificate"),
+        ("ca", garbage, "holds no certificate"),
         # gRPC closes connections on it.
         ("key", edwards, "is an Edwards curve's.*P-256"),
     ):
         with pytest.raises(ConfigError, match=f"--tls-{flag} {path} {words}"):
-            files.checked(**{flag: path})  # pyright: ignore[reportArgumentType]
+            checked(folder, **{flag: path})  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(
@@ -85,30 +69,30 @@ def test_unusable_tls_files_are_named_with_their_flags(files: Files, tmp_path: P
         (BEGIN - DAY, "is not valid yet: it is valid from 2026-01-01 00:00"),
     ],
 )
-def test_expired_or_future_certificate_is_refused(files: Files, now: datetime, words: str) -> None:
+def test_expired_or_future_certificate_is_refused(folder: Path, now: datetime, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        files.checked(now)
+        checked(folder, now)
 
 
 @pytest.mark.parametrize(
     ("days_left", "said"),
     [(15.0, ""), (13.9, "expires in 13 days, on 2026-03-01 12:30 UTC"), (0.5, "expires in 0 days")],
 )
-def test_certificate_that_expires_soon_is_logged(files: Files, days_left: float, said: str) -> None:
+def test_certificate_that_expires_soon_is_logged(folder: Path, days_left: float, said: str) -> None:
     now = END - days_left * DAY
-    note = files.checked(now).expires_soon(now)
+    note = checked(folder, now).expires_soon(now)
     assert said in note
     assert bool(note) == bool(said)
-    assert TlsFiles(ca=files.ca).expires_soon(now) == ""
+    assert TlsFiles(ca=folder / "ca.pem").expires_soon(now) == ""
 
 
-def test_an_authority_of_expired_certificates_is_refused(files: Files, tmp_path: Path) -> None:
-    old = tmp_path / "old.pem"
-    old.write_text(files.cert.read_text())  # any certificate will do
-    now = END + DAY
+def test_an_authority_of_expired_certificates_is_refused(folder: Path, tmp_path: Path) -> None:
+    # Any certificate will do.
+    old, expired, now = tmp_path / "old.pem", (folder / "cert.pem").read_text(), END + DAY
+    old.write_text(expired)
     with pytest.raises(ConfigError, match=f"--tls-ca {old} has expired"):
         TlsFiles.from_options(None, None, old, now=lambda: now)
-    old.write_text(files.cert.read_text() + files.ca.read_text())
+    old.write_text(expired + (folder / "ca.pem").read_text())
     assert TlsFiles.from_options(None, None, old, now=lambda: now) == TlsFiles(ca=old)
 
 
@@ -233,20 +217,9 @@ def test_files_that_are_invalid_at_the_start_are_refused(served_files: TlsFiles)
         server_credentials(served_files)
 
 
-@asynccontextmanager
-async def serving(served_files: TlsFiles) -> AsyncIterator[str]:
-    """A server that says "mutual" to who has shown a certificate, and else "one-sided"."""
-
-    async def answer(_: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
-        return b"mutual" if "x509_pem_cert" in context.auth_context() else b"one-sided"
-
-    server = grpc.aio.server()
-    handler = grpc.unary_unary_rpc_method_handler(answer)
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("s", {"m": handler}),))
-    port = server.add_secure_port("127.0.0.1:0", server_credentials(served_files))
-    await server.start()
-    yield f"127.0.0.1:{port}"
-    await server.stop(None)
+async def kind_of(_: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+    """Say "mutual" to who has shown a certificate, and else "one-sided"."""
+    return b"mutual" if "x509_pem_cert" in context.auth_context() else b"one-sided"
 
 
 def connect(address: str, served_files: TlsFiles) -> grpc.aio.Channel:
@@ -271,7 +244,8 @@ async def test_a_server_renews_certificates_and_keeps_connections(
     new_peer = write_files(tmp_path / "new", new)
     served_files = write_files(tmp_path / "server", old)
     said = b"mutual" if mutual else b"one-sided"
-    async with serving(served_files if mutual else replace(served_files, ca=None)) as address:
+    credentials = server_credentials(served_files if mutual else replace(served_files, ca=None))
+    async with answering(kind_of, credentials) as address:
         async with connect(address, old_peer) as connection:
             method = connection.unary_unary("/s/m")
             assert await method(b"", timeout=30) == said

@@ -18,6 +18,7 @@ from lipt.common.access import Role
 from lipt.common.access.tls import CertificateIdentity, identity_of, role_unit, role_uri
 from lipt.common.access.tokens import Token, TokenSource
 from lipt.common.errors import ConfigError
+from tests.serving import answering
 
 TEXT = "lipt_0a1b2c3d_" + "5" * 64
 
@@ -168,16 +169,13 @@ async def test_a_server_reads_the_identity_from_the_connection() -> None:
         seen.append(identity_of(context.auth_context()))
         return request
 
-    server = grpc.aio.server()
-    handler = grpc.unary_unary_rpc_method_handler(note)
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("s", {"m": handler}),))
     mutual = grpc.ssl_server_credentials([(key, pem(shown))], roots, require_client_auth=True)
-    port = server.add_secure_port("127.0.0.1:0", mutual)
-    await server.start()
     client = grpc.ssl_channel_credentials(roots, key, chain)
-    async with grpc.aio.secure_channel(f"127.0.0.1:{port}", client) as channel:
+    async with (
+        answering(note, mutual) as address,
+        grpc.aio.secure_channel(address, client) as channel,
+    ):
         assert await channel.unary_unary("/s/m")(b"x") == b"x"
-    await server.stop(None)
     sha256 = hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem(shown).decode())).hexdigest()
     begins, ends = shown.not_valid_before_utc.timestamp(), shown.not_valid_after_utc.timestamp()
     identity = CertificateIdentity("box", sha256, frozenset({Role.WORKER}), ends, begins_at=begins)

@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
 
 import lipt
 from lipt.common.errors import ConfigError, DataError, LiptError
 from lipt.data.dataset import Dataset
 from lipt.data.sources.tables import csv_and_json, texts
 from lipt.data.targets.kinds import TargetKind
-from tests.causal_folders import write_tokenizer
+from tests.causal_folders import write_tokenizer, write_words
 
 
 def written(folder: Path, *lines: Any) -> Path:
@@ -64,11 +63,8 @@ def test_an_example_that_just_fits_is_not_cut(tmp_path: Path) -> None:
 
 
 def test_a_tokenizers_numbers_come_after_those_of_begin_and_end(tmp_path: Path) -> None:
-    tokenizer = Tokenizer(models.WordLevel({"a": 0, "b": 1, "?": 2}, unk_token="?"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    options = f"text=t&max_length=4&tokenizer={tmp_path}/tokenizer.json"
-    data = opened(tmp_path, options, {"t": "a b"})
+    file = write_words(tmp_path / "tokenizer.json", "a", "b", "?")
+    data = opened(tmp_path, f"text=t&max_length=4&tokenizer={file}", {"t": "a b"})
     assert tokens_of(data) == [[1, 3, 4, 0]]
     assert data.target.num_outputs == 6
 

@@ -1,10 +1,10 @@
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import tokenizers
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
@@ -20,6 +20,7 @@ from lipt.data.sources.tables.texts import (
     hashing_tokenizer,
     text_columns,
 )
+from tests.causal_folders import write_words
 
 Write = Callable[..., Path]
 
@@ -59,10 +60,8 @@ def test_text_features_are_the_means_of_their_token_vectors(
         (folder / part).mkdir(parents=True)
     vectors_VD = torch.tensor([[0.0, 0.0], [2.0, 0.0], [0.0, 4.0]]).half()
     save_file({"vectors": vectors_VD}, folder / "weights/l2_supercat_256.safetensors")
-    words = tokenizers.models.WordLevel({"?": 0, "red": 1, "blue": 2}, unk_token="?")
-    tokenizer = tokenizers.Tokenizer(words)
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    tokenizer.save(str(folder / "tokenizers/l2_supercat_tokenizer_config.json"))
+    file = folder / "tokenizers/l2_supercat_tokenizer_config.json"
+    write_words(file, "?", "red", "blue")
     found = SimpleNamespace(origin=str(folder / "__init__.py"))
     monkeypatch.setattr("importlib.util.find_spec", lambda _: found)
     rows = opened(path, "text=text&embedding=wordllama")
@@ -98,17 +97,7 @@ def encode(tokenizer: Tokenizer, *texts: str) -> list[tuple[list[int], bool]]:
     return list(tokenizer.encode(texts))
 
 
-def write_tokenizer(path: Path, *words: str) -> Path:
-    """Words in the order of their numbers; texts end with the last one."""
-    vocabulary = {word: number for number, word in enumerate(words)}
-    model = tokenizers.models.WordLevel(vocabulary, unk_token="<unk>")
-    tokenizer = tokenizers.Tokenizer(model)
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
-        single=f"$A {words[-1]}", special_tokens=[(words[-1], len(words) - 1)]
-    )
-    tokenizer.save(str(path))
-    return path
+ENDING = partial(write_words, unknown="<unk>", end="</s>")
 
 
 def test_words_and_punctuation_have_the_same_token_ids_in_every_text() -> None:
@@ -121,17 +110,14 @@ def test_words_and_punctuation_have_the_same_token_ids_in_every_text() -> None:
 
 
 def test_a_tokenizer_file_s_ids_are_kept_or_increased_by_one(tmp_path: Path) -> None:
-    path = write_tokenizer(tmp_path / "t.json", "<s>", "<pad>", "cat", "<unk>", "</s>")
+    path = ENDING(tmp_path / "t.json", "<s>", "<pad>", "cat", "<unk>", "</s>")
     tokenizer = file_tokenizer(path, 3, keep_numbers=False)
     # Two words that it does not know, and the end.
-    assert encode(tokenizer, "cat", "a b", "cat cat cat") == [
-        ([3, 5], False),
-        ([4, 4, 5], False),
-        ([3, 3, 5], True),
-    ]
+    expected = [([3, 5], False), ([4, 4, 5], False), ([3, 3, 5], True)]
+    assert encode(tokenizer, "cat", "a b", "cat cat cat") == expected
     assert (tokenizer.padding, tokenizer.num_values) == (0, 6)
     # Where numbers are kept, the file's own padding is.
-    path = write_tokenizer(tmp_path / "t.json", "cat", "<pad>", "<unk>", "</s>")
+    path = ENDING(tmp_path / "t.json", "cat", "<pad>", "<unk>", "</s>")
     tokenizer = file_tokenizer(path, 4, keep_numbers=True)
     assert encode(tokenizer, "cat") == [([0, 3], False)]
     assert (tokenizer.padding, tokenizer.num_values) == (1, 4)
