@@ -41,7 +41,10 @@ def unpack(data: bytes, shape: tuple[int, int, int] = (1, 1, 2), *, num_examples
 
 
 def shard_file(header: dict[str, object] | bytes, body: bytes) -> bytes:
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    """A header without spaces but those that fill up 8 bytes, and the values."""
+    compact = (",", ":")
+    text = header if isinstance(header, bytes) else json.dumps(header, separators=compact).encode()
+    text += b" " * (-len(text) % 8)
     return struct.pack("<Q", len(text)) + text + body
 
 
@@ -58,12 +61,9 @@ GOOD: dict[str, object] = {
 
 
 def test_pixels_have_the_documented_bytes() -> None:
-    header = json.dumps(GOOD, separators=(",", ":")).encode()
-    header += b" " * (-len(header) % 8)
-    expected = struct.pack("<Q", len(header)) + header + LABELS + PIXELS
     images_NCHW = np.array([[[[1, 2]]], [[[3, 4]]], [[[5, 6]]]], np.uint8)
     tiny = load(ArrayRows("made", ("a", "b", "c"), torch.arange(3), images_NCHW))
-    assert pack_shard(tiny, torch.tensor([2, 0])) == expected
+    assert pack_shard(tiny, torch.tensor([2, 0])) == shard_file(GOOD, LABELS + PIXELS)
 
 
 def test_files_have_the_documented_tensors(image_folder: Path) -> None:
@@ -196,16 +196,14 @@ def unpack_columns(data: bytes, inputs: ColumnsFormat = COLUMNS) -> Shard:
 
 def test_columns_have_the_documented_bytes() -> None:
     # By falling size of a value: int64 labels, float32 sizes, int16 tokens.
-    header = {
-        "labels": {"dtype": "I64", "shape": [2], "data_offsets": [0, 16]},
-        "column.sizes": {"dtype": "F32", "shape": [2], "data_offsets": [16, 24]},
-        "column.tokens": {"dtype": "I16", "shape": [2, 2], "data_offsets": [24, 32]},
+    header: dict[str, object] = {
+        "labels": entry("I64", [2], 0, 16),
+        "column.sizes": entry("F32", [2], 16, 24),
+        "column.tokens": entry("I16", [2, 2], 24, 32),
     }
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
     body = struct.pack("<qqffhhhh", 2, 0, 6.0, 1.0, 5, 0, 1, 2)
     packed = pack_shard(load(column_rows()), torch.tensor([2, 0]))
-    assert packed == struct.pack("<Q", len(text)) + text + body
+    assert packed == shard_file(header, body)
 
 
 @pytest.mark.parametrize(
