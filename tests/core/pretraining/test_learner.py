@@ -1,6 +1,5 @@
 import dataclasses
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,39 +36,34 @@ from lipt.models.registry import build_model
 from tests.image_files import encoded, files_of
 
 CPU = torch.device("cpu")
-OWN_MODELS = """
-import torch
-from torch import Tensor, nn
+IMAGE = ImageFormat(1, 8, 8, mean=(0.3,), std=(0.4,))
+OWN = "tests.core.pretraining.test_learner"
 
-class BreaksOnWhite(nn.Flatten):
-    def forward(self, x):
-        rows = super().forward(x)
-        return rows * torch.where(rows.mean(dim=1) > 1.0, float("nan"), 1.0)[:, None]
 
-def breaks_on_white(num_classes):
-    return nn.Sequential(BreaksOnWhite(), nn.Linear(64, num_classes))
+class NaNOnWhite(nn.Module):
+    def forward(self, images_BCHW: Tensor) -> Tensor:
+        rows_BD = images_BCHW.flatten(1)
+        return rows_BD * torch.where(rows_BD.mean(dim=1) > 1.0, float("nan"), 1.0)[:, None]
 
-def dropout(num_classes):
+
+def breaks_on_white(num_classes: int) -> nn.Module:
+    return nn.Sequential(NaNOnWhite(), nn.Linear(64, num_classes))
+
+
+def dropout(num_classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, num_classes))
 
 
 class Tied(nn.Module):
-    def __init__(self, num_classes):
+    def __init__(self, num_classes: int) -> None:
         super().__init__()
         self.first, self.second = nn.Linear(64, 64), nn.Linear(64, 64)
         self.second.weight = self.first.weight
         self.fc = nn.Linear(64, num_classes)
 
-    def forward(self, x):
-        return self.fc(self.second(self.first(x.flatten(1)).relu()).relu())
-"""
-
-
-@pytest.fixture
-def own_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    (tmp_path / "own_models_of_learner_test.py").write_text(OWN_MODELS)
-    monkeypatch.syspath_prepend(tmp_path)
-    return "own_models_of_learner_test"
+    def forward(self, images_BCHW: Tensor) -> Tensor:
+        hidden_BD = self.second(self.first(images_BCHW.flatten(1)).relu())
+        return self.fc(hidden_BD.relu())  # type: ignore[no-any-return]
 
 
 def make_task(
@@ -83,7 +77,7 @@ def make_task(
     return LearnerTask(
         model=model,
         num_classes=10,
-        image=ImageFormat(1, 8, 8, mean=(0.3,), std=(0.4,)),
+        image=IMAGE,
         learners=learners or LearnersConfig(num_minibatches=2, num_steps=3, batch_size=8),
         augmentation=AugmentationConfig(),
         pruning_method=pruning_method,
@@ -101,13 +95,10 @@ def make_shard() -> Shard:
     return Shard(made_up(), torch.arange(16) % 10)
 
 
-def theta_star(task: LearnerTask, *allowed_modules: str) -> Weights:
+def theta_star(task: LearnerTask) -> Weights:
+    inputs, allowed = spec_of(task.inputs), (OWN,)
     model = build_model(
-        task.model,
-        num_classes=task.num_classes,
-        inputs=spec_of(task.inputs),
-        seed=77,
-        allowed_modules=allowed_modules,
+        task.model, num_classes=task.num_classes, inputs=inputs, seed=77, allowed_modules=allowed
     )
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
@@ -117,8 +108,7 @@ def make_files(*, broken: int | None = None) -> Shard:
     files = files_of(made_up())
     if broken is not None:
         files[broken] = files[broken][:-40]
-    image = ImageFormat(1, 8, 8, mean=(0.3,), std=(0.4,))
-    return Shard(encoded(files, image), torch.arange(16) % 10)
+    return Shard(encoded(files, IMAGE), torch.arange(16) % 10)
 
 
 def train(
@@ -126,16 +116,15 @@ def train(
     *,
     initial: Weights | None = None,
     shard: Shard | None = None,
-    allowed_modules: tuple[str, ...] = (),
     losses: dict[int, float] | None = None,
 ) -> TrainedLearner:
     seen: dict[int, float] = {} if losses is None else losses
     return train_learner(
         task,
-        theta_star(task, *allowed_modules) if initial is None else initial,
+        theta_star(task) if initial is None else initial,
         make_shard() if shard is None else shard,
         device=CPU,
-        allowed_modules=allowed_modules,
+        allowed_modules=(OWN,),
         on_step=seen.__setitem__,
         should_stop=lambda: False,
     )
@@ -180,9 +169,9 @@ def test_snip_only_changes_pruned_weights() -> None:
         assert tensor.ndim >= 2 or not changed.any(), name
 
 
-def test_tensor_with_two_names_is_pruned_under_both(own_models: str) -> None:
-    task = make_task(model=f"{own_models}:Tied", density=0.5)
-    weights = train(task, allowed_modules=(own_models,)).weights
+def test_tensor_with_two_names_is_pruned_under_both() -> None:
+    task = make_task(model=f"{OWN}:Tied", density=0.5)
+    weights = train(task).weights
     assert torch.equal(weights["first.weight"], weights["second.weight"])
     kept = int(weights["first.weight"].count_nonzero() + weights["fc.weight"].count_nonzero())
     assert kept == (64 * 64 + 64 * 10) // 2
@@ -228,15 +217,15 @@ def test_snapshots_are_the_states_after_their_steps_and_change_nothing() -> None
         assert all(torch.equal(snapshot[name], expected[name]) for name in expected)
 
 
-def test_dropout_is_reproducible_and_the_global_generator_unchanged(own_models: str) -> None:
-    task = make_task(model=f"{own_models}:dropout")
-    expected = train(task, allowed_modules=(own_models,))
+def test_dropout_is_reproducible_and_the_global_generator_unchanged() -> None:
+    task = make_task(model=f"{OWN}:dropout")
+    expected = train(task)
     torch.rand(3)
     state = torch.get_rng_state()
-    assert same(train(task, allowed_modules=(own_models,)), expected)
+    assert same(train(task), expected)
     assert torch.equal(torch.get_rng_state(), state)
     other = dataclasses.replace(task, seed=6)
-    assert not same(train(other, allowed_modules=(own_models,)), expected)
+    assert not same(train(other), expected)
 
 
 def test_should_stop_is_asked_before_each_minibatch() -> None:
@@ -272,18 +261,18 @@ def test_divergence_is_reported_with_step_and_remedy() -> None:
     assert raised.value.divergence == Divergence(DivergedQuantity.WEIGHTS, 1, 1)
 
 
-def test_examples_on_which_theta_star_is_not_finite_are_named(own_models: str) -> None:
-    task = make_task(model=f"{own_models}:breaks_on_white")
+def test_examples_on_which_theta_star_is_not_finite_are_named() -> None:
+    task = make_task(model=f"{OWN}:breaks_on_white")
     white = made_up()
     white[3] = 255
     shard = Shard(white, torch.arange(16) % 10)
     given: dict[str, Any] = {
         "device": CPU,
-        "allowed_modules": (own_models,),
+        "allowed_modules": (OWN,),
         "on_step": lambda *_: None,
         "should_stop": lambda: False,
     }
-    initial = theta_star(task, own_models)
+    initial = theta_star(task)
     named = "not finite for 1 of 16 examples, with ids {}: .*not trained yet"
     with pytest.raises(SignalsError, match=named.format(3)):
         train_learner(task, initial, shard, **given)
