@@ -270,15 +270,11 @@ def test_own_settings_override_and_extend_defaults() -> None:
 
 def test_changed_settings_restart_the_coordinator_and_no_worker() -> None:
     one, other = (
-        {each["kind"]: each["spec"]["template"] for each in documents(values) if is_workload(each)}
+        {each["kind"]: template for each, template in pods(documents(values))}
         for values in ({}, {"coordinator": {"model": "resnet18"}})
     )
     assert one["StatefulSet"] != other["StatefulSet"]
     assert one["Deployment"] == other["Deployment"]
-
-
-def is_workload(each: Object) -> bool:
-    return each["kind"] in {"Deployment", "StatefulSet"}
 
 
 def test_two_releases_in_one_namespace_share_no_name() -> None:
