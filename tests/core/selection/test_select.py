@@ -1,4 +1,5 @@
 import inspect
+from dataclasses import replace
 from functools import partial
 from itertools import permutations
 from types import SimpleNamespace
@@ -9,7 +10,7 @@ import torch
 from pydantic import Field
 
 import lipt
-from lipt.common.errors import ConfigError, StrategyOptionError, UnknownNameError
+from lipt.common.errors import ConfigError, SignalsError, StrategyOptionError, UnknownNameError
 from lipt.common.requests import WarmUp
 from lipt.core.selection import select as registry
 from lipt.core.selection.select import STRATEGIES, find_strategy, select
@@ -49,6 +50,16 @@ def test_weights_stay_with_their_indices() -> None:
         chosen = choose(strategy, signals, 4, balanced=balanced)
         assert chosen.indices_K.tolist() == [2, 3, 4, 5]
         assert chosen.weights_K.tolist() == [2.0, 3.0, 4.0, 5.0]
+
+
+def test_signals_that_are_missing_or_not_finite_are_refused() -> None:
+    clip_score, whole = find_strategy("clip_score"), full_signals([0, 1] * 5)
+    for paired_NP, words in (
+        (None, "have no paired features"),
+        (whole.features_ND / 0, "not fini"),
+    ):
+        with pytest.raises(SignalsError, match=words):
+            choose(clip_score, replace(whole, paired_features_NP=paired_NP), 4, balanced=False)
 
 
 def test_an_unknown_strategy_is_refused_with_all_names() -> None:
