@@ -35,7 +35,8 @@ from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
 from lipt.coordinator.state.records import LearnerRecord, LearnerResult, RunRecord, SoupRecord
 from lipt.core.pretraining.results import Ingredient
 from lipt.core.stages.choice import ChosenSubset
-from lipt.data.inputs.specs import ImageFormat, ImageSpec, InputSpec
+from lipt.data.inputs.specs import ImageSpec, InputSpec
+from tests.coordinator.made_up_runs import IMAGE
 
 
 def described(class_counts: Sequence[int], inputs: InputSpec) -> DataDescription:
@@ -47,7 +48,6 @@ def described(class_counts: Sequence[int], inputs: InputSpec) -> DataDescription
 
 DATA = described((50,) * 10, ImageSpec(1, 8, 8))
 BY_ITSELF = JobOptions()
-IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
 # What `tests.tiny:linear` has.
 THETA: Weights = {"1.weight": torch.arange(640.0).reshape(10, 64) + 1, "1.bias": torch.ones(10)}
 

@@ -135,7 +135,6 @@ def test_data_other_than_images_has_a_default_model_of_its_own(tmp_path: Path) -
     table = ColumnsSpec((Column("x", ColumnType.FLOAT32, (3,)),))
     assert with_fitting_model(unset, table).run.model == "mlp"
     words = ColumnsSpec((Column("", ColumnType.INT64, (3,), num_values=9),))
-    assert with_fitting_model(unset, words).run.model == "text:tiny"
     assert with_fitting_model(unset, words, TargetKind.TOKENS).run.model == "text:causal"
     assert with_fitting_model(unset, ImageSpec(1, 8, 8)) == unset
     named = settings.model_copy(update={"run": RunConfig(model="linear", seed=3)})

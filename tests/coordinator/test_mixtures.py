@@ -18,12 +18,9 @@ from lipt.trainer.client.answers import fetch_mixture
 from lipt.trainer.views import RunView
 from lipt.v1 import mixture_pb2
 from tests.causal_folders import write_model
+from tests.lipt.test_mixture import QUICK
 from tests.session import Session
 
-QUICK = {
-    "initialization": {"steps": 20, "batch_size": 16},
-    "learners": {"num_minibatches": 8, "batch_size": 16},
-}
 BY_SOURCE = merge(PRESETS["mixture"], QUICK)
 
 

@@ -24,15 +24,10 @@ from tests.blob_files import PLENTY
 from tests.clock import Clock
 from tests.coordinator.fakes import FakeCompute
 from tests.coordinator.made_up_runs import made_up_run
-from tests.coordinator.state.conftest import StateBench, execute, stored_runs
+from tests.coordinator.state.conftest import KEPT, SPARE, StateBench, execute, stored_runs
 
 HOUR, DAY = 3600.0, 86_400.0
 NOW = 10_000_000_000.0  # long after every file was written
-SPARE = ["ready shard 0", "ready shard 1", "training shard 0", "uploaded weights"]
-SPARE += [f"cancelled {what}" for what in ("shard 0", "shard 1", "result 0", "snapshot 0")]
-KEPT = ["ready result 0", "ready snapshot 0", "training shard 1", "training shard 2"]
-KEPT += ["training result 0", "cancelled theta*", "ready theta_p", "x" * 24]
-KEPT += ["diagnosis of ", "diagnosis of ready", "mixture of ready"]
 
 
 class Bench:

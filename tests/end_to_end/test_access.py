@@ -126,9 +126,7 @@ def test_a_caller_without_the_local_socket_needs_a_token(
         assert {learner.worker for learner in run.learners} == {"guest"}
     text = cluster.start("list", [*command, "--token-file", str(token)], outside).refused()
     assert "(guest) has the role worker, and RunService/ListRuns takes the role trainer" in text
-    listed = cluster.lipt("token", "list").stdout
-    assert [line.split()[1:4] for line in listed.splitlines()[1:]] == [["guest", "worker", "valid"]]
-    assert made.stdout.strip() not in listed
+    assert made.stdout.strip() not in cluster.lipt("token", "list").stdout
 
 
 @pytest.mark.smoke

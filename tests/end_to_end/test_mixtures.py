@@ -30,13 +30,6 @@ def data(tmp_path: Path) -> dict[str, str]:
         + "&source=site",
         "clinic": table(tmp_path / "clinic.csv", [("here", 180, 1.0)], seed=1),
         "target": table(tmp_path / "target.csv", [("x", 60, 1.0)], seed=2),
-        # All of the clinic's examples are where the coordinator can read them.
-        "whole": table(
-            tmp_path / "whole.csv",
-            [("north", 200, -1.0), ("south", 150, -1.0), ("clinic", 180, 1.0)],
-            seed=0,
-        )
-        + "&source=site",
     }
 
 
@@ -76,35 +69,7 @@ def test_a_source_stays_with_its_worker_and_survives_kills(
     assert lipt.Mixture.load(written).weights == mixture.weights
 
 
-def test_kills_in_the_middle_change_no_bit_of_a_mixture(
-    cluster: Cluster, data: dict[str, str]
-) -> None:
-    settings = merge(SETTINGS, {"learners": {"worker_sources": ()}})
-    here = lipt.mix(
-        *(data["whole"], data["target"], "linear"), run=settings, device="cpu", progress=False
-    )
-    coordinator = start(cluster, data["whole"])
-    first = cluster.start_worker("first", "--max-learners", "2")
-    with cluster.client() as client:
-        run = client.start_run(merge(PRESETS["mixture"], settings))
-        first.wait()
-    coordinator.stop(9)
-    coordinator = start(cluster, data["whole"])
-    cluster.start_worker("second")
-    with cluster.client() as client:
-        client.wait(run.run_id)
-        found = client.mixture(run.run_id, data["target"])
-    assert found.weights == here.weights
-    assert found.outcomes == here.outcomes
-    # The answer is stored.
-    coordinator.stop(9)
-    start(cluster, data["whole"])
-    with cluster.client() as client:
-        again = client.mixture(run.run_id, data["target"])
-    assert again == found
-
-
-def test_kills_in_the_middle_change_no_bit_of_what_texts_are_chosen(
+def test_kills_in_the_middle_change_no_bit_of_a_mixture_or_subset(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     rules: dict[str, Callable[[str], str]] = {"upper": str.upper, "twice": lambda word: word[0] * 2}
@@ -134,12 +99,17 @@ def test_kills_in_the_middle_change_no_bit_of_what_texts_are_chosen(
         run = client.start_run(settings)
         first.wait()
     coordinator.stop(9)
-    cluster.start_coordinator(*served)
+    coordinator = cluster.start_coordinator(*served)
     cluster.start_worker("second")
     with cluster.client() as client:
         client.wait(run.run_id)
         found = client.mixture(run.run_id, asked)
         chosen = client.subset(run.run_id, target_data=asked, budget=24)
+    # The answer is stored.
+    coordinator.stop(9)
+    cluster.start_coordinator(*served)
+    with cluster.client() as client:
+        assert client.mixture(run.run_id, asked) == found
     assert found.weights == mixture.weights
     assert found.outcomes == mixture.outcomes
     assert chosen.digest == subset.digest

@@ -292,24 +292,3 @@ def plan(size: Size, source: str, environment: dict[str, str]) -> Any:
     done = processes.run(["-m", "lipt.cli", *words], os.environ | environment)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
-
-
-def test_subsets_without_learners_need_no_worker(cluster: Cluster) -> None:
-    cluster.start_coordinator()
-    with cluster.client() as client:
-        client.start_run({**SMALL_RUN, "seed": 5}, name="alone")
-        next(view for view in client.watch("alone") if view.state is RunState.TRAINING)
-        served = client.info().dataset
-        assert served is not None
-        features_ND = np.zeros((served.num_examples, 2), np.float32)
-        asked: list[dict[str, Any]] = [
-            {"strategy": "auto", "proxy": "ridge:patches"},
-            {"strategy": "uniform_per_class"},
-            {"strategy": "kcenter", "labels": "none"},
-            {"strategy": "kcenter", "proxy": "ridge:user", "features": features_ND},
-        ]
-        # Of "latest", the default.
-        found = [client.subset(budget=50, **one) for one in asked]
-        assert {subset.manifest["run_name"] for subset in found} == {"alone"}
-        with pytest.raises(RunNotReadyError, match="0 of 4 learners are in"):
-            client.subset(budget=50)

@@ -3,28 +3,19 @@
 import signal
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import lipt
 from lipt.common.config.run_config import merge
-from lipt.common.errors import ForeignBlobError, StaleLeaseError
-from lipt.common.tensor_files import Weights
-from lipt.core.passes import score_range
 from lipt.core.tasks import ScoredValues, ScoringTask
-from lipt.data.dataset import Dataset
-from lipt.data.inputs.specs import spec_of
-from lipt.models.registry import build_model
 from lipt.trainer.subsets.subset import Subset
-from lipt.worker.client import Assignment
 from tests.cluster import Cluster, LoggedProcess
 from tests.end_to_end.test_compute import standing_still
 from tests.lipt.test_target_selection import words, written
-from tests.played_worker import PlayedWorker
 
 # Batches of 64 texts: five ranges.
 NUM_EXAMPLES, RANGE = 300, 64
@@ -80,20 +71,6 @@ def request(cluster: Cluster, target: str) -> Iterator[Future[Subset]]:
         yield threads.submit(ask)
 
 
-def values_of(held: Assignment) -> ScoredValues:
-    assert isinstance(held.task, ScoringTask)
-    return held.task.values
-
-
-def scored(worker: PlayedWorker, held: Assignment, data: Dataset) -> Weights:
-    task = held.task
-    assert isinstance(task, ScoringTask)
-    inputs = spec_of(task.inputs)
-    model = build_model(task.model, num_classes=task.num_classes, inputs=inputs, seed=0)
-    model.load_state_dict(worker.weights(held))
-    return score_range(model.eval(), data, task, device=torch.device("cpu"))
-
-
 def test_killed_processes_do_not_change_the_subset(
     cluster: Cluster, pool: str, target: str, here: Subset
 ) -> None:
@@ -103,7 +80,8 @@ def test_killed_processes_do_not_change_the_subset(
     gone = cluster.play_worker("gone", has_data=True)
     with request(cluster, target) as answer:
         held = gone.take()
-        assert values_of(held) is ScoredValues.LOSSES_AND_FEATURES
+        assert isinstance(held.task, ScoringTask)
+        assert held.task.values is ScoredValues.LOSSES_AND_FEATURES
         with standing_still(coordinator.computing()):
             worker.wait_for(r"scan-\w+/\d+ is in: 64 examples")
             worker.stop(signal.SIGKILL)
@@ -116,45 +94,3 @@ def test_killed_processes_do_not_change_the_subset(
     again.wait_for(r"losses_and_features of 300 .* of 5 ranges, [1-4] by workers of 1 credentials")
     assert found.digest == here.digest
     assert found.findings == here.findings
-
-
-def test_a_faulty_worker_does_not_change_the_subset(
-    cluster: Cluster, pool: str, target: str, here: Subset
-) -> None:
-    coordinator, data = serve(cluster, pool), lipt.open_dataset(pool)
-    cluster.start_worker("one")
-    pretrain(cluster)
-    with cluster.client() as client:
-        tokens = [client.create_token("worker", scores=True) for _ in range(2)]
-    honest, faulty = (
-        cluster.play_worker(name, has_data=True, token=token.secret)
-        for name, token in zip(("honest", "faulty"), tokens, strict=True)
-    )
-    with request(cluster, target) as answer:
-        # Both send what is right of theta*.
-        held = honest.take(), faulty.take()
-        with standing_still(coordinator.computing()):
-            for worker, one in zip((honest, faulty), held, strict=True):
-                assert values_of(one) is ScoredValues.LOSSES_AND_FEATURES
-                worker.submit_range(one, scored(worker, one, data), data)
-        after = honest.take()
-        while values_of(after) is not ScoredValues.LOSSES:
-            # The job may be faster.
-            with suppress(StaleLeaseError, ForeignBlobError):
-                honest.submit_range(after, scored(honest, after, data), data)
-            after = honest.take()
-        forged = faulty.take()
-        with standing_still(coordinator.computing()):
-            assert values_of(forged) is ScoredValues.LOSSES
-            assert after.initial_weights == forged.initial_weights != held[0].initial_weights
-            honest.submit_range(after, scored(honest, after, data), data)
-            values = scored(faulty, forged, data)
-            faulty.submit_range(forged, {"losses": values["losses"] * 0.5}, data)
-        found = answer.result()
-    coordinator.wait_for(r"token-\S+ has sent values .* 1 kept files with its scores are removed")
-    assert found.digest == here.digest
-    scored_by = found.manifest["scored_by"]
-    # Of theta* everything is scored again, here: two passes of 300.
-    (credential,) = scored_by["credentials"]
-    assert credential["credential"].startswith(f"token-{tokens[0].token.token_id}-")
-    assert (credential["num_examples"], scored_by["num_here"]) == (64, 600 - 64)

@@ -25,7 +25,7 @@ from lipt.models.encodings import encode_sparse
 from lipt.v1 import blob_pb2, blob_pb2_grpc, worker_pb2, worker_pb2_grpc
 from tests.blob_files import blob_file
 from tests.cluster import Cluster
-from tests.coordinator.state.conftest import StateBench, state
+from tests.coordinator.state.conftest import KEPT, SPARE, StateBench, state
 from tests.faults.conftest import Record
 from tests.played_worker import pruned
 
@@ -169,8 +169,7 @@ def test_every_worker_is_served_and_every_learner_comes_in(
 
 __all__ = ["state"]
 
-OLD = ["ready shard 0", "ready shard 1", "training shard 0", "uploaded weights"]
-KEPT = ["ready result 0", "training shard 1", "cancelled theta*", "ready theta_p", "x" * 24]
+OLD = SPARE[:4]
 
 
 def test_coordinator_killed_in_the_midst_of_removing_loses_nothing(

@@ -32,7 +32,6 @@ from lipt.data.inputs.specs import (
     ColumnsSpec,
     ColumnType,
     ImageSpec,
-    InputSpec,
 )
 from lipt.data.loading import open_dataset
 from lipt.data.shard import pack_shard
@@ -326,23 +325,20 @@ CATEGORIES = Column("categories", ColumnType.INT64, (4,), num_values=100)
 
 
 @pytest.mark.parametrize(
-    ("inputs", "model"),
+    ("data", "model"),
     [
-        (ImageSpec(1, 8, 8), "resnet8"),
-        (ImageSpec(3, 64, 64), "resnet8"),
-        (ImageSpec(3, 65, 64), "torchvision:resnet18"),
-        (ColumnsSpec((NUMBERS, CATEGORIES)), "mlp"),
-        (ColumnsSpec((WORDS,)), "text:tiny"),
+        ((ImageSpec(1, 8, 8),), "resnet8"),
+        ((ImageSpec(3, 64, 64),), "resnet8"),
+        ((ImageSpec(3, 65, 64),), "torchvision:resnet18"),
+        ((ColumnsSpec((NUMBERS, CATEGORIES)),), "mlp"),
+        ((ColumnsSpec((WORDS,)),), "text:tiny"),
+        ((ColumnsSpec((WORDS,)), TargetKind.TOKENS), "text:causal"),
         # Whole numbers of which nothing is known are no words.
-        (ColumnsSpec((Column("", ColumnType.INT64, (20,)),)), "mlp"),
+        ((ColumnsSpec((Column("", ColumnType.INT64, (20,)),)),), "mlp"),
     ],
 )
-def test_the_model_suits_the_kind_of_data(inputs: InputSpec, model: str) -> None:
-    assert default_model(inputs) == model
-
-
-def test_next_tokens_have_a_model_of_their_own() -> None:
-    assert default_model(ColumnsSpec((WORDS,)), TargetKind.TOKENS) == "text:causal"
+def test_the_model_suits_the_kind_of_data(data: tuple[Any, ...], model: str) -> None:
+    assert default_model(*data) == model
 
 
 pytest.importorskip("sklearn")

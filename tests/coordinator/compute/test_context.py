@@ -19,7 +19,6 @@ from lipt.coordinator.compute.jobs.pretraining import DescribeData
 from lipt.coordinator.compute.jobs.selection import SelectSubset
 from lipt.coordinator.compute.messages import MAX_LIGHT_BYTES, HeavyJobError, Order
 from lipt.core.kept_values import KeptValue, Key
-from lipt.data.inputs.specs import ImageFormat
 from lipt.data.loading import open_dataset
 from tests.coordinator.compute.jobs.test_selection import job_of
 from tests.digits import digits_context, digits_settings
@@ -137,7 +136,6 @@ def test_a_damaged_cache_file_is_not_used(tmp_path: Path, content: str) -> None:
         quarantined(tmp_path, 3)
 
 
-IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
 CONFIG = RunConfig(model="resnet8")
 
 

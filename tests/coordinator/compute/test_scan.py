@@ -32,12 +32,11 @@ from lipt.core.signals.signals import labels_only
 from lipt.core.signals.targeted import TargetSignals
 from lipt.core.stages.warm_up import ModelPass, PassResult, pass_here
 from lipt.core.tasks import ScoredValues, ScoringTask
-from lipt.data.inputs.specs import ImageFormat
+from tests.coordinator.made_up_runs import IMAGE
 from tests.digits import digits_settings
 from tests.tiny import linear
 
 CONFIG = RunConfig(model="tests.tiny:linear", seed=3, evaluation_threads=1)
-IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
 WEIGHTS = BlobName.of(b"theta_p")
 # Of 1,797 digits in batches of 1,024 there would be one and a half.
 RANGE = 256

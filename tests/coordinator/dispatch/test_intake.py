@@ -10,7 +10,7 @@ import torch
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import LearnerRejectedError
-from lipt.common.tensor_files import specs_of
+from lipt.common.tensor_files import Weights, specs_of
 from lipt.coordinator.dispatch.intake import Reference, check_learner, require_report, trained_norm
 from lipt.coordinator.state.records import LearnerResult
 from lipt.core.pretraining.results import pack_initial
@@ -25,16 +25,19 @@ STATISTICS = {
 WEIGHTS = {"w": torch.tensor([[1.0, 0.0], [0.0, 2.0]]), "steps": torch.tensor(3)}
 
 
-def check(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
-    check_learner(path, Reference(specs_of(WEIGHTS)))
+def check(
+    folder: Path, learner: Weights | bytes, theta: Reference | None = None, **expected: float
+) -> None:
+    path = folder / "learner"
+    path.write_bytes(learner if isinstance(learner, bytes) else encode_sparse(learner))
+    check_learner(path, theta or Reference(specs_of(WEIGHTS)), **expected)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_values_that_are_not_finite_are_rejected_by_name(tmp_path: Path, value: float) -> None:
     bad = {**WEIGHTS, "w": torch.tensor([[1.0, value], [0.0, 2.0]])}
     with pytest.raises(LearnerRejectedError, match="'w'"):
-        check(tmp_path / "learner", encode_sparse(bad))
+        check(tmp_path, bad)
 
 
 @pytest.mark.parametrize(
@@ -49,12 +52,12 @@ def test_values_that_are_not_finite_are_rejected_by_name(tmp_path: Path, value: 
 )
 def test_tensors_of_no_model_are_rejected(tmp_path: Path, bad: dict[str, torch.Tensor]) -> None:
     with pytest.raises(LearnerRejectedError, match="the model has"):
-        check(tmp_path / "learner", encode_sparse(bad))
+        check(tmp_path, bad)
 
 
 def test_pickle_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(LearnerRejectedError, match="pickle"):
-        check(tmp_path / "learner", pickle.dumps(WEIGHTS))
+        check(tmp_path, pickle.dumps(WEIGHTS))
 
 
 def test_the_norm_is_of_all_trained_weights() -> None:
@@ -71,11 +74,10 @@ def test_the_norm_is_of_all_trained_weights() -> None:
 
 def test_a_norm_of_100_times_theta_star_is_accepted(tmp_path: Path) -> None:
     theta = {"w": torch.tensor([[3.0, 0.0], [0.0, 4.0]])}
-    path = tmp_path / "learner"
-    path.write_bytes(encode_sparse({"w": 100 * theta["w"]}))
-    check_learner(path, Reference(specs_of(theta), norm=5.0))
+    learner = {"w": 100 * theta["w"]}
+    check(tmp_path, learner, Reference(specs_of(theta), norm=5.0))
     with pytest.raises(LearnerRejectedError, match=r"theta\*'s 4\.99.*learning_rate"):
-        check_learner(path, Reference(specs_of(theta), norm=4.99))
+        check(tmp_path, learner, Reference(specs_of(theta), norm=4.99))
 
 
 def test_adapters_that_start_at_zero_are_measured_by_the_frozen_weights(tmp_path: Path) -> None:
@@ -83,18 +85,13 @@ def test_adapters_that_start_at_zero_are_measured_by_the_frozen_weights(tmp_path
     blobs = BlobStore(tmp_path / "blobs", max_blob_bytes=2**20)
     reference = Reference.read(blobs, blobs.put_bytes(pack_initial(theta, ["w"])), 10)
     assert (reference.norm, reference.specs.keys()) == (5.0, {"b"})
-    path = tmp_path / "learner"
-    path.write_bytes(encode_sparse({"b": torch.tensor([[300.0, 400.0]])}))
-    check_learner(path, reference)
-    path.write_bytes(encode_sparse({"b": torch.tensor([[301.0, 400.0]])}))
+    check(tmp_path, {"b": torch.tensor([[300.0, 400.0]])}, reference)
     with pytest.raises(LearnerRejectedError, match="norm of"):
-        check_learner(path, reference)
+        check(tmp_path, {"b": torch.tensor([[301.0, 400.0]])}, reference)
 
 
 def test_a_zero_theta_star_sets_no_norm_limit(tmp_path: Path) -> None:
-    path = tmp_path / "learner"
-    path.write_bytes(encode_sparse(WEIGHTS))
-    check_learner(path, Reference(specs_of(WEIGHTS), norm=0.0))
+    check(tmp_path, WEIGHTS, Reference(specs_of(WEIGHTS), norm=0.0))
 
 
 @pytest.mark.parametrize(
@@ -107,14 +104,13 @@ def test_density_other_than_the_task_s_is_rejected(
     kernel[:num_kept] = 1.0
     # What pruning leaves alone is not counted.
     weights = {"w": kernel.reshape(10, 10), "b": torch.zeros(1000), "steps": torch.tensor(0)}
-    path = tmp_path / "learner"
-    path.write_bytes(encode_sparse(weights))
+    theta = Reference(specs_of(weights))
+    check(tmp_path, weights, theta)
     if taken:
-        check_learner(path, Reference(specs_of(weights)), density=0.9)
+        check(tmp_path, weights, theta, density=0.9)
         return
     with pytest.raises(LearnerRejectedError, match=rf"keeps {num_kept / 100:.4f}.*says 0\.9000"):
-        check_learner(path, Reference(specs_of(weights)), density=0.9)
-    check_learner(path, Reference(specs_of(weights)))
+        check(tmp_path, weights, theta, density=0.9)
 
 
 @pytest.mark.parametrize(
@@ -138,12 +134,11 @@ def test_impossible_report_is_rejected(loss: float, seconds: float, received: in
 
 
 def test_a_learner_with_a_frozen_tensor_is_rejected(tmp_path: Path) -> None:
-    path = tmp_path / "learner"
-    path.write_bytes(encode_sparse(WEIGHTS))
+    trained = {"w": WEIGHTS["w"]}
+    theta = Reference(specs_of(trained), num_frozen=1)
     with pytest.raises(LearnerRejectedError, match=r"frozen leaves 1 of .* the other 1 alone"):
-        check_learner(path, Reference(specs_of({"w": WEIGHTS["w"]}), num_frozen=1))
-    path.write_bytes(encode_sparse({"w": WEIGHTS["w"]}))
-    check_learner(path, Reference(specs_of({"w": WEIGHTS["w"]}), num_frozen=1), density=0.5)
+        check(tmp_path, WEIGHTS, theta)
+    check(tmp_path, trained, theta, density=0.5)
 
 
 @pytest.mark.parametrize(
@@ -163,10 +158,9 @@ def test_statistics_and_counts_that_no_training_gives_are_rejected(
 ) -> None:
     counts = {name: it for name, it in STATISTICS.items() if not it.is_floating_point()}
     theta = Reference(specs_of(STATISTICS), counts=counts, num_seen=8)
-    path = tmp_path / "learner"
-    path.write_bytes(encode_sparse({**STATISTICS, **changed}))
+    learner = {**STATISTICS, **changed}
     if not words:
-        check_learner(path, theta)
+        check(tmp_path, learner, theta)
         return
     with pytest.raises(LearnerRejectedError, match=words):
-        check_learner(path, theta)
+        check(tmp_path, learner, theta)

@@ -43,10 +43,9 @@ from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.core.passes import encode_range, range_specs
 from lipt.core.tasks import ScoredValues, ScoringTask
-from lipt.data.inputs.specs import ImageFormat
 from tests.clock import Clock
 from tests.coordinator.dispatch.conftest import Bench
-from tests.coordinator.made_up_runs import error, leased, made_up_run
+from tests.coordinator.made_up_runs import IMAGE, error, leased, made_up_run
 from tests.meters import sums
 
 VERSIONS = {"lipt": "0.1.0", "torch": "2", "cpu": "x"}
@@ -56,7 +55,7 @@ SCAN = Scan(
     ScoringTask(
         model="resnet8",
         num_classes=3,
-        image=ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,)),
+        image=IMAGE,
         fingerprint="f" * 64,
         start=0,
         stop=10,

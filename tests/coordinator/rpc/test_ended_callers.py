@@ -92,15 +92,20 @@ async def sending_slowly(channel: grpc.aio.Channel, metadata: Any) -> AsyncItera
     await call
 
 
-async def polling(channel: grpc.aio.Channel, metadata: Any) -> AsyncIterator[Any]:
+async def poll(channel: grpc.aio.Channel, metadata: Any = ()) -> Any:
+    """A call of a worker that registers, and waits for a learner."""
     workers: Any = worker_pb2_grpc.WorkerServiceStub(channel)
     secret = secrets.token_hex(16)
     protocol = worker_pb2.ProtocolVersion(major=1)
     request = worker_pb2.RegisterRequest(instance_id=secret, protocol=protocol)
     registered = await workers.Register(request, metadata=metadata)
     asked = worker_pb2.AcquireAssignmentRequest(worker_id=registered.worker_id, wait_seconds=60.0)
-    metadata = (*metadata, ("lipt-worker-secret", secret))
-    call = workers.AcquireAssignment(asked, metadata=metadata)
+    shown = (*metadata, ("lipt-worker-secret", secret))
+    return workers.AcquireAssignment(asked, metadata=shown)
+
+
+async def polling(channel: grpc.aio.Channel, metadata: Any) -> AsyncIterator[Any]:
+    call = await poll(channel, metadata)
     yield None
     await call
 

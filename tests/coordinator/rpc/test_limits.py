@@ -1,6 +1,5 @@
 import asyncio
 import logging
-import secrets
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -24,7 +23,6 @@ from lipt.common.errors import (
     PermissionDeniedError,
     TooManyCallsError,
     UnauthenticatedError,
-    from_rpc_error,
 )
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.metrics import Histogram, Meters
@@ -52,11 +50,10 @@ from lipt.v1 import (
     info_pb2_grpc,
     run_pb2,
     run_pb2_grpc,
-    worker_pb2,
-    worker_pb2_grpc,
 )
 from tests.clock import Clock
 from tests.coordinator.fakes import make_settings, opened
+from tests.coordinator.rpc.test_ended_callers import poll, refusal
 from tests.meters import observed, sums
 from tests.serving import own_user_channel
 
@@ -214,22 +211,6 @@ def watch(channel: grpc.aio.Channel) -> Any:
 async def info(channel: grpc.aio.Channel) -> Any:
     stub: Any = info_pb2_grpc.InfoServiceStub(channel)
     return await stub.GetInfo(info_pb2.GetInfoRequest(), timeout=60)
-
-
-async def poll(channel: grpc.aio.Channel) -> Any:
-    stub: Any = worker_pb2_grpc.WorkerServiceStub(channel)
-    secret = secrets.token_hex(16)
-    registered = await stub.Register(
-        worker_pb2.RegisterRequest(instance_id=secret, protocol=worker_pb2.ProtocolVersion(major=1))
-    )
-    request = worker_pb2.AcquireAssignmentRequest(worker_id=registered.worker_id, wait_seconds=60.0)
-    return stub.AcquireAssignment(request, metadata=(("lipt-worker-secret", secret),))
-
-
-async def refusal(call: Any) -> LiptError:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call
-    return from_rpc_error(caught.value)
 
 
 async def until(holds: Callable[[], bool]) -> None:

@@ -23,16 +23,15 @@ from lipt.common.errors import (
 from lipt.common.states import LearnerState
 from lipt.common.tensor_files import pack
 from lipt.coordinator.access.caller import worker_id_of
-from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.intake import Intake
 from lipt.coordinator.rpc.workers import WorkerService, unless
-from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import FailureReason, LearnerRecord, RunRecord
+from lipt.coordinator.state.records import FailureReason, LearnerRecord
 from lipt.core.pretraining.results import CommittedLearner
 from lipt.models.encodings import encode_sparse
 from lipt.v1 import worker_pb2 as pb
 from tests.blob_files import flip_a_bit
+from tests.coordinator.dispatch.conftest import Bench
 from tests.coordinator.fakes import DATA
 from tests.coordinator.made_up_runs import made_up_run
 from tests.coordinator.state.conftest import stored_runs
@@ -48,32 +47,22 @@ CONTEXT = context(SECRET)
 THETA = {"w": torch.tensor([[1.0, 2.0], [3.0, 4.0]])}
 
 
-class Bench:
+class Served(Bench):
     """One worker, and one run whose learners send in two snapshots."""
 
     def __init__(self, directory: Path, database: Database) -> None:
-        self.database = database
+        super().__init__(database)
         self.blobs = BlobStore(directory, max_blob_bytes=10_000)
-        self.store = RunStore(self.database)
-        self.dispatcher = Dispatcher(
-            self.store, lease_seconds=30.0, clock=lambda: 0.0, wall_clock=lambda: 0.0
-        )
-        self.service = WorkerService(
-            self.dispatcher,
-            Intake(self.dispatcher, self.blobs, directory / "scans"),
-            DATA,
-            asyncio.Event(),
-        )
+        intake = Intake(self.dispatcher, self.blobs, directory / "scans")
+        self.service = WorkerService(self.dispatcher, intake, DATA, asyncio.Event())
         self.worker_id = ""
 
-    async def begin(
-        self, run: RunRecord, pruning_method: PruningMethod = PruningMethod.NONE
-    ) -> None:
+    async def begin(self, pruning_method: PruningMethod = PruningMethod.NONE) -> None:
         learners = LearnersConfig(num_learners=3, num_steps=10, num_snapshots=2, max_attempts=1)
         initial = self.blobs.put_bytes(pack(THETA))
         pruning = PruningConfig(method=pruning_method)
         config = RunConfig(model="resnet8", learners=learners, pruning=pruning)
-        await self.store.add(run.changed(config=config, initial_weights=initial))
+        await self.store.add(made_up_run().changed(config=config, initial_weights=initial))
         registered = await self.service.Register(
             pb.RegisterRequest(
                 instance_id=SECRET,
@@ -85,9 +74,9 @@ class Bench:
             CONTEXT,
         )
         self.worker_id = registered.worker_id
-        await self.acquire()
+        await self.poll()
 
-    async def acquire(self) -> None:
+    async def poll(self) -> None:
         await self.service.AcquireAssignment(
             pb.AcquireAssignmentRequest(worker_id=self.worker_id), CONTEXT
         )
@@ -118,13 +107,13 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(tmp_path: Path, database: Database) -> Bench:
-    bench = Bench(tmp_path, database)
-    await bench.begin(made_up_run())
+async def bench(tmp_path: Path, database: Database) -> Served:
+    bench = Served(tmp_path, database)
+    await bench.begin()
     return bench
 
 
-async def test_snapshots_are_kept_in_order_and_counted_as_traffic(bench: Bench) -> None:
+async def test_snapshots_are_kept_in_order_and_counted_as_traffic(bench: Served) -> None:
     early, late = bench.put(0, 0, 0, 1), bench.put(1, 2, 3, 4)
     result = bench.put(0, 2, 3, 4)
     await bench.commit(result, [early, late])
@@ -151,7 +140,7 @@ FOREIGN_END = [(0, 0, 0, 1), (1, 2, 3, 3.5)]
     ids=["none", "one", "three", "end"],
 )
 async def test_learner_without_its_snapshots_is_refused_and_the_attempt_counted(
-    bench: Bench, sent: list[tuple[float, ...]], words: str
+    bench: Served, sent: list[tuple[float, ...]], words: str
 ) -> None:
     snapshots = [bench.put(*values) for values in sent]
     with pytest.raises(LearnerRejectedError, match=rf"{words}.*Install the coordinator"):
@@ -163,8 +152,8 @@ async def test_learner_without_its_snapshots_is_refused_and_the_attempt_counted(
 async def test_a_learner_of_another_density_than_its_assignment_s_is_refused(
     tmp_path: Path, database: Database
 ) -> None:
-    bench = Bench(tmp_path, database)
-    await bench.begin(made_up_run(), PruningMethod.MAGNITUDE)
+    bench = Served(tmp_path, database)
+    await bench.begin(PruningMethod.MAGNITUDE)
     # One of four weights is kept; 0.9 keeps three or four.
     assert bench.learner.density == 0.9
     snapshots = [bench.put(0, 0, 0, 1), bench.put(1, 2, 3, 4)]
@@ -186,7 +175,7 @@ async def test_a_learner_of_another_density_than_its_assignment_s_is_refused(
     ],
 )
 async def test_a_released_learner_is_recorded_with_its_reason(
-    bench: Bench, quantity: Any, reason: FailureReason, account: str
+    bench: Served, quantity: Any, reason: FailureReason, account: str
 ) -> None:
     request = pb.ReleaseAssignmentRequest(
         worker_id=bench.worker_id,
@@ -202,7 +191,7 @@ async def test_a_released_learner_is_recorded_with_its_reason(
     assert loaded.learners[0] == bench.learner
 
 
-async def test_a_damaged_upload_does_not_count_against_the_worker(bench: Bench) -> None:
+async def test_a_damaged_upload_does_not_count_against_the_worker(bench: Served) -> None:
     early, result = bench.put(0, 0, 0, 1), bench.put(0, 2, 3, 4)
     # As it arrives it is compared with its digest, and for the first check not once more.
     late = bench.put(1, 2, 3, 4)
@@ -216,11 +205,11 @@ async def test_a_damaged_upload_does_not_count_against_the_worker(bench: Bench) 
     assert bench.learner.state is LearnerState.LEASED
 
 
-async def test_a_damaged_blob_is_refused_and_removed(bench: Bench) -> None:
+async def test_a_damaged_blob_is_refused_and_removed(bench: Served) -> None:
     snapshots = [bench.put(0, 0, 0, 1), bench.put(1, 2, 3, 4)]
     result = bench.put(0, 2, 3, 4)
     await bench.commit(result, snapshots)
-    await bench.acquire()
+    await bench.poll()
     # The lowest byte of its value: by itself it is a snapshot still.
     flip_a_bit(bench.blobs.path(snapshots[0]), -5)
     with pytest.raises(UnknownBlobError):
@@ -229,7 +218,7 @@ async def test_a_damaged_blob_is_refused_and_removed(bench: Bench) -> None:
     assert bench.store.find("r").learners[1].state is LearnerState.LEASED
 
 
-async def test_a_worker_secret_identifies_before_registration(bench: Bench) -> None:
+async def test_a_worker_secret_identifies_before_registration(bench: Served) -> None:
     service: Any = bench.service
     register = pb.RegisterRequest(instance_id=SECRET, protocol=pb.ProtocolVersion(major=1))
     worker_id = (await service.Register(register, CONTEXT)).worker_id
@@ -255,7 +244,7 @@ async def test_a_worker_secret_identifies_before_registration(bench: Bench) -> N
         await service.Heartbeat(beat, CONTEXT)
 
 
-async def test_worker_of_another_protocol_or_with_a_weak_secret_is_refused(bench: Bench) -> None:
+async def test_worker_of_another_protocol_or_with_a_weak_secret_is_refused(bench: Served) -> None:
     protocol = pb.ProtocolVersion(major=2, minor=7)
     request = pb.RegisterRequest(instance_id=SECRET, name="new", protocol=protocol)
     with pytest.raises(IncompatibleProtocolError, match=r"protocol 2\.7, this coordinator 1\."):
@@ -268,7 +257,7 @@ async def test_worker_of_another_protocol_or_with_a_weak_secret_is_refused(bench
         assert secret not in str(caught.value)
 
 
-async def test_demand_counts_queued_and_leased_learners(bench: Bench) -> None:
+async def test_demand_counts_queued_and_leased_learners(bench: Served) -> None:
     answer = await bench.service.GetDemand(pb.GetDemandRequest(), CONTEXT)
     assert answer == pb.GetDemandResponse(num_queued=2, num_leased=1)
     known = pb.GetDemandRequest(known=answer, wait_seconds=0.01)

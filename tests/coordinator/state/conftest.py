@@ -23,6 +23,12 @@ from lipt.coordinator.state.records import (
 from tests.coordinator.made_up_runs import holder, made_up_run, status
 
 NUM_EXAMPLES = 2
+# Files of the fixture `state` that no record needs, and some that records need.
+SPARE = ["ready shard 0", "ready shard 1", "training shard 0", "uploaded weights"]
+SPARE += [f"cancelled {what}" for what in ("shard 0", "shard 1", "result 0", "snapshot 0")]
+KEPT = ["ready result 0", "ready snapshot 0", "training shard 1", "training shard 2"]
+KEPT += ["training result 0", "cancelled theta*", "ready theta_p", "x" * 24, "given weights"]
+KEPT += ["diagnosis of ", "diagnosis of ready", "mixture of ready"]
 
 
 def execute(path: Path, *statements: str) -> None:

@@ -23,9 +23,9 @@ from lipt.coordinator.state.records import (
     TokenRecord,
     UnconfirmedResult,
 )
-from lipt.data.inputs.specs import ImageFormat
-from tests.coordinator.made_up_runs import holder, made_up_run, status
+from tests.coordinator.made_up_runs import IMAGE, holder, made_up_run, status
 from tests.coordinator.state.conftest import (
+    SPARE,
     StateBench,
     diagnosis_of,
     execute,
@@ -94,11 +94,10 @@ async def test_an_unreadable_run_is_named(database: Database, tmp_path: Path) ->
 
 
 async def test_summaries_equal_those_of_full_records(database: Database) -> None:
-    inputs = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
     runs = (
         made_up_run("first").changed(created_at=1.0, inputs=None),
         made_up_run("second", state=RunState.READY).changed(
-            created_at=2.0, ended_at=3.5, inputs=inputs, source="mine", fingerprint="other"
+            created_at=2.0, ended_at=3.5, inputs=IMAGE, source="mine", fingerprint="other"
         ),
         made_up_run("third", state=RunState.FAILED).changed(created_at=4.0, ended_at=5.0),
     )
@@ -370,9 +369,7 @@ def needed_by(directory: Path) -> set[str]:
 
 def test_named_digests_include_needed_and_unneeded_blobs(state: StateBench) -> None:
     named = set(named_digests(state.directory))
-    over = ["ready shard 0", "ready shard 1", "training shard 0"]
-    over += [f"cancelled {what}" for what in ("shard 0", "shard 1", "result 0", "snapshot 0")]
-    others = {BlobName.of(text.encode()).sha256 for text in over}
+    others = {BlobName.of(text.encode()).sha256 for text in {*SPARE} - {"uploaded weights"}}
     assert named - needed_by(state.directory) == others
     assert named > needed_by(state.directory) > {state.put("given weights").sha256}
     assert state.put("uploaded weights").sha256 not in named

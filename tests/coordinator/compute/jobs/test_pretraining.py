@@ -21,10 +21,11 @@ from lipt.coordinator.compute.messages import News, Progressed
 from lipt.core import pipeline
 from lipt.core.pretraining.sharding import draw_densities
 from lipt.data.dataset import Dataset
-from lipt.data.inputs.specs import ImageFormat, ImageSpec, InputFormat
+from lipt.data.inputs.specs import ImageSpec, InputFormat
 from lipt.models.encodings import encode_sparse
 from lipt.models.registry import build_model
 from tests.blob_files import flip_a_bit
+from tests.coordinator.made_up_runs import IMAGE
 from tests.digits import digits_context
 
 
@@ -88,8 +89,7 @@ def make(context: Context) -> tuple[MakeSoup, BlobName, BlobName]:
     learner = context.blobs.put_bytes(
         encode_sparse({name: tensor * 2 for name, tensor in weights.items()})
     )
-    image = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
-    return MakeSoup(config, image, initial, ((0, learner), (1, learner))), initial, learner
+    return MakeSoup(config, IMAGE, initial, ((0, learner), (1, learner))), initial, learner
 
 
 def damage(path: Path) -> None:

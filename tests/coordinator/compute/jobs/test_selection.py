@@ -34,14 +34,14 @@ from lipt.core.signals.signals import Signals
 from lipt.core.signals.views import ExampleLabels, Need, View
 from lipt.core.stages.resolve import Sources, without_labels, works_without_labels
 from lipt.data.dataset import Dataset
-from lipt.data.inputs.specs import Column, ColumnsSpec, ColumnType, ImageFormat
+from lipt.data.inputs.specs import Column, ColumnsSpec, ColumnType
 from lipt.data.sources.rows import ColumnRows
+from tests.coordinator.made_up_runs import IMAGE
 from tests.digits import digits_context, digits_settings
 from tests.in_memory import in_memory
 from tests.resolved import selection_job
 
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)
-IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
 NUM_EXAMPLES = 1797
 FEATURES, SIGNALS = frozenset({Need.FEATURES}), frozenset({Need.SIGNALS})
 NOWHERE = BlobName.of(b"never uploaded")

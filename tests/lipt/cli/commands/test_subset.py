@@ -96,10 +96,6 @@ def test_rows_of_a_table_are_written_out(lipt: Any, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.stderr
     assert result.stdout == f"{out}: 2 rows, digest {subset.digest}\n"
     assert out.read_text() == f"{lines[3]}\n{lines[60]}\n"
-    data.write_text("\n".join(reversed(lines)))
-    result = lipt("subset", "export", str(file), "--data", name, "--out", str(out))
-    assert result.exit_code == 1
-    assert "belongs to data with fingerprint" in result.stderr
 
 
 def test_an_adapter_is_written_of_runs_that_have_one(
