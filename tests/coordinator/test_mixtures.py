@@ -137,7 +137,7 @@ def test_targets_of_another_form_are_refused(session: Session, run: RunView, fol
 
 def test_a_file_that_holds_no_examples_is_refused(session: Session, run: RunView) -> None:
     words = {
-        pack_nothing(): "no description of its examples",
+        pack({"labels": torch.zeros(2, dtype=torch.int64)}): "no description of its examples",
         b"{}": "the target's file cannot be read.*Give labelled examples to lipt mixture get",
     }
     for content, said in words.items():
@@ -146,10 +146,6 @@ def test_a_file_that_holds_no_examples_is_refused(session: Session, run: RunView
         request.target.sha256, request.target.size_bytes = file.sha256, file.size_bytes
         with pytest.raises(DataError, match=said):
             fetch_mixture(session.client._connection, request, None)
-
-
-def pack_nothing() -> bytes:
-    return pack({"labels": torch.zeros(2, dtype=torch.int64)})
 
 
 def test_a_data_set_without_sources_has_no_run_by_source() -> None:

@@ -122,16 +122,13 @@ def test_a_run_with_another_scale_of_adapters_looks_at_its_own_learner(
     session: Session, targets: dict[str, str]
 ) -> None:
     pytest.importorskip("peft", reason="the extra lm is not installed")
+    asked: Any = {"target_data": targets["upper"], "fraction": 0.25, "options": {"spread": 1}}
     chosen = []
     for alpha in (1.0, 1000.0):
         settings = merge(session.client.settings_for("target"), QUICK)
         run = session.pretrain(merge(settings, {"adapters": {"rank": 2, "alpha": alpha}}))
-        chosen.append((run.initial_weights, session.client.subset(run.run_id, **asked_of(targets))))
+        chosen.append((run.initial_weights, session.client.subset(run.run_id, **asked)))
     (first, of_first), (second, of_second) = chosen
     # The same weights, which mean another model.
     assert first == second
     assert of_first.digest != of_second.digest
-
-
-def asked_of(targets: dict[str, str]) -> dict[str, Any]:
-    return {"target_data": targets["upper"], "fraction": 0.25, "options": {"spread": 1}}

@@ -78,16 +78,9 @@ async def until(call: Any, *, waiting: bool) -> run_pb2.Progress:
     raise AssertionError("it ended before")
 
 
-def num_subsets(cluster: Cluster) -> int:
-    with sqlite3.connect(cluster.state / "lipt.db") as database:
-        return int(
-            database.execute("SELECT count(*) FROM records WHERE kind = 'subset'").fetchone()[0]
-        )
-
-
-def start(cluster: Cluster) -> tuple[Any, list[int]]:
+def test_light_requests_are_answered_during_a_heavy_one(cluster: Cluster) -> None:
     coordinator = cluster.start_coordinator(*cluster.config(MANY))
-    dear = coordinator.computing()
+    dear_lane = coordinator.computing()
     worker = cluster.play_worker("w")
     with cluster.client() as client:
         learners = {**SMALL_RUN["learners"], "num_learners": 1}
@@ -95,11 +88,6 @@ def start(cluster: Cluster) -> tuple[Any, list[int]]:
         worker.submit(worker.take())
         client.wait(run.run_id)
         client.subset("r", "grand", budget=10)
-    return coordinator, dear
-
-
-def test_light_requests_are_answered_during_a_heavy_one(cluster: Cluster) -> None:
-    coordinator, dear_lane = start(cluster)
 
     async def ask() -> None:
         async with asking(cluster) as honest, asking(cluster) as flooding:
@@ -123,7 +111,9 @@ def test_light_requests_are_answered_during_a_heavy_one(cluster: Cluster) -> Non
     dropped = coordinator.text().count("event=job_dropped detail=waiting")
     assert dropped == NUM_OTHERS
     # The first one, and those of `ask` that had a waiting caller.
-    assert num_subsets(cluster) == 1 + 5
+    subsets = "SELECT count(*) FROM records WHERE kind = 'subset'"
+    with sqlite3.connect(cluster.state / "lipt.db") as database:
+        assert database.execute(subsets).fetchone() == (1 + 5,)
 
 
 pytest.importorskip("sklearn")

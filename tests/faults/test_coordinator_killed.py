@@ -21,7 +21,7 @@ from lipt.common.blobs.blob import BlobName, blob_to_proto
 from lipt.common.errors import ConfigError, UnreachableError
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.state.maintenance import read_records
-from lipt.coordinator.state.records import Done, LearnerRecord, RunRecord
+from lipt.coordinator.state.records import Done, RunRecord
 from lipt.v1 import worker_pb2, worker_pb2_grpc
 from lipt.worker.client import Assignment
 from tests.cluster import SMALL_RUN, Cluster, LoggedProcess
@@ -345,9 +345,5 @@ def test_a_result_whose_commit_meets_sigterm_is_stored_once(
         worker.submit(worker.take())
         final = client.wait(run_id)
     assert [learner.attempts for learner in final.learners] == [1, 1]
-    assert [learner.failures for learner in finished_records(cluster)] == [0, 0]
-
-
-def finished_records(cluster: Cluster) -> tuple[LearnerRecord, ...]:
     (run,) = (it for it in read_records(cluster.state, []) if isinstance(it, RunRecord))
-    return run.learners
+    assert [learner.failures for learner in run.learners] == [0, 0]

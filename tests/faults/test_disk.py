@@ -72,12 +72,6 @@ def ready_run(client: Client, cluster: Cluster, seed: int) -> str:
     return client.wait(started.run_id).run_id
 
 
-def replace_database(cluster: Cluster, database: Path) -> None:
-    for path in cluster.state.glob("lipt.db*"):
-        path.unlink()
-    shutil.copyfile(database, cluster.state / "lipt.db")
-
-
 def test_an_older_database_under_newer_blobs_serves_what_it_knows(cluster: Cluster) -> None:
     coordinator = cluster.start_coordinator()
     copy = cluster.directory / "copy"
@@ -88,7 +82,9 @@ def test_an_older_database_under_newer_blobs_serves_what_it_knows(cluster: Clust
         second = ready_run(client, cluster, 1)
         client.subset(first, "el2n", fraction=0.1)
     assert coordinator.stop() == 0
-    replace_database(cluster, copy / "lipt.db")
+    for path in cluster.state.glob("lipt.db*"):
+        path.unlink()
+    shutil.copyfile(copy / "lipt.db", cluster.state / "lipt.db")
     checked = state("check", "--state-dir", cluster.state)
     assert "1 runs, 1 subsets" in checked
     # theta*, shard, learner and theta_p of the second run, and the second subset.

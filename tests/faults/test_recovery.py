@@ -1,7 +1,6 @@
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -163,14 +162,6 @@ def test_a_lost_worker_s_learner_is_leased_again_in_time(
     assert final.learners[0].worker == "heir"
 
 
-def flip_the_middle(path: Path) -> None:
-    flip_a_bit(path, path.stat().st_size // 2)
-
-
-def blobs_in(cluster: Cluster) -> set[Path]:
-    return set((cluster.state / "blobs").glob("??/*"))
-
-
 @pytest.mark.smoke
 def test_theta_star_and_shards_that_were_damaged_are_made_again_after_a_restart(
     cluster: Cluster,
@@ -182,8 +173,8 @@ def test_theta_star_and_shards_that_were_damaged_are_made_again_after_a_restart(
         run = client.run(run.run_id)
     coordinator.stop(signal.SIGKILL)
     # All that there is by now.
-    for path in blobs_in(cluster):
-        flip_the_middle(path)
+    for path in cluster.state.glob("blobs/??/*"):
+        flip_a_bit(path, path.stat().st_size // 2)
     coordinator = cluster.start_coordinator()
     coordinator.wait_for("3 files of run .* are damaged and recomputed")
     cluster.start_worker("worker")

@@ -107,7 +107,8 @@ def test_epochs_that_are_given_count(names: tuple[str, str, str]) -> None:
 def test_sources_add_a_mixture_also_of_frames_and_for_parts_of_a_target(
     names: tuple[str, str, str],
 ) -> None:
-    pool, test, target = (pd.read_json(_file(name), lines=True) for name in names)
+    files = (name.removeprefix("jsonl:").partition("?")[0] for name in names)
+    pool, test, target = (pd.read_json(file, lines=True) for file in files)
     form, learners = "prompt=q&completion=a&max_length=10", {"num_minibatches": 8}
     run = {**QUICK["run"], "learners": learners}
     keywords: dict[str, Any] = {"seeds": 1, "baselines": ["uniform"], "run": run}
@@ -124,10 +125,6 @@ def test_sources_add_a_mixture_also_of_frames_and_for_parts_of_a_target(
     }
     assert of_file == {one.strategy: one.digest for one in found.trials if one.strategy in of_file}
     assert set(of_file) == {"uniform", "loss_drop"}
-
-
-def _file(name: str) -> str:
-    return name.removeprefix("jsonl:").partition("?")[0]
 
 
 def test_other_data_strategies_and_baselines_are_refused(names: tuple[str, str, str]) -> None:

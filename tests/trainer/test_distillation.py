@@ -146,16 +146,12 @@ def test_another_distillations_folder_is_refused(
         distill(digits, model, small(**changes), tmp_path)
 
 
-def plane(*, bias: bool = False) -> nn.Linear:
-    model = nn.Linear(2, 2, bias=bias)
-    nn.init.zeros_(model.weight)
-    return model
-
-
 def of(points: list[list[float]], weights: list[float] | None = None) -> tuple[Tensor, ...]:
+    model = nn.Linear(2, 2, bias=False)
+    nn.init.zeros_(model.weight)
     points_B = torch.tensor(points)
     weights_B = torch.ones(len(points)) if weights is None else torch.tensor(weights)
-    return gradients(plane(), points_B, 0, weights_B)
+    return gradients(model, points_B, 0, weights_B)
 
 
 def test_the_last_layer_s_gradient_is_error_times_feature() -> None:

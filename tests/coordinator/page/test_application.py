@@ -33,14 +33,11 @@ CANCEL = "/api/RunService/CancelRun"
 API = tuple(row for row in ROUTES if row.path.startswith("/api/") and row.call)
 
 
-def address_of(row: Route) -> str:
-    return re.sub(r"{\w+}", "some", row.path)
-
-
 async def sent(browser: httpx.AsyncClient, row: Route, **options: Any) -> int:
     """The status of a route's answer; a live stream is left at once."""
     content = b"{}" if row.method == "POST" else None
-    request = browser.build_request(row.method, address_of(row), content=content, **options)
+    address = re.sub(r"{\w+}", "some", row.path)
+    request = browser.build_request(row.method, address, content=content, **options)
     answer = await browser.send(request, stream=True)
     await answer.aclose()
     return answer.status_code

@@ -202,19 +202,6 @@ async def test_streams_are_limited_per_peer(tmp_path: Path) -> None:
         assert answer.status_code == 200
 
 
-class Reader:
-    """Takes the first parts of a stream, and no more."""
-
-    def __init__(self, takes: int) -> None:
-        self.takes = takes
-        self.taken: list[Any] = []
-
-    async def send(self, message: Any) -> None:
-        if len(self.taken) >= self.takes:
-            await asyncio.Event().wait()
-        self.taken.append(message)
-
-
 async def test_no_answer_is_computed_ahead_for_a_slow_or_closed_stream(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -229,8 +216,14 @@ async def test_no_answer_is_computed_ahead_for_a_slow_or_closed_stream(
         finally:
             closed.set()
 
-    reader = Reader(takes=3)  # the beginning, and two parts
-    await Streaming(parts()).stream_response(reader.send)
+    taken: list[Any] = []
+
+    async def send(message: Any) -> None:
+        if len(taken) >= 3:  # the beginning, and two parts
+            await asyncio.Event().wait()
+        taken.append(message)
+
+    await Streaming(parts()).stream_response(send)
     assert made == [0, 1, 2]
     assert closed.is_set()
 

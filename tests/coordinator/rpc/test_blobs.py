@@ -194,13 +194,6 @@ async def test_a_truncated_blob_file_is_detected(stub: Any, store: BlobStore) ->
         await known(rest(call))
 
 
-async def committed(stub: Any, offset_bytes: int) -> None:
-    """Return once so much is kept and not being sent: every call lets the server go on."""
-    async with asyncio.timeout(20):
-        while await status(stub, NAME) != (offset_bytes, False):
-            pass
-
-
 async def test_a_vanished_client_leaves_a_resumable_upload(stub: Any, store: BlobStore) -> None:
     requests = messages(DATA, NAME)
     call = stub.WriteBlob()
@@ -209,7 +202,9 @@ async def test_a_vanished_client_leaves_a_resumable_upload(stub: Any, store: Blo
     await begun(store, 2 * CHUNK_BYTES)
     call.cancel()
     # Once the server has noticed.
-    await committed(stub, 2 * CHUNK_BYTES)
+    async with asyncio.timeout(20):
+        while await status(stub, NAME) != (2 * CHUNK_BYTES, False):
+            pass
     requests[2].blob.CopyFrom(blob_to_proto(NAME))
     await write(stub, requests[2:])
     assert store.read_bytes(NAME) == DATA

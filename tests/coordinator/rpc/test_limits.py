@@ -203,11 +203,6 @@ async def served(
         yield app, address, channel
 
 
-def watch(channel: grpc.aio.Channel) -> Any:
-    stub: Any = run_pb2_grpc.RunServiceStub(channel)
-    return stub.WatchRun(run_pb2.WatchRunRequest(run_id="mine"))
-
-
 async def info(channel: grpc.aio.Channel) -> Any:
     stub: Any = info_pb2_grpc.InfoServiceStub(channel)
     return await stub.GetInfo(info_pb2.GetInfoRequest(), timeout=60)
@@ -324,7 +319,7 @@ async def test_calls_are_measured_by_method_and_code_and_refusals_by_peer(tmp_pa
         assert counts(app, RPC_LONG) == {}
         # A watcher that leaves was not refused, and is no answer at once.
         await runs.CreateRun(run_pb2.CreateRunRequest(name="mine"))
-        watching = watch(channel)
+        watching = runs.WatchRun(run_pb2.WatchRunRequest(run_id="mine"))
         await watching.read()
         assert sums(app.meters, RPC_IN_FLIGHT) == {(): 1.0}
         watching.cancel()

@@ -39,13 +39,10 @@ from tests.coordinator.made_up_runs import having, made_up_run
 from tests.coordinator.state.conftest import diagnosis_of, execute, subset_of
 
 
-def link_of(caller: Caller) -> tuple[str, float]:
-    return f"http://127.0.0.1:50080/sign-in?code={caller.key}", 60.0
-
-
 @pytest.fixture
 async def access(database: Database, clock: Clock) -> AccessService:
-    return AccessService(Tokens(database, lambda: Token.draw("admin"), wall_clock=clock), link_of)
+    tokens = Tokens(database, lambda: Token.draw("admin"), wall_clock=clock)
+    return AccessService(tokens, lambda caller: (f"http://127.0.0.1:1/?code={caller.key}", 60.0))
 
 
 @pytest.mark.parametrize("role", [0, 9])
@@ -63,7 +60,7 @@ async def test_who_am_i_returns_name_and_roles_and_open_page_a_link(access: Acce
         access_pb2.ROLE_ADMIN,
     ]
     opened = await access.OpenPage(access_pb2.OpenPageRequest(), NOBODY)
-    assert opened.url == "http://127.0.0.1:50080/sign-in?code=anybody"
+    assert opened.url == "http://127.0.0.1:1/?code=anybody"
     assert opened.expires_at.ToSeconds() == 60
 
 

@@ -74,36 +74,25 @@ async def test_a_held_run_is_shown_as_held_and_stored_unchanged(
     assert store.shown_state(store.find("r")) is RunState.TRAINING
 
 
-class Reads:
-    """Counts the records that a database reads, one by one and at the start."""
-
-    def __init__(self, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.read: list[str] = []
-        read = database.read_run
-
-        def noted_read(run_id: str) -> RunRecord | None:
-            self.read.append(run_id)
-            return read(run_id)
-
-        monkeypatch.setattr(database, "read_run", noted_read)
-
-
 async def test_records_of_ended_runs_are_read_on_demand(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = [made_up_run(f"e{it}", state=RunState.READY).changed(created_at=it) for it in range(20)]
     for run in (*ended, made_up_run("t").changed(created_at=30.0)):
         await database.save_run(run, run.learners)
-    reads = Reads(database, monkeypatch)
+    reads, read = list[str](), database.read_run
+    monkeypatch.setattr(
+        database, "read_run", lambda run_id: (reads.append(run_id), read(run_id))[1]
+    )
     store = RunStore(database)
     await store.load()
     assert [run.run_id for run in store.runs()] == [f"e{it}" for it in range(20)] + ["t"]
     assert [run.run_id for run in store.live()] == ["t"]
-    assert reads.read == ["t"]
+    assert reads == ["t"]
     assert (store.find("name-e7"), store.find("e7")) == (ended[7], ended[7])
     assert store.find_request(ended[8].request_id) == ended[8]
     assert store.find_request("unknown") is None
-    assert reads.read == ["t", "e7", "e7", "e8"]
+    assert reads == ["t", "e7", "e7", "e8"]
 
 
 async def test_an_ended_run_is_summarized_and_still_found(store: RunStore) -> None:

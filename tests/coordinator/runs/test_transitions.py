@@ -168,10 +168,6 @@ def test_a_deadline_survives_a_changed_system_clock() -> None:
     assert with_deadline_running(run, now=90.0).training_started_at == 90.0
 
 
-def silent_end(step: int) -> SilentEnd:
-    return SilentEnd(worker_id="w", worker_name="box", step=step, at=0.0)
-
-
 def handed_in(learner: LearnerRecord, content: bytes = b"x") -> LearnerRecord:
     out = leased(learner, "box")
     return done(out, holder(), LearnerResult(blob=BlobName.of(content)))
@@ -185,7 +181,8 @@ def unconfirmed_of(learner: LearnerRecord) -> UnconfirmedResult:
 def test_the_last_ten_silent_ends_are_kept_until_a_result() -> None:
     learner = made_up_run().learners[0]
     for step in range(50):
-        learner = requeued(learner, "silent", silent_end(step))
+        end = SilentEnd(worker_id="w", worker_name="box", step=step, at=0.0)
+        learner = requeued(learner, "silent", end)
     assert [end.step for end in learner.silent_ends] == list(range(40, 50))
     assert handed_in(learner).silent_ends == ()
 

@@ -50,13 +50,6 @@ def ask(
     return asyncio.create_task(run), reports
 
 
-async def leave(*asking: tuple[asyncio.Task[int], list[Progressed]]) -> None:
-    for task, _ in asking:
-        task.cancel()
-    await asyncio.wait({task for task, _ in asking})
-    await settled()
-
-
 async def settled() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
@@ -84,7 +77,9 @@ async def test_a_computation_is_cancelled_with_its_last_caller(
     first, second = ask(flights, work, caller="one"), ask(flights, work, caller="two")
     await work.reported.wait()
     assert work.callers() == {"one", "two"}
-    await leave(first)
+    first[0].cancel()
+    await asyncio.wait({first[0]})
+    await settled()
     assert (work.callers(), work.given_up) == ({"two"}, 0)
     second[0].cancel()
     # A new request, even at once, starts a new computation.

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from lipt.cli import app, main
 from tests.relay import Relay
-from tests.remembered_spans import Remembered, remembering
+from tests.remembered_spans import remembering
 
 
 def test_a_program_exits_cleanly_with_a_thread_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,13 +32,6 @@ def test_a_program_exits_cleanly_with_a_thread_in_torch(monkeypatch: pytest.Monk
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
-def spans_of(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Remembered:
-    monkeypatch.setattr(sys, "argv", ["lipt", *arguments])
-    with remembering() as spans:
-        assert CliRunner().invoke(main, arguments).exit_code == 0
-    return spans
-
-
 @pytest.mark.parametrize(
     ("arguments", "name"),
     [
@@ -53,7 +46,9 @@ def test_a_command_is_a_span_with_its_name(
 ) -> None:
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "otlp")
     monkeypatch.setenv("TRACEPARENT", f"00-{TRACE}-{SPAN}-01")
-    spans = spans_of(monkeypatch, *arguments)
+    monkeypatch.setattr(sys, "argv", ["lipt", *arguments])
+    with remembering() as spans:
+        assert CliRunner().invoke(main, arguments).exit_code == 0
     assert spans.names() == [name]
     assert spans[name].status.status_code.name == "UNSET"
     parent = spans[name].parent

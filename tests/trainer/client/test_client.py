@@ -216,15 +216,16 @@ ROWS = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
 ARRAY = np.array(ROWS)
 
 
-def read_only() -> Any:
-    array = ARRAY.copy()
-    array.flags.writeable = False
-    return array
-
-
 @pytest.mark.parametrize(
     "features",
-    [ARRAY, read_only(), ARRAY.T.copy().T, torch.tensor(ROWS), ROWS, {"features": ROWS}],
+    [
+        ARRAY,
+        np.broadcast_to(ARRAY, ARRAY.shape),
+        ARRAY.T.copy().T,
+        torch.tensor(ROWS),
+        ROWS,
+        {"features": ROWS},
+    ],
     ids=["array", "read-only", "transposed", "tensor", "lists", "named"],
 )
 def test_features_are_tensors_under_their_name(features: Any) -> None:

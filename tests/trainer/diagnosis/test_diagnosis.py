@@ -178,11 +178,6 @@ def test_a_column_that_is_missing_or_of_another_size_or_kind_is_refused(column: 
     assert f"it has no {column}" in refusal(diagnosis_file(columns=columns))
 
 
-def with_text(text: str) -> bytes:
-    tensors = {name: torch.from_numpy(column) for name, column in made_up_columns().items()}
-    return pack(tensors, {"diagnosis": text})
-
-
 def changed(*path: str, to: Any) -> str:
     findings = made_up_findings()
     part: Any = findings
@@ -208,7 +203,8 @@ def changed(*path: str, to: Any) -> str:
     ],
 )
 def test_findings_of_another_kind_are_refused(text: str, complaint: str) -> None:
-    assert complaint in refusal(with_text(text))
+    tensors = {name: torch.from_numpy(column) for name, column in made_up_columns().items()}
+    assert complaint in refusal(pack(tensors, {"diagnosis": text}))
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,10 @@ def test_every_form_of_data_keeps_its_rows_and_labels(tmp_path: Path) -> None:
         assert lipt.open_dataset(cleaned).labels_N.tolist() == cleaned.labels.tolist()
     row = lipt.clean(frame, marks=tmp_path / "m.json")[5]
     assert (float(row["input"]), int(row["label"])) == (6.0, 0)
-    folder = write_pets(tmp_path / "pets")
+    for number, (pixels, name) in enumerate(zip(images, labels, strict=True)):
+        (tmp_path / "pets" / name).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(tmp_path / "pets" / name / f"{number}.png")
+    folder = f"imagefolder:{tmp_path / 'pets'}"
     marks = marks_of(tmp_path / "f.json", *ANSWERS, data=folder)
     cleaned = lipt.clean(folder, marks=marks)
     assert [int(row["label"]) for row in cleaned] == [0, 0, 0, 1, 1, 0, 1]
@@ -88,13 +91,6 @@ def test_every_form_of_data_keeps_its_rows_and_labels(tmp_path: Path) -> None:
     vision = pytest.importorskip("torchvision.datasets")
     files = vision.ImageFolder(folder.partition(":")[2])
     assert lipt.clean(files, marks=marks).labels.tolist() == cleaned.labels.tolist()
-
-
-def write_pets(path: Path) -> str:
-    for number, (pixels, name) in enumerate(zip(*pets(), strict=True)):
-        (path / name).mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels).save(path / name / f"{number}.png")
-    return f"imagefolder:{path}"
 
 
 @pytest.mark.parametrize(

@@ -27,12 +27,6 @@ def random() -> RepeatedRandomSampler:
     return RepeatedRandomSampler(NUM_EXAMPLES, budget=8)
 
 
-def random_epoch(epoch: int) -> list[int]:
-    sampler = random()
-    sampler.set_epoch(epoch)
-    return list(sampler)
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_every_epoch_uses_its_current_subset(
     loop: Loop, make_sampler: MakeSampler, fake_client: FakeClient, workers: int
@@ -61,7 +55,10 @@ def test_a_checkpoint_keeps_the_order(loop: Loop, workers: int) -> None:
     whole, again = Model(), Model()
     loop(whole, random(), 8, workers=workers)
     # Every epoch has examples of its own.
-    assert [sorted(random_epoch(epoch)) for epoch in range(8)] == whole.epochs()
+    sampler = random()
+    for epoch, seen in enumerate(whole.epochs()):
+        sampler.set_epoch(epoch)
+        assert sorted(sampler) == seen
     loop(again, random(), 8, resume=6, workers=workers)
     assert again.seen == whole.seen[48:]
     torch.testing.assert_close(again.net.state_dict(), whole.net.state_dict())

@@ -164,11 +164,6 @@ def test_the_pool_polls_the_demand_until_interrupted() -> None:
 TOKEN = "lipt_0123456789abcdef_" + "A" * 43
 
 
-def open_pool(**flags: Any) -> None:
-    with open_pool_workers(settings(**flags), []):
-        pass
-
-
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
@@ -181,8 +176,8 @@ def open_pool(**flags: Any) -> None:
     ],
 )
 def test_invalid_pool_settings_are_refused(flags: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ConfigError, match=sentence):
-        open_pool(**flags)
+    with pytest.raises(ConfigError, match=sentence), open_pool_workers(settings(**flags), []):
+        pass
 
 
 def test_workers_get_file_paths_and_no_secret(

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
@@ -230,18 +229,13 @@ def holding(context: Context, dataset: Dataset) -> Context:
     return other
 
 
-def with_labels(context: Context, labels_N: Tensor) -> Context:
-    """The same images under other labels, which make them another data set."""
-    rows = replace(context.dataset.rows, labels_N=labels_N)
-    fingerprint = f"labels {labels_N.tolist()}"
-    return holding(context, replace(context.dataset, rows=rows, fingerprint=fingerprint))
-
-
 @pytest.fixture(scope="module")
 def permuted(small: Context) -> Context:
+    """The same images under other labels, which make them another data set."""
     labels_N = small.dataset.labels_N
     order_N = torch.randperm(len(labels_N), generator=torch.Generator().manual_seed(0))
-    return with_labels(small, labels_N[order_N])
+    rows = replace(small.dataset.rows, labels_N=labels_N[order_N])
+    return holding(small, replace(small.dataset, rows=rows, fingerprint="permuted"))
 
 
 def job_of(name: str, **others: Any) -> SelectSubset:
