@@ -62,19 +62,22 @@ def pairs(examples: Any, labels: Any = CLASSES) -> list[tuple[Any, Any]]:
     return [(example, int(label)) for example, label in zip(examples, labels, strict=True)]
 
 
+FRAME_COLUMNS = "numbers float32[6], categories int64[3]"
+TWO_COLUMNS = "numbers float32[1], categories int64[1]"
+IMAGES = "3x8x8 images"
 # What is given, and the examples that it is understood as.
 TAKEN: dict[str, tuple[Callable[[], Any], str]] = {
     "a name": (lambda: "digits-test", "1x8x8 images"),
     "grayscale arrays": (lambda: (BYTES[:, 0], CLASSES), "1x8x8 images"),
-    "channels first": (lambda: (BYTES, CLASSES), "3x8x8 images"),
-    "channels last": (lambda: (BYTES.transpose(0, 2, 3, 1), CLASSES), "3x8x8 images"),
-    "float arrays in 0..1": (lambda: (BYTES / 255, CLASSES), "3x8x8 images"),
-    "float tensors in 0..1": (lambda: (torch.tensor(BYTES) / 255, CLASSES), "3x8x8 images"),
-    "float pairs in 0..1": (lambda: pairs(torch.tensor(BYTES) / 255), "3x8x8 images"),
-    "pictures": (lambda: pairs(pictures()), "3x8x8 images"),
+    "channels first": (lambda: (BYTES, CLASSES), IMAGES),
+    "channels last": (lambda: (BYTES.transpose(0, 2, 3, 1), CLASSES), IMAGES),
+    "float arrays in 0..1": (lambda: (BYTES / 255, CLASSES), IMAGES),
+    "float tensors in 0..1": (lambda: (torch.tensor(BYTES) / 255, CLASSES), IMAGES),
+    "float pairs in 0..1": (lambda: pairs(torch.tensor(BYTES) / 255), IMAGES),
+    "pictures": (lambda: pairs(pictures()), IMAGES),
     "image table": (
         lambda: hugging_face(image=pictures()).cast_column("image", datasets.Image()),
-        "3x8x8 images",
+        IMAGES,
     ),
     "number array": (lambda: (NUMBERS, CLASSES), "float64[4]"),
     "number tensor": (lambda: (torch.tensor(NUMBERS), torch.tensor(CLASSES)), "float64[4]"),
@@ -90,33 +93,15 @@ TAKEN: dict[str, tuple[Callable[[], Any], str]] = {
         "ids int64[5]",
     ),
     "sparse matrix": (lambda: (scipy.sparse.csr_matrix(NUMBERS), CLASSES), "float32[4]"),
-    "objects": (
-        lambda: (FRAME[["age", "city"]].to_numpy(), NAMES),
-        "numbers float32[1], categories int64[1]",
-    ),
-    "cell lists": (
-        lambda: (FRAME[["age", "city"]].to_numpy().tolist(), NAMES),
-        "numbers float32[1], categories int64[1]",
-    ),
-    "DataFrame": (lambda: FRAME, "numbers float32[6], categories int64[3]"),
-    "shuffled DataFrame": (
-        lambda: FRAME.sample(frac=1, random_state=0),
-        "numbers float32[6], categories int64[3]",
-    ),
-    "X frame and series": (
-        lambda: (FEATURES, FRAME["label"]),
-        "numbers float32[6], categories int64[3]",
-    ),
-    "X frame and array": (lambda: (FEATURES, CLASSES), "numbers float32[6], categories int64[3]"),
-    "pyarrow table": (
-        lambda: pa.Table.from_pandas(FRAME),
-        "numbers float32[6], categories int64[3]",
-    ),
-    "columns": (
-        lambda: {"age": list(range(N)), "city": NAMES, "label": NAMES},
-        "numbers float32[1], categories int64[1]",
-    ),
-    "records": (lambda: FRAME.to_dict("records"), "numbers float32[6], categories int64[3]"),
+    "objects": (lambda: (FRAME[["age", "city"]].to_numpy(), NAMES), TWO_COLUMNS),
+    "cell lists": (lambda: (FRAME[["age", "city"]].to_numpy().tolist(), NAMES), TWO_COLUMNS),
+    "DataFrame": (lambda: FRAME, FRAME_COLUMNS),
+    "shuffled DataFrame": (lambda: FRAME.sample(frac=1, random_state=0), FRAME_COLUMNS),
+    "X frame and series": (lambda: (FEATURES, FRAME["label"]), FRAME_COLUMNS),
+    "X frame and array": (lambda: (FEATURES, CLASSES), FRAME_COLUMNS),
+    "pyarrow table": (lambda: pa.Table.from_pandas(FRAME), FRAME_COLUMNS),
+    "columns": (lambda: {"age": list(range(N)), "city": NAMES, "label": NAMES}, TWO_COLUMNS),
+    "records": (lambda: FRAME.to_dict("records"), FRAME_COLUMNS),
     "table of values": (lambda: hugging_face(a=range(N), b=range(N)), "float32[2]"),
     "table of vectors": (lambda: hugging_face(a=NUMBERS.tolist()), "float32[4]"),
     "text pairs": (lambda: list(zip(TEXTS, NAMES, strict=True)), "int64[128]"),
@@ -125,7 +110,7 @@ TAKEN: dict[str, tuple[Callable[[], Any], str]] = {
     "text frame": (lambda: pd.DataFrame({"review": TEXTS, "label": NAMES}), "int64[128]"),
     "text table": (lambda: hugging_face(text=TEXTS), "int64[128]"),
     "text data set": (Rows, "int64[128]"),
-    "labels as names": (lambda: (BYTES, NAMES), "3x8x8 images"),
+    "labels as names": (lambda: (BYTES, NAMES), IMAGES),
     "several labels": (lambda: (TEXTS, [["a"], ["a", "b"]] * (N // 2)), "int64[128]"),
     "numbers to predict": (lambda: (FEATURES, NUMBERS[:, 0]), "numbers float32[6], categories"),
 }

@@ -162,8 +162,6 @@ async def test_a_run_with_too_few_learners_fails_at_its_deadline(bench: Bench) -
     assert bench.store.waits == [10.0]
     assert "1 of 3 learners in, min_learners is 2" in run.message
     assert "learner 1 (queued: worker dead was silent for 30 s)" in run.message
-    assert "learner 2 (leased" in run.message
-    assert "Raise learners.deadline_seconds, or add workers" in run.message
     assert bench.events.count(EventKind.LEASE_EXPIRED) == 1
     assert bench.events.count(EventKind.RUN_ENDED, "failed") == 1
 

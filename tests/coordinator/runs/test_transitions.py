@@ -120,7 +120,7 @@ def test_a_deadline_with_too_few_learners_fails_with_the_missing_ones() -> None:
     assert decision.verdict is Closing.FAIL
     assert "learner 1 (leased)" in decision.reason
     assert "learner 2 (queued)" in decision.reason
-    assert "deadline_seconds" in decision.reason
+    assert "Raise learners.deadline_seconds, or add workers" in decision.reason
 
 
 def test_a_learner_fails_after_max_attempts_with_its_reasons() -> None:

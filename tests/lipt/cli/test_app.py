@@ -96,6 +96,8 @@ COMPARE, TRAIN, SELECT = (
     ("train", *DATA),
     ("select", "d"),
 )
+CRAIG = (*TRAIN, "--strategy", "craig", "--fraction", "0.1")
+RESAMPLED = (*TRAIN, "--resample", "--fraction", "0.1")
 REPORT = ("report", "--data", "digits-train")
 DISTILL = ("distill", "--data", "digits-train", "--model", "linear", "--out", "x")
 
@@ -134,21 +136,15 @@ DISTILL = ("distill", "--data", "digits-train", "--model", "linear", "--out", "x
         ((*TRAIN, "--init", "random"), "'random' is not one of 'scratch', 'initial', 'pretrained'"),
         ((*TRAIN, "--out", "/nowhere/w.safetensors"), "/nowhere is not a directory"),
         ((*TRAIN, "--out", "w", "--checkpoint", "w"), "--checkpoint and --out are both w"),
-        (
-            (*TRAIN, "--strategy", "craig", "--fraction", "0.1", "--option", "a"),
-            "is not NAME=VALUE",
-        ),
+        ((*CRAIG, "--option", "a"), "is not NAME=VALUE"),
         ((*TRAIN, "--strategy", "craig"), "give one of --fraction and --budget"),
-        (
-            (*TRAIN, "-s", "craig", "-f", "0.1", "--subset", "s.npy"),
-            "--subset and --strategy were both",
-        ),
+        ((*CRAIG, "--subset", "s.npy"), "--subset and --strategy were both"),
         ((*TRAIN, "--every", "5"), "--every was given without --strategy"),
         ((*TRAIN, "--fraction", "0.1"), "--fraction was given without --strategy or --resample"),
-        ((*TRAIN, "--resample", "-f", "0.1", "-s", "craig"), "--strategy and --resample were both"),
+        ((*CRAIG, "--resample"), "--strategy and --resample were both"),
         (
-            (*TRAIN, "--resample", "-f", "0.1", "--option", "a=1"),
-            "--option was given without --strategy",
+            (*TRAIN, "--resample", "-f", "1", "--option", "a=1"),
+            "--option was given without --strat",
         ),
         ((*SELECT, "--out", "s.npy"), "give one of --fraction and --budget"),
         ((*SELECT, "--fraction", "0.1", "--out", "s.txt"), ".txt"),

@@ -39,24 +39,21 @@ def scores(data: Dataset) -> tuple[float, float, float, float | None]:
     return found.loss, found.loss_error, found.token_accuracy, found.exact_match
 
 
-def test_a_completion_is_right_only_to_its_end(tmp_path: Path) -> None:
-    # "b" after "a" is right, the end after "b" is not: half of the tokens, no completion.
-    data = opened(tmp_path, "prompt=q&completion=a", ("a", "b"), ("b", "c"))
-    assert scores(data) == (pytest.approx(50.0), 0.0, 0.5, 0.0)
-
-
-def test_the_standard_error_is_that_of_the_mean_over_examples(tmp_path: Path) -> None:
-    # Losses of 50 and 100: their deviation is 35.355, over the root of 2.
-    data = opened(tmp_path, "prompt=q&completion=a", ("a", "b"), ("b", "a"))
-    loss, error, _, _ = scores(data)
-    assert (loss, error) == (pytest.approx(75.0), pytest.approx(25.0))
-
-
-def test_one_text_has_no_interval(tmp_path: Path) -> None:
-    assert scores(opened(tmp_path, "prompt=q&completion=a", ("a", "b")))[:2] == (
-        pytest.approx(50.0),
-        math.inf,
-    )
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        # "b" after "a" is right, the end after "b" is not: half of the tokens, no completion.
+        ([("a", "b"), ("b", "c")], (50.0, 0.0, 0.5, 0.0)),
+        # Losses of 50 and 100: their deviation is 35.355, over the root of 2.
+        ([("a", "b"), ("b", "a")], (75.0, 25.0, 0.25, 0.0)),
+        # One text has no interval.
+        ([("a", "b")], (50.0, math.inf, 0.5, 0.0)),
+    ],
+)
+def test_losses_are_means_over_examples_and_a_completion_is_right_only_to_its_end(
+    tmp_path: Path, rows: list[tuple[str, str]], expected: tuple[float, ...]
+) -> None:
+    assert scores(opened(tmp_path, "prompt=q&completion=a", *rows)) == pytest.approx(expected)
 
 
 def test_texts_without_prompts_have_no_completions(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_features_default_to_the_model_s(select: Any) -> None:
         select(Probe(FEATURES), weights=NOWHERE)
 
 
-def test_uploaded_weights_that_are_not_finite_are_refused(context: Context, select: Any) -> None:
+def test_uploaded_weights_that_no_training_gives_are_refused(context: Context, select: Any) -> None:
     state = context.new_model(CONFIG).state_dict()
     name, tensor = next(iter(state.items()))
     diverged = put(context, **{**state, name: tensor * float("inf")})
@@ -175,16 +175,10 @@ def test_uploaded_weights_that_are_not_finite_are_refused(context: Context, sele
     assert f"weights {diverged.sha256[:12]} cannot be selected on: {name!r} has NaN or" in sentence
     assert "take a checkpoint from before, and lower" in sentence
     assert "learner" not in sentence
-
-
-def test_uploaded_statistics_that_no_training_gives_are_refused(
-    context: Context, select: Any
-) -> None:
-    state = context.new_model(CONFIG).state_dict()
+    # Nor are statistics that no training gives.
     name = next(name for name in state if name.endswith("running_var"))
-    hostile = put(context, **{**state, name: -state[name]})
     with pytest.raises(WeightsError, match=rf"{name}' has a variance below 0"):
-        select(Probe(SIGNALS), weights=hostile)
+        select(Probe(SIGNALS), weights=put(context, **{**state, name: -state[name]}))
 
 
 def test_missing_paired_features_are_an_error(context: Context, select: Any) -> None:

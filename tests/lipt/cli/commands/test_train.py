@@ -146,11 +146,7 @@ def test_a_checkpoint_of_other_subsets_is_refused_with_both_values(
     before = path.read_bytes()
     result = train(*given, "--preset", "paper")
     assert result.exit_code == 1
-    assert result.stderr == (
-        f"lipt: {path} is the checkpoint of another training: its selection.preset is None, now "
-        "it is 'paper'. Remove the file to train from the start, or give the settings that it was "
-        "made with.\n"
-    )
+    assert "its selection.preset is None, now it is 'paper'." in result.stderr
     assert path.read_bytes() == before
     # The settings that it was made with are no other training.
     assert train(*given).exit_code == 0
