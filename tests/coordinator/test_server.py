@@ -166,14 +166,8 @@ async def test_stopping_ends_polls_and_waits_for_running_uploads(tmp_path: Path)
     ("flags", "words"),
     [
         ({"listen": "0.0.0.0:0"}, "0.0.0.0:0 .*--insecure"),
-        (
-            {"metrics_listen": "0.0.0.0:0"},
-            "--metrics-listen 0.0.0.0:0 is reachable from other machines",
-        ),
-        (
-            {"dashboard_listen": "0.0.0.0:0"},
-            "--dashboard-listen 0.0.0.0:0 is reachable from other machines",
-        ),
+        ({"metrics_listen": "0.0.0.0:0"}, "--metrics-listen 0.0.0.0:0 is reachable from"),
+        ({"dashboard_listen": "0.0.0.0:0"}, "--dashboard-listen 0.0.0.0:0 is reachable from"),
         ({"tls_cert": Path("none.pem"), "tls_key": Path("none.pem")}, "none.pem cannot be read"),
     ],
 )

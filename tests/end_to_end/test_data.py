@@ -116,9 +116,7 @@ def test_numbers_go_from_workers_to_main_training(cluster: Cluster) -> None:
 
 SWAPS = ((7, 23), (11, 40), (2, 58))
 WRONG = sorted(row for swap in SWAPS for row in swap)
-PAIRS_RUN = {
-    "learners": {"num_learners": 2, "num_steps": 2, "batch_size": 5, "num_minibatches": 2},
-}
+PAIRS_RUN = {"learners": {"num_learners": 2, "num_steps": 2, "batch_size": 5, "num_minibatches": 2}}
 
 
 @pytest.fixture

@@ -21,9 +21,7 @@ from tests import processes
 from tests.cluster import SMALL_RUN, Cluster
 from tests.faults.memory import resident_bytes
 
-UNMET = {
-    *("paired features", "losses after a target", "features of a target", "words of a target"),
-}
+UNMET = {"paired features", "losses after a target", "features of a target", "words of a target"}
 
 
 @pytest.mark.smoke

@@ -155,12 +155,8 @@ def test_alert_rules_can_be_evaluated_on_what_is_scraped(scraped: Scraped) -> No
 @pytest.mark.parametrize("panel", PANELS)
 def test_every_panel_has_values_after_a_run(scraped: Scraped, panel: str) -> None:
     for expression in PANELS[panel]:
-        for variable, value in (
-            ("$coordinator", ".*"),
-            ("$worker", ".*"),
-            ("$__rate_interval", "5m"),
-        ):
-            expression = expression.replace(variable, value)  # noqa: PLW2901 - of the same one
+        for name, value in (("$coordinator", ".*"), ("$worker", ".*"), ("$__rate_interval", "5m")):
+            expression = expression.replace(name, value)  # noqa: PLW2901 - of the same one
         assert scraped.prometheus.wait_for(expression, len)
 
 

@@ -98,9 +98,7 @@ class MortalCoordinator:
         cut_power(self._state_dir / "blobs", self._journal)
 
     def record(self) -> RunRecord | None:
-        runs = [
-            found for found in read_records(self._state_dir, []) if isinstance(found, RunRecord)
-        ]
+        runs = [run for run in read_records(self._state_dir, []) if isinstance(run, RunRecord)]
         assert len(runs) <= 1
         return runs[0] if runs else None
 

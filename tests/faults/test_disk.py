@@ -44,11 +44,8 @@ def test_a_disk_that_fills_up_in_a_backup_leaves_none_and_the_state_as_it_was(
         database = (cluster.state / "lipt.db").stat().st_size
         assert database < largest - 1
         # In the middle of the database, and of the largest blob.
-        for most_bytes, words in (
-            (4096, "the database could not be copied"),
-            (largest - 1, "File"),
-        ):
-            full = back_up(cluster, copy, most_bytes=most_bytes)
+        for most, words in ((4096, "the database could not be copied"), (largest - 1, "File")):
+            full = back_up(cluster, copy, most_bytes=most)
             assert (full.returncode, full.stdout) == (1, "")
             assert words in full.stderr
             assert "Free space there" in full.stderr

@@ -254,13 +254,8 @@ def test_absurd_message_is_a_value_or_refused_by_name(converter: str) -> None:
 METHODS = tuple(contract_methods())
 # A long poll or a stream may rightly go on; nothing else may take that long.
 PATIENT = {
-    "AcquireAssignment",
-    "GetDemand",
-    "WatchRun",
-    "WatchService",
-    "GetSubset",
-    "GetMixture",
-    "Diagnose",
+    *("AcquireAssignment", "GetDemand", "WatchRun", "WatchService"),
+    *("GetSubset", "GetMixture", "Diagnose"),
 }
 POLL_SECONDS, CALL_SECONDS = 0.3, 60.0
 NUM_AT_ONCE = 16

@@ -84,14 +84,8 @@ TAKEN: dict[str, tuple[Callable[[], Any], str]] = {
     "whole numbers": (lambda: (NUMBERS.astype(int), CLASSES), "float32[4]"),
     "missing numbers": (lambda: (np.where(NUMBERS < 0, np.nan, NUMBERS), CLASSES), "float64[8]"),
     "number lists": (lambda: (NUMBERS.tolist(), NAMES), "float32[4]"),
-    "TensorDataset": (
-        lambda: TensorDataset(torch.tensor(NUMBERS), torch.tensor(CLASSES)),
-        "float64[4]",
-    ),
-    "named tensors": (
-        lambda: ({"ids": torch.ones(N, 5, dtype=torch.int64)}, CLASSES),
-        "ids int64[5]",
-    ),
+    "TensorDataset": (lambda: TensorDataset(*map(torch.tensor, (NUMBERS, CLASSES))), "float64[4]"),
+    "named tensors": (lambda: ({"ids": torch.ones(N, 5).long()}, CLASSES), "ids int64[5]"),
     "sparse matrix": (lambda: (scipy.sparse.csr_matrix(NUMBERS), CLASSES), "float32[4]"),
     "objects": (lambda: (FRAME[["age", "city"]].to_numpy(), NAMES), TWO_COLUMNS),
     "cell lists": (lambda: (FRAME[["age", "city"]].to_numpy().tolist(), NAMES), TWO_COLUMNS),

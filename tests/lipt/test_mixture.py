@@ -234,9 +234,8 @@ def test_a_strategy_chooses_within_the_shares_here_and_at_a_coordinator(tmp_path
     shares = {"north": 0.25, "south": 0.75}
     ranges = {"north": [[0, 60]], "south": [[60, 120]]}
     file = tmp_path / "m.json"
-    file.write_text(
-        json.dumps({"fingerprint": opened.fingerprint, "weights": shares, "rows": ranges})
-    )
+    content = {"fingerprint": opened.fingerprint, "weights": shares, "rows": ranges}
+    file.write_text(json.dumps(content))
     asked: dict[str, Any] = {"budget": 20, "mixture": file}
     subset = lipt.select(data, "linear", strategy="uniform_per_class", progress=False, **asked)
     assert (subset.indices < 60).sum() == 5
@@ -248,7 +247,7 @@ def test_a_strategy_chooses_within_the_shares_here_and_at_a_coordinator(tmp_path
         assert same.digest == subset.digest
         plain = session.client.subset(run.run_id, "uniform_per_class", budget=20)
         assert plain.digest != same.digest
-        file.write_text(json.dumps({"fingerprint": "other", "weights": shares, "rows": ranges}))
+        file.write_text(json.dumps(content | {"fingerprint": "other"}))
         with pytest.raises(InvalidRequestError, match="Mix the sources of this data"):
             session.client.subset(run.run_id, "uniform", **asked)
     for wrong in (tmp_path / "none.json", 5):

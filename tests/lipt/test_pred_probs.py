@@ -110,10 +110,7 @@ def test_halves_and_frames_are_probabilities_whose_rows_sum_to_one() -> None:
     ("asked", "words"),
     [
         ({"strategy": "uniform"}, "'uniform' reads no class probabilities"),
-        (
-            {"strategy": "grand", "options": {"parameters": "all"}},
-            "'grand' reads no class probabilities",
-        ),
+        ({"strategy": "grand", "options": {"parameters": "all"}}, "'grand' reads no class"),
         ({"proxy": "soup"}, "pred_probs and the proxy soup were both given"),
         ({"strategy": "kcenter", "labels": "none"}, "pred_probs and labels=none were both given"),
         (

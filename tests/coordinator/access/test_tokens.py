@@ -159,9 +159,7 @@ async def test_scoring_needs_a_permission_of_a_worker_token(tokens: Tokens) -> N
     assert ANYBODY.may_score
     with pytest.raises(InvalidRequestError, match=r"role trainer has no workers .*role worker"):
         await tokens.create(Role.TRAINER, name="", days=0.0, creator=ANYBODY, scores=True)
-    shown = replace(
-        NOTHING, certificate=CertificateIdentity("a", "ab", frozenset(Role), None, True)
-    )
+    shown = replace(NOTHING, certificate=CertificateIdentity("a", "ab", EVERY_ROLE, None, True))
     assert identify(shown, Admission.CERTIFIED, tokens).scores
 
 
@@ -373,12 +371,10 @@ async def test_a_token_is_checked_in_every_listening_mode(
 def test_certificate_comes_after_a_token_and_needs_a_role(tokens: Tokens, own: Token) -> None:
     shown = Shown(f"Bearer {own.text}", CERTIFIED_BOX, NOTHING.peer)
     assert identify(shown, Admission.CERTIFIED, tokens) is OWN_USER
-    shown = replace(
-        shown, authorization=None, certificate=replace(CERTIFIED_BOX, expires_at=1234.0)
-    )
+    shown = replace(shown, authorization=None, certificate=replace(CERTIFIED_BOX, expires_at=200.0))
     caller = identify(shown, Admission.CERTIFIED, tokens)
     assert caller.key == f"certificate:{'ab' * 32}"
-    assert (caller.certificate, caller.expires_at) == ("ab" * 32, 1234.0)
+    assert (caller.certificate, caller.expires_at) == ("ab" * 32, 200.0)
     assert caller.name == "the certificate of box-1"
     assert caller.only_works
     shown = replace(NOTHING, certificate=replace(CERTIFIED_BOX, roles=frozenset()))

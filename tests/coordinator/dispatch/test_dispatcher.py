@@ -304,9 +304,7 @@ async def test_a_learner_above_a_worker_s_limits_goes_to_another(bench: Bench) -
     assert bench.dispatcher.workers.note_call(large).declined == frozenset()
 
 
-OTHER_RESULT = LearnerResult(
-    blob=BlobName.of(b"other"), loss=1.0, train_seconds=2.0, bytes_received=3
-)
+OTHER_RESULT = RESULT.changed(blob=BlobName.of(b"other"))
 
 
 FAILURE = error("NaN")

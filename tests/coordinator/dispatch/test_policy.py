@@ -213,10 +213,8 @@ def test_factory_models_need_their_module(model: str, allowed: tuple[str, ...], 
 
 
 def test_the_idle_reason_is_of_the_oldest_run() -> None:
-    mine, other = (
-        made_up_run("mine", model="mine.nets:build"),
-        made_up_run("other", model="other:build"),
-    )
+    mine = made_up_run("mine", model="mine.nets:build")
+    other = made_up_run("other", model="other:build")
     expected = (
         "cannot train run name-mine: it does not allow `mine.nets` (--allow-module mine.nets)"
     )
@@ -235,11 +233,8 @@ def test_the_waiting_reason_names_what_workers_lack() -> None:
     assert waiting_reason(run, alive=[a]) == lacks
     assert waiting_reason(run, alive=[b, a]) == f"{lacks}, and 1 more cannot train it either"
     # One able worker is enough; without workers there is no reason.
-    assert (
-        waiting_reason(run, alive=[a, worker("good", "mine")])
-        == waiting_reason(run, alive=[])
-        == ""
-    )
+    assert waiting_reason(run, alive=[a, worker("good", "mine")]) == ""
+    assert waiting_reason(run, alive=[]) == ""
 
 
 def result(content: str) -> LearnerResult:

@@ -81,9 +81,7 @@ async def test_records_of_ended_runs_are_read_on_demand(
     for run in (*ended, made_up_run("t").changed(created_at=30.0)):
         await database.save_run(run, run.learners)
     reads, read = list[str](), database.read_run
-    monkeypatch.setattr(
-        database, "read_run", lambda run_id: (reads.append(run_id), read(run_id))[1]
-    )
+    monkeypatch.setattr(database, "read_run", lambda run: (reads.append(run), read(run))[1])
     store = RunStore(database)
     await store.load()
     assert [run.run_id for run in store.runs()] == [f"e{it}" for it in range(20)] + ["t"]

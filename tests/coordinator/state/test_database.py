@@ -255,9 +255,7 @@ async def test_removing_a_run_removes_all_its_records(database: Database) -> Non
     assert await stored_runs(database) == (made_up_run("s"),)
     assert await database.find(SubsetRecord, "subset of r") is None
     assert await database.find(SubsetRecord, "subset of s") is not None
-    found = [
-        await database.find(DiagnosisRecord, f"diagnosis of {name}") for name in ("r", "s", "")
-    ]
+    found = [await database.find(DiagnosisRecord, f"diagnosis of {key}") for key in ("r", "s", "")]
     assert [one is not None for one in found] == [False, True, True]
 
 

@@ -332,13 +332,10 @@ def test_check_lists_the_state_and_fails_on_problems(state: StateBench) -> None:
 def test_gc_removes_only_with_an_age(state: StateBench) -> None:
     young = invoke("gc", "--state-dir", state.directory)
     assert "removed 0 files" in young.stdout
-    dry = invoke("gc", "--state-dir", state.directory, "--min-age-hours", "0", "--dry-run")
-    assert "would remove 8 files" in dry.stdout
+    at_once = ("gc", "--state-dir", state.directory, "--min-age-hours", "0")
+    assert "would remove 8 files" in invoke(*at_once, "--dry-run").stdout
     assert state.has("cancelled shard 0")
-    assert (
-        "removed 8 files"
-        in invoke("gc", "--state-dir", state.directory, "--min-age-hours", "0").stdout
-    )
+    assert "removed 8 files" in invoke(*at_once).stdout
     assert not state.has("cancelled shard 0")
 
 

@@ -233,10 +233,7 @@ def test_a_diagnosis_survives_a_cut(service: Service, relay: Relay, client: Clie
         ({"num_examples": -(2**40)}, "a diagnosis of -1099511627776 examples"),
         ({"num_examples": 9}, "9 examples were announced, it has 8"),
         # It is not there: fetching it would be another error.
-        (
-            {"file": blob_to_proto(BlobName("a" * 64, 2**40))},
-            r"8 examples in 1099511627776 bytes; \d+ can be",
-        ),
+        ({"file": blob_to_proto(BlobName("a" * 64, 2**40))}, r"8 examples in 1099511627776 bytes"),
     ],
     ids=["none", "less", "more", "too-large"],
 )

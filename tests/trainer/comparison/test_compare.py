@@ -18,11 +18,7 @@ from lipt.trainer.views import CostsView
             {"selection_seconds": 1.5, "pretraining_seconds": 10.0, "bytes_sent": 30},
         ),
         # An ordinary warm-up takes the place of the run, at its own cost.
-        (
-            "craig",
-            {"warm_up_seconds": 2.5},
-            {"selection_seconds": 1.5, "pretraining_seconds": 2.5},
-        ),
+        ("craig", {"warm_up_seconds": 2.5}, {"selection_seconds": 1.5, "pretraining_seconds": 2.5}),
     ],
 )
 def test_costs_of_selection(name: str, manifest: dict[str, Any], costs: dict[str, float]) -> None:

@@ -177,38 +177,34 @@ def test_rows_have_accuracy_difference_cost_and_alternatives() -> None:
     assert lines[5].endswith("target  reached in  steps till then  time till then  choosing")
 
 
+WINNER, LOSER = trials("craig", [0.75, 0.77, 0.765]), trials("grand", [0.4, 0.5, 0.3])
+
+
 def answer(*found: Trial) -> Verdict:
     (only,) = answers(outcomes(found))
     return only
 
 
 def test_verdicts_are_win_undecided_and_loss() -> None:
-    found = answer(
-        *RANDOM, *trials("craig", [0.75, 0.77, 0.765]), *trials("grand", [0.4, 0.5, 0.3])
-    )
+    found = answer(*RANDOM, *WINNER, *LOSER)
     assert found.sentence.startswith("At 10% craig beats random by 3.2 points (95% interval ")
     assert found.sentence.endswith(", 3 seeds).")
     assert found.beats_random
-    assert [(row.strategy, row.result) for row in found.contrasts] == [
-        ("craig", "better"),
-        ("grand", "worse"),
-    ]
+    results = {row.strategy: row.result for row in found.contrasts}
+    assert results == {"craig": "better", "grand": "worse"}
     found = answer(*trials("uniform", [0.7]), *trials("craig", [0.9]))
     assert found.sentence == "At 10% one seed is too few to tell craig from random."
     found = answer(*trials("craig", [0.9, 0.9]))
     assert found.sentence == "At 10% craig was not compared with a random subset."
-    found = answer(*RANDOM, *trials("grand", [0.4, 0.5, 0.3]))
+    found = answer(*RANDOM, *LOSER)
     assert found.sentence.startswith(
         "At 10% grand does not beat random: it differs by -33.0 points (95% interval "
     )
     assert not found.beats_random
-    more = answer(*RANDOM, *trials("grand", [0.4, 0.5, 0.3]), *trials("craig", [0.7] * 3))
+    more = answer(*RANDOM, *LOSER, *trials("craig", [0.7] * 3))
     assert more.sentence.startswith(
         "At 10% no strategy beats random: the best, craig, differs by -3.0 points"
     )
-
-
-WINNER = trials("craig", [0.75, 0.77, 0.765])
 
 
 def test_a_baseline_at_chance_prevents_a_verdict() -> None:
@@ -253,6 +249,7 @@ def test_training_that_was_too_short_is_named() -> None:
     assert answer(*short).notes[-1].endswith("rising with all of them: train longer.")
 
 
+TO_93 = "everything, to 93.2%"
 BETTER = Difference(0.02, 0.01, 0.03, 3)
 WORSE = Difference(-0.02, -0.03, -0.01, 3)
 UNCLEAR = Difference(0.002, -0.02, 0.024, 3)
@@ -266,17 +263,9 @@ ONE_SEED = Difference(0.02, -inf, inf)
         (WORSE, None, ("everything", "-2.0 (-3.0 to -1.0)", "worse")),
         (UNCLEAR, None, ("everything", "+0.2 (-2.0 to +2.4)", "unclear")),
         (ONE_SEED, None, ("everything", "+2.0", "unclear")),
-        (
-            Difference(8.2, 7.0, 9.4, 3),
-            0.932,
-            ("everything, to 93.2%", "+8.2 s (+7.0 to +9.4)", "slower"),
-        ),
-        (
-            Difference(-8.2, -9.4, -7.0, 3),
-            0.932,
-            ("everything, to 93.2%", "-8.2 s (-9.4 to -7.0)", "faster"),
-        ),
-        (Difference(1.0, -inf, inf), 0.932, ("everything, to 93.2%", "+1.0 s", "unclear")),
+        (Difference(8.2, 7.0, 9.4, 3), 0.932, (TO_93, "+8.2 s (+7.0 to +9.4)", "slower")),
+        (Difference(-8.2, -9.4, -7.0, 3), 0.932, (TO_93, "-8.2 s (-9.4 to -7.0)", "faster")),
+        (Difference(1.0, -inf, inf), 0.932, (TO_93, "+1.0 s", "unclear")),
     ],
 )
 def test_a_difference_is_a_row_with_its_interval_and_result(

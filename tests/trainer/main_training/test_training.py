@@ -170,21 +170,9 @@ def test_evaluation_time_is_not_training_time(
 @pytest.mark.parametrize(
     ("shape", "names", "words"),
     [
-        (
-            (3, 8, 8),
-            "0123456789",
-            r"test set \(mine\) holds 3x8x8 images, but the training set \(dig",
-        ),
-        (
-            (1, 8, 8),
-            "x123456789",
-            r"test set \(mine\) has x, which the training set \(digits-train",
-        ),
-        (
-            (1, 8, 8),
-            "abc",
-            r"test set \(mine\) has a, b, c, which the training .*: it has 0, 1, 2,",
-        ),
+        ((3, 8, 8), "0123456789", r"test set \(mine\) holds 3x8x8 images, but the training set"),
+        ((1, 8, 8), "x123456789", r"test set \(mine\) has x, which the training set \(digits"),
+        ((1, 8, 8), "abc", r"test set \(mine\) has a, b, c, which the training .*: it has 0, 1, 2"),
     ],
 )
 def test_a_test_set_of_other_images_or_classes_is_refused(

@@ -213,10 +213,7 @@ def test_suspects_have_both_classes_and_their_strategies() -> None:
     page = render(CLIENT, RUN, DIGITS, ["craig"], 0.1, diagnosis=diagnosis())
     (shown,) = re.findall(r'<div class="examples">.*?</div>', page, re.DOTALL)
     # The worst first.
-    assert re.findall(r'src="data:image/png;base64,[^"]*" alt="example (\d+),', shown) == [
-        "3",
-        "50",
-    ]
+    assert re.findall(r'base64,[^"]*" alt="example (\d+),', shown) == ["3", "50"]
     text = words(page)
     assert "The diagnosis suspects 2 of 355 labels" in text
     # The subset has row 3 of them, and by chance 2 x 36 / 355.

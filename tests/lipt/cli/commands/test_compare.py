@@ -108,16 +108,7 @@ def test_a_recipe_that_does_not_learn_has_its_own_exit_status(
     comparison: Comparison, tmp_path: Path
 ) -> None:
     still = ("--steps", "1", "--set", "learning_rate=1e-30", "--json", "--soft-labels")
-    few = (
-        "--seeds",
-        "1",
-        "--fractions",
-        "0.1",
-        "--strategies",
-        "auto",
-        "--baselines",
-        "everything",
-    )
+    few = ("--seeds", "1", "--fractions", ".1", "--strategies", "auto", "--baselines", "everything")
     result = comparison.run(*still, *few, "--out", str(tmp_path / "still.jsonl"))
     assert result.exit_code == 3, result.output
     found = json.loads(result.stdout)
