@@ -1,5 +1,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -24,12 +25,16 @@ def client(ready: Cluster) -> Iterator[Client]:
         yield opened
 
 
+def small_run(**learners: Any) -> dict[str, Any]:
+    """The smallest run, with these settings of its learners."""
+    return {**SMALL_RUN, "learners": {**SMALL_RUN["learners"], **learners}}
+
+
 @contextmanager
 def one_of_two_in(cluster: Cluster) -> Iterator[tuple[Client, str, PlayedWorker]]:
     """A client, a run of two learners of which learner 0 is in, and the worker that did it."""
-    learners = {**SMALL_RUN["learners"], "num_learners": 2}
     with cluster.client() as client:
-        run = client.start_run({**SMALL_RUN, "learners": learners})
+        run = client.start_run(small_run(num_learners=2))
         worker = cluster.play_worker("w")
         first = worker.take()
         assert first.learner_index == 0

@@ -25,6 +25,7 @@ from lipt.v1 import run_pb2, subset_pb2_grpc
 from lipt.v1 import subset_pb2 as pb
 from lipt.worker.client import Assignment
 from tests.cluster import SMALL_RUN, Cluster, LoggedProcess
+from tests.end_to_end.conftest import small_run
 from tests.played_worker import PlayedWorker
 from tests.serving import own_user_channel
 
@@ -83,8 +84,7 @@ def test_light_requests_are_answered_during_a_heavy_one(cluster: Cluster) -> Non
     dear_lane = coordinator.computing()
     worker = cluster.play_worker("w")
     with cluster.client() as client:
-        learners = {**SMALL_RUN["learners"], "num_learners": 1}
-        run = client.start_run({**SMALL_RUN, "learners": learners}, name="r")
+        run = client.start_run(small_run(num_learners=1), name="r")
         worker.submit(worker.take())
         client.wait(run.run_id)
         client.subset("r", "grand", budget=10)

@@ -18,7 +18,8 @@ from lipt.common.access.tokens import WORKER_SECRET
 from lipt.common.errors import from_rpc_error
 from lipt.common.rpc.channel import open_channel, with_metadata
 from lipt.v1 import worker_pb2, worker_pb2_grpc
-from tests.cluster import SMALL_RUN, Cluster
+from tests.cluster import Cluster
+from tests.end_to_end.conftest import small_run
 
 CALL_SECONDS = 60.0
 # What a worker of its own would be known by, and show.
@@ -117,9 +118,8 @@ def test_calls_that_strangers_reset_do_not_fail_other_callers(cluster: Cluster) 
 
 def test_a_faulty_worker_is_named_and_the_soup_is_the_one_without_it(cluster: Cluster) -> None:
     coordinator = cluster.start_coordinator()
-    learners = {**SMALL_RUN["learners"], "num_learners": 2, "redundancy": 2}
     with cluster.client() as client:
-        run = client.start_run({**SMALL_RUN, "learners": learners})
+        run = client.start_run(small_run(num_learners=2, redundancy=2))
         faulty = cluster.play_worker("faulty")
         # Nothing is wrong with it by itself: theta*, pruned as it should be.
         faulty.submit(faulty.take())
@@ -132,8 +132,7 @@ def test_a_faulty_worker_is_named_and_the_soup_is_the_one_without_it(cluster: Cl
     workers = [cluster.start_worker(name) for name in ("honest", "other")]
     with cluster.client() as client:
         final = client.wait(run.run_id)
-        alone = {**learners, "redundancy": 1}
-        once = client.wait(client.start_run({**SMALL_RUN, "learners": alone}).run_id)
+        once = client.wait(client.start_run(small_run(num_learners=2)).run_id)
     for worker in workers:
         assert worker.stop() == 0
     assert [learner.attempts for learner in final.learners] == [3, 2]
@@ -180,8 +179,7 @@ def test_a_peer_s_text_cannot_control_logs_or_terminals(cluster: Cluster) -> Non
             ),
             timeout=CALL_SECONDS,
         )
-        learners = {"num_learners": 1, "num_minibatches": 1, "num_steps": 1}
-        run = client.start_run({**SMALL_RUN, "learners": learners})
+        run = client.start_run(small_run(num_learners=1, num_steps=1))
         polling = worker_pb2.AcquireAssignmentRequest(worker_id=registered.worker_id)
         polling.wait_seconds = 60.0
         held = workers.AcquireAssignment(polling).assignment

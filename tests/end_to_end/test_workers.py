@@ -17,17 +17,17 @@ from lipt.common.states import LearnerState, RunState
 from lipt.common.tensor_files import pack
 from lipt.v1 import blob_pb2, blob_pb2_grpc
 from tests.cluster import SMALL_RUN, Cluster
+from tests.end_to_end.conftest import small_run
 
 
 def test_a_worker_s_exit_status_tells_a_batch_system_if_it_finished(cluster: Cluster) -> None:
     cluster.start_coordinator()
-    learners = {**SMALL_RUN["learners"], "num_learners": 1}
     batch = ("--max-learners", "1", "--stopped-status", "143")
     with cluster.client() as client:
         told = cluster.start_worker("told", *batch)
         told.wait_for("joined")
         assert told.stop() == 143
-        client.start_run({**SMALL_RUN, "learners": learners})
+        client.start_run(small_run(num_learners=1))
         assert cluster.start_worker("done", *batch).wait() == 0
         client.wait()
 
@@ -96,16 +96,12 @@ def test_run_goes_on_at_its_deadline_without_the_dead_and_the_slow(
     slow = cluster.start_worker("slow")
     slow.wait_for("joined")
     # So long that only its deadline can end it.
-    learners: dict[str, Any] = {
-        "num_learners": 3,
-        "num_steps": 100_000,
-        "num_minibatches": 1,
-        "batch_size": 32,
-    }
-    learners |= {"deadline_seconds": DEADLINE_SECONDS, "min_learners": 1}
+    run_of_three = small_run(
+        num_learners=3, num_steps=100_000, deadline_seconds=DEADLINE_SECONDS, min_learners=1
+    )
     with cluster.client() as client:
         quick, dead = (cluster.play_worker(name) for name in ("quick", "dead"))
-        run = client.start_run({**SMALL_RUN, "learners": learners})
+        run = client.start_run(run_of_three)
         slow.wait_for("density")
         dead.take()
         first = quick.take()
@@ -123,7 +119,7 @@ def test_run_goes_on_at_its_deadline_without_the_dead_and_the_slow(
 
 # What a service manager gives a process before it kills it.
 GRACE_SECONDS = 30.0
-LONG_RUN = {"num_learners": 1, "num_steps": 100_000, "num_minibatches": 1, "batch_size": 64}
+LONG_RUN = small_run(num_learners=1, num_steps=100_000, batch_size=64)
 
 
 def test_a_coordinator_with_stalled_clients_ends_in_time(cluster: Cluster) -> None:
@@ -141,7 +137,7 @@ def test_a_coordinator_with_stalled_clients_ends_in_time(cluster: Cluster) -> No
         stalled = [stub.ReadBlob(blob_pb2.ReadBlobRequest(blob=large)) for _ in range(5)]
         for reader in stalled:
             next(reader)
-        run = client.start_run({**SMALL_RUN, "learners": LONG_RUN})
+        run = client.start_run(LONG_RUN)
         watch = client.watch(run.run_id)
         next(iter(watch))
         watching = open_channel(cluster.address)
@@ -184,7 +180,7 @@ def test_service_that_is_still_importing_ends_with_status_0(
 def test_a_closed_terminal_and_repeated_signals_are_one_orderly_end(cluster: Cluster) -> None:
     coordinator = cluster.start_coordinator()
     with cluster.client() as client:
-        run = client.start_run({**SMALL_RUN, "learners": LONG_RUN})
+        run = client.start_run(LONG_RUN)
         worker = cluster.start_worker("one")
         worker.wait_for("density")
         for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
@@ -230,7 +226,7 @@ def test_worker_whose_coordinator_does_not_answer_ends_in_time(cluster: Cluster)
     # A long lease has long heartbeats, which must not hold a worker up.
     coordinator = cluster.start_coordinator(*cluster.leases_of(3600.0))
     with cluster.client() as client:
-        client.start_run({**SMALL_RUN, "learners": LONG_RUN})
+        client.start_run(LONG_RUN)
         training = cluster.start_worker("training")
         training.wait_for("density")
         polling = cluster.start_worker("polling")

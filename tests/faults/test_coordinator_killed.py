@@ -24,8 +24,9 @@ from lipt.coordinator.state.maintenance import read_records
 from lipt.coordinator.state.records import Done, RunRecord
 from lipt.v1 import worker_pb2, worker_pb2_grpc
 from lipt.worker.client import Assignment
-from tests.cluster import SMALL_RUN, Cluster, LoggedProcess
+from tests.cluster import Cluster, LoggedProcess
 from tests.coordinator.made_up_runs import shard_of
+from tests.end_to_end.conftest import small_run
 from tests.faults.conftest import Record
 from tests.faults.dying_coordinator import cut_power
 from tests.played_worker import PlayedWorker
@@ -278,9 +279,9 @@ def test_concurrently_acknowledged_results_survive_a_kill(
     # While the disk takes the first of them, others come.
     slow = {"COMMIT_SECONDS": "1"}
     coordinator = cluster.start_coordinator(*flags, program=dying, environment=slow)
-    learners = {**SMALL_RUN["learners"], "num_learners": NUM_WORKERS + 1, "num_steps": 1}
+    run = small_run(num_learners=NUM_WORKERS + 1, num_steps=1)
     with cluster.client() as client:
-        run_id = client.start_run({**SMALL_RUN, "learners": learners}).run_id
+        run_id = client.start_run(run).run_id
 
     def prepare(number: int) -> Prepared:
         worker = cluster.play_worker(f"worker-{number}")
@@ -323,9 +324,8 @@ def test_a_result_whose_commit_meets_sigterm_is_stored_once(
     coordinator = cluster.start_coordinator(
         "--insecure", *flags, program=asked, environment=environment
     )
-    learners = {**SMALL_RUN["learners"], "num_learners": 2}
     with cluster.client() as client:
-        run_id = client.start_run({**SMALL_RUN, "learners": learners}).run_id
+        run_id = client.start_run(small_run(num_learners=2)).run_id
     worker = cluster.play_worker("w")
     assignment = worker.take()
     result = worker.upload(worker.learner(assignment))

@@ -12,8 +12,8 @@ from lipt.common.errors import (
     UnknownRunError,
 )
 from lipt.common.states import RunState
-from tests.cluster import SMALL_RUN, Cluster
-from tests.end_to_end.conftest import one_of_two_in
+from tests.cluster import Cluster
+from tests.end_to_end.conftest import one_of_two_in, small_run
 from tests.end_to_end.test_state import state
 
 
@@ -62,8 +62,7 @@ def test_a_disk_that_fills_up_in_a_backup_leaves_none_and_the_state_as_it_was(
 
 
 def ready_run(client: Client, cluster: Cluster, seed: int) -> str:
-    learners = {**SMALL_RUN["learners"], "num_learners": 1}
-    started = client.start_run({**SMALL_RUN, "seed": seed, "learners": learners})
+    started = client.start_run({**small_run(num_learners=1), "seed": seed})
     worker = cluster.play_worker(f"worker-{seed}")
     worker.submit(worker.take())
     return client.wait(started.run_id).run_id
@@ -110,8 +109,7 @@ def test_a_newer_database_over_older_blobs_repairs_what_can_be_made_again(
         state("backup", copy, "--state-dir", cluster.state)
         subset = client.subset(first, "grand", fraction=0.1)
         lost = ready_run(client, cluster, 1)
-        learners = {**SMALL_RUN["learners"], "num_learners": 2}
-        training = client.start_run({**SMALL_RUN, "seed": 2, "learners": learners}).run_id
+        training = client.start_run({**small_run(num_learners=2), "seed": 2}).run_id
         worker = cluster.play_worker("early")
         worker.submit(worker.take())
     assert coordinator.stop() == 0
