@@ -79,10 +79,8 @@ class Desk:
     ) -> None:
         self.accounts.end(*self.sent.pop((letter, peer)), finished=finished, kept=kept)
 
-    def cut(
-        self, letter: str, size: int, peer: str = "one", allowance: Allowance | None = None
-    ) -> list[str]:
-        leaving = self.begin(letter, size, peer, allowance)
+    def cut(self, letter: str, size: int, peer: str = "one") -> list[str]:
+        leaving = self.begin(letter, size, peer)
         self.end(letter, peer, kept=True)
         return leaving
 

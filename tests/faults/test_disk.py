@@ -7,10 +7,7 @@ from pathlib import Path
 import pytest
 
 from lipt import Client
-from lipt.common.errors import (
-    CorruptBlobError,
-    UnknownRunError,
-)
+from lipt.common.errors import CorruptBlobError, UnknownRunError
 from lipt.common.states import RunState
 from tests.cluster import Cluster
 from tests.end_to_end.conftest import one_of_two_in, small_run
@@ -99,9 +96,7 @@ def test_an_older_database_under_newer_blobs_serves_what_it_knows(cluster: Clust
     assert "; 1 in no record), no problems" in state("check", "--state-dir", cluster.state)
 
 
-def test_a_newer_database_over_older_blobs_repairs_what_can_be_made_again(
-    cluster: Cluster,
-) -> None:
+def test_a_newer_database_over_older_blobs_repairs_what_can_be_made_again(cluster: Cluster) -> None:
     coordinator = cluster.start_coordinator()
     copy = cluster.directory / "copy"
     with cluster.client() as client:

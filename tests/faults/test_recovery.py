@@ -57,9 +57,7 @@ def test_setting_the_clock_back_extends_no_lease(cluster: Cluster) -> None:
 
 
 @pytest.mark.timeout(180)
-def test_a_clock_that_jumps_by_hours_changes_no_run_lease_or_valid_token(
-    cluster: Cluster,
-) -> None:
+def test_a_clock_that_jumps_by_hours_changes_no_run_lease_or_valid_token(cluster: Cluster) -> None:
     flags = cluster.config(
         "[lease]\nduration_seconds = 3000.0\n"
         "[storage]\nkeep_days = 1\ncollect_every_seconds = 0.1\n"

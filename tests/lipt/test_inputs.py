@@ -58,8 +58,8 @@ def pictures() -> list[Image.Image]:
     return [Image.fromarray(one.transpose(1, 2, 0)) for one in BYTES]
 
 
-def pairs(examples: Any, labels: Any = CLASSES) -> list[tuple[Any, Any]]:
-    return [(example, int(label)) for example, label in zip(examples, labels, strict=True)]
+def pairs(examples: Any) -> list[tuple[Any, Any]]:
+    return [(example, int(label)) for example, label in zip(examples, CLASSES, strict=True)]
 
 
 FRAME_COLUMNS = "numbers float32[6], categories int64[3]"

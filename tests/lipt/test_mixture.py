@@ -26,11 +26,11 @@ QUICK = {
 }
 
 
-def rows(number: int, sign: float, seed: int, first: int = 0) -> tuple[Tensor, Tensor]:
+def rows(number: int, sign: float, seed: int) -> tuple[Tensor, Tensor]:
     """Two classes by the sign of the first number; turned around where `sign` is negative."""
     draws = torch.Generator().manual_seed(seed)
     values_ND = torch.randn(number, 5, generator=draws)
-    labels_N = (sign * values_ND[:, first] > 0).long()
+    labels_N = (sign * values_ND[:, 0] > 0).long()
     return values_ND, labels_N
 
 

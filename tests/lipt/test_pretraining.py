@@ -27,12 +27,7 @@ from lipt.core.planning import PROCESS_BYTES, total
 from lipt.core.pretraining.sharding import draw_shards, split_validation
 from lipt.core.selection.select import find_strategy
 from lipt.core.signals.signals import UserFeatures, features_of_tensors, read_user_features
-from lipt.data.inputs.specs import (
-    Column,
-    ColumnsSpec,
-    ColumnType,
-    ImageSpec,
-)
+from lipt.data.inputs.specs import Column, ColumnsSpec, ColumnType, ImageSpec
 from lipt.data.loading import open_dataset
 from lipt.data.shard import pack_shard
 from lipt.data.targets.kinds import TargetKind
@@ -405,7 +400,6 @@ def counted(
     data: DataDescription,
     *,
     proxy: str | None = None,
-    num_features: int = 64,
     options: dict[str, str] | None = None,
 ) -> tuple[int, int, int]:
     """Images, memory and signals' bytes, for a model without memory and a run of ten learners."""
@@ -417,14 +411,12 @@ def counted(
         proxy=SOUP if proxy is None else Proxy.parse(proxy),
     )
     config = RunConfig(learners=LearnersConfig(num_learners=10))
-    [stage], size = plan_choice(
-        request, config, data, ModelFigures(0, 0, 0), num_features, batch_size=1
-    )
+    [stage], size = plan_choice(request, config, data, ModelFigures(0, 0, 0), 64, batch_size=1)
     return total(stage.images), total(stage.memory), size
 
 
-def images_of(number: int, size: int = 32, *, classes: int = 10) -> DataDescription:
-    return described((number // classes,) * classes, ImageSpec(3, size, size))
+def images_of(number: int, size: int = 32) -> DataDescription:
+    return described((number // 10,) * 10, ImageSpec(3, size, size))
 
 
 @pytest.mark.parametrize(

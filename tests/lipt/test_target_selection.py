@@ -21,10 +21,7 @@ from lipt.common.errors import (
 )
 
 OPTIONS = "?prompt=word&completion=answer&max_length=12"
-QUICK = {
-    "initialization": {"steps": 80, "batch_size": 32},
-    "learners": {"batch_size": 32},
-}
+QUICK = {"initialization": {"steps": 80, "batch_size": 32}, "learners": {"batch_size": 32}}
 
 
 REST: Any = {"run": QUICK, "device": "cpu", "progress": False}

@@ -11,14 +11,7 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.states import LearnerPhase, LearnerState, RunState
 from lipt.core.catalogue import StrategyOptionView
 from lipt.trainer.formatting import differences, table_lines, to_jsonable
-from lipt.trainer.views import (
-    BlobView,
-    IngredientView,
-    LearnerView,
-    ProgressView,
-    RunView,
-    view_of,
-)
+from lipt.trainer.views import BlobView, IngredientView, LearnerView, ProgressView, RunView, view_of
 from lipt.v1 import blob_pb2, config_pb2, run_pb2, worker_pb2
 
 

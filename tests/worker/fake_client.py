@@ -111,9 +111,8 @@ class FakeClient:
         self.assignments: list[Assignment | Exception | None] = []
         self.when_idle: Callable[[], object] = lambda: None
         self.refusals: dict[str, list[Exception]] = {}
-        self.stop_learner = False
-        self.idle_reason = ""
         self.worker_id = "w"
+        self.idle_reason = ""
         self.waits: list[float] = []
         self.registered: list[tuple[str, str]] = []
         self.released: list[tuple[str, str, str]] = []
@@ -149,7 +148,7 @@ class FakeClient:
     def heartbeat(self, assignment: Assignment, progress: worker_pb2.LearnerProgress) -> bool:
         self.beats.put(progress)
         self._answer("heartbeat")
-        return self.stop_learner
+        return False
 
     def commit(
         self,

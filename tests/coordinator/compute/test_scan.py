@@ -348,16 +348,14 @@ class Scorer:
         return (TRUE[ids_B] + self.shift * torch.arange(len(ids_B))[:, None],)
 
 
-def verification(
-    share: float = SHARE, *, exact: bool = True, shift: float = 0.0
-) -> ScoreVerification:
-    return ScoreVerification(WHOLE, Scorer(shift), share=share, exact=exact)
+def verification(share: float = SHARE, *, exact: bool = True) -> ScoreVerification:
+    return ScoreVerification(WHOLE, Scorer(), share=share, exact=exact)
 
 
-def noticed(credentials: Sequence[str], forged: Sequence[int], by: float = 0.5) -> bool:
+def noticed(credentials: Sequence[str], forged: Sequence[int]) -> bool:
     """Whether a pass with a range from each credential in turn finds any forged example."""
     sent = TRUE.clone()
-    sent[list(forged)] += by
+    sent[list(forged)] += 0.5
     checked = verification()
     for place, start in enumerate(range(0, NUM_EXAMPLES, PART)):
         checked.draw(credentials[place % len(credentials)], start, (sent[start : start + PART],))

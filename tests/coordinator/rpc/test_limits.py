@@ -43,14 +43,7 @@ from lipt.coordinator.rpc.limits import CallInterceptor, PeerLimits, peer_of, sh
 from lipt.coordinator.server import serving
 from lipt.coordinator.settings import LimitSettings
 from lipt.trainer.client.connection import Connection
-from lipt.v1 import (
-    blob_pb2,
-    blob_pb2_grpc,
-    info_pb2,
-    info_pb2_grpc,
-    run_pb2,
-    run_pb2_grpc,
-)
+from lipt.v1 import blob_pb2, blob_pb2_grpc, info_pb2, info_pb2_grpc, run_pb2, run_pb2_grpc
 from tests.clock import Clock
 from tests.coordinator.fakes import make_settings, opened
 from tests.coordinator.rpc.test_ended_callers import poll, refusal

@@ -165,11 +165,7 @@ async def test_a_learner_of_another_density_than_its_assignment_s_is_refused(
 @pytest.mark.parametrize(
     ("quantity", "reason", "account"),
     [
-        (
-            pb.DIVERGED_QUANTITY_LOSS,
-            FailureReason.DIVERGED,
-            "loss not finite after step 2 of 3",
-        ),
+        (pb.DIVERGED_QUANTITY_LOSS, FailureReason.DIVERGED, "loss not finite after step 2 of 3"),
         (pb.DIVERGED_QUANTITY_UNSPECIFIED, FailureReason.ERROR, "on one: nan"),
         (99, FailureReason.ERROR, "on one: nan"),
     ],

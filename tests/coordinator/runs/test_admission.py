@@ -14,12 +14,7 @@ from torch import nn
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import RunConfig
 from lipt.common.config.values import validate
-from lipt.common.errors import (
-    ConfigError,
-    OverLimitError,
-    UnknownNameError,
-    WeightsError,
-)
+from lipt.common.errors import ConfigError, OverLimitError, UnknownNameError, WeightsError
 from lipt.common.process import Machine
 from lipt.common.tensor_files import pack
 from lipt.coordinator.compute.context import DataDescription
@@ -40,14 +35,12 @@ PHOTOGRAPHS = described((200,) * 10, ImageSpec(3, 224, 224))
 MACHINE = Machine(num_cores=2, memory_bytes=8 * 2**30)
 
 
-def admission(
-    directory: Path, data: DataDescription = DIGITS, machine: Machine = MACHINE, **limits: Any
-) -> RunAdmission:
+def admission(directory: Path, data: DataDescription = DIGITS, **limits: Any) -> RunAdmission:
     return RunAdmission(
         BlobStore(directory, max_blob_bytes=2**20),
         data,
         limits=validate(LimitSettings, limits),
-        machine=machine,
+        machine=MACHINE,
         allowed_modules=("tests.tiny", "torch"),
         evaluation_batch_size=16,
     )

@@ -168,9 +168,9 @@ def test_a_deadline_survives_a_changed_system_clock() -> None:
     assert with_deadline_running(run, now=90.0).training_started_at == 90.0
 
 
-def handed_in(learner: LearnerRecord, content: bytes = b"x") -> LearnerRecord:
+def handed_in(learner: LearnerRecord) -> LearnerRecord:
     out = leased(learner, "box")
-    return done(out, holder(), LearnerResult(blob=BlobName.of(content)))
+    return done(out, holder(), LearnerResult(blob=BlobName.of(b"x")))
 
 
 def unconfirmed_of(learner: LearnerRecord) -> UnconfirmedResult:

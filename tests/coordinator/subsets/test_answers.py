@@ -117,10 +117,7 @@ async def test_features_are_part_of_the_subset_s_key(world: World) -> None:
 async def test_a_preset_is_resolved_and_stands_in_the_manifest(world: World) -> None:
     # Beta is that of a tenth of the data; the score that is given wins.
     subset = await world.ask(
-        strategy="ccs",
-        preset="paper",
-        budget=DATA.num_examples // 10,
-        options={"score": "el2n"},
+        strategy="ccs", preset="paper", budget=DATA.num_examples // 10, options={"score": "el2n"}
     )
     assert subset.manifest["preset"] == "paper"
     assert subset.manifest["options"] == {"score": "el2n", "beta": "0.3", "num_strata": "50"}

@@ -7,12 +7,7 @@ import pytest
 
 from lipt.common.errors import ForkedError, QueueFullError, TooManyCallsError, UnreachableError
 from lipt.trainer.client import connection
-from lipt.trainer.client.connection import (
-    Contact,
-    ForkAwareChannel,
-    Reconnection,
-    silent_seconds,
-)
+from lipt.trainer.client.connection import Contact, ForkAwareChannel, Reconnection, silent_seconds
 from tests.clock import Clock
 
 AWAY = UnreachableError("away.")

@@ -53,12 +53,10 @@ SOON, LATE, NEVER = (0.5, 0.6), (0.4, 0.5), (0.3, 0.4)
 
 
 def reaching(
-    ours: list[Trial],
-    everything: tuple[tuple[float, float], ...] = (SOON, SOON),
-    resampled: tuple[tuple[float, float], ...] = (LATE, SOON),
+    ours: list[Trial], everything: tuple[tuple[float, float], ...] = (SOON, SOON)
 ) -> Outcome:
     """The outcome of our trials where random ends with 50%."""
-    baselines = [*evaluated("everything", *everything), *evaluated("resampled", *resampled)]
+    baselines = [*evaluated("everything", *everything), *evaluated("resampled", LATE, SOON)]
     return named(outcomes([*evaluated("uniform", SOON, SOON), *ours, *baselines]))["craig"]
 
 

@@ -76,15 +76,7 @@ def lightning_loop(folder: Path) -> Loop:
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.SGD(self.parameters(), lr=RATE)
 
-    def train(
-        model: Model,
-        sampler: Any,
-        epochs: int,
-        *,
-        resume: int = 0,
-        workers: int = 0,
-        reload_dataloaders_every_n_epochs: int = 1,
-    ) -> Any:
+    def train(model: Model, sampler: Any, epochs: int, *, resume: int = 0, workers: int = 0) -> Any:
         model.sampler = sampler
         loader: Any = DataLoader(
             Rows(),
@@ -101,7 +93,7 @@ def lightning_loop(folder: Path) -> Loop:
             enable_progress_bar=False,
             logger=False,
             max_epochs=epochs,
-            reload_dataloaders_every_n_epochs=reload_dataloaders_every_n_epochs,
+            reload_dataloaders_every_n_epochs=1,
         )
         path = folder / f"after-epoch={resume - 1}.ckpt" if resume else None
         module = Module(model)

@@ -41,13 +41,7 @@ def test_randaugment_needs_uint8_images() -> None:
         augmented(Recipe(augmentation="randaugment"), 0, pictures().float())
 
 
-RECIPE = Recipe(
-    batch_size=16,
-    steps=4,
-    augmentation="crop_flip",
-    nesterov=True,
-    warmup_steps=2,
-)
+RECIPE = Recipe(batch_size=16, steps=4, augmentation="crop_flip", nesterov=True, warmup_steps=2)
 
 
 def stepped(dataset: Dataset, device: torch.device, there: Pretended | None = None) -> Weights:

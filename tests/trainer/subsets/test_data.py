@@ -159,9 +159,7 @@ def test_a_hugging_face_data_set_equals_its_parquet_file(pets: Path, tmp_path: P
         subset.hf_select(table.select(list(reversed(range(12)))))
 
 
-def test_tensors_above_memory_are_not_fingerprinted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_tensors_above_memory_are_not_fingerprinted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lipt.trainer.subsets.data.MEMORY_BUDGET_BYTES", NUM_ROWS * 8 - 1)
     rows = [(torch.zeros(2), row % 2) for row in range(NUM_ROWS)]
     with pytest.raises(SubsetError, match=r"cannot be computed \(its tensors are too large"):

@@ -8,9 +8,7 @@ from lipt.common.errors import MissingExtraError
 from lipt.worker.pool import up
 
 
-def test_a_missing_package_of_the_page_is_one_sentence(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_missing_package_of_the_page_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     done = CliRunner().invoke(up.app, ["--page", "--data", "digits", "--model", "resnet8"])
     assert isinstance(done.exception, MissingExtraError)

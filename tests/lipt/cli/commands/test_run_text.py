@@ -1,7 +1,6 @@
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -90,9 +89,8 @@ def test_the_waiting_reason_is_a_line() -> None:
     assert heartbeat_line(waits, 0.0) == line
 
 
-def merging(done: int, total: int = 91, **changes: Any) -> RunView:
-    progress = ProgressView("merging learners", done, total)
-    return made_up_run(state=RunState.MERGING, progress=progress, **changes)
+def merging(done: int) -> RunView:
+    return made_up_run(state=RunState.MERGING, progress=ProgressView("merging learners", done, 91))
 
 
 def seen(*observations: tuple[float, RunView]) -> RemainingTime:
