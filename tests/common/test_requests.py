@@ -169,3 +169,12 @@ def test_equal_warm_ups_are_one_text(text: str, warm_up: WarmUp, one_text: str) 
 def test_invalid_warm_ups_are_refused(text: str) -> None:
     with pytest.raises(StrategyOptionError, match=r"pretraining cannot be .* epochs:NxR"):
         WarmUp.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "epochs"), [("epochs:0", 1), ("epochs:0.5x4", 4), ("epochs:3x2", 6)]
+)
+def test_a_model_of_a_warm_up_costs_an_epoch_at_least(text: str, epochs: float) -> None:
+    warm_up = WarmUp.parse(text)
+    assert warm_up is not None
+    assert warm_up.counted_epochs == epochs

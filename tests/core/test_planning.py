@@ -172,6 +172,16 @@ def test_a_plan_counts_images_of_the_soup_s_evaluations(method: str, evaluations
     assert total(planned.images) == evaluations * 250
 
 
+def test_a_simplex_soup_keeps_every_learner_and_its_difference_from_theta_star() -> None:
+    learners = {"num_learners": 3}
+    greedy, simplex = (
+        memories(plan(soup={"method": method}, learners=learners))["soup"]
+        for method in ("greedy", "simplex")
+    )
+    # Each of the three takes 100 bytes, and so does its difference.
+    assert simplex - greedy == 3 * 2 * 100
+
+
 def test_disk_is_weights_shards_results_and_snapshots() -> None:
     learners = {"num_learners": 5, "num_minibatches": 2, "batch_size": 3, "num_snapshots": 4}
     disk, *files = plan(learners=learners).files

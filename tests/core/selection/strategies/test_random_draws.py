@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from lipt.core.selection.select import find_strategy
 from lipt.core.selection.selection import Selection
 from lipt.core.selection.strategies import crest as crest_module
 from lipt.core.selection.strategies.crest import (
@@ -106,6 +107,25 @@ def test_ccs_takes_the_easiest_for_large_budgets() -> None:
     assert len(ccs(signals, 5, beta=0.9, seed=0).indices_K) == 5
     chosen = ccs(of_norms(1, 1, 1, 1), 2, beta=0.5, seed=0).indices_K
     assert chosen.sort().values.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("fraction", "beta"),
+    # The paper's three, straight lines between them, and the nearest beyond.
+    [
+        (0.05, "0.3"),
+        (0.1, "0.3"),
+        (0.15, "0.25"),
+        (0.2, "0.2"),
+        (0.35, "0.1"),
+        (0.5, "0"),
+        (0.9, "0"),
+    ],
+)
+def test_the_paper_s_ccs_drops_a_share_by_the_fraction(fraction: float, beta: str) -> None:
+    preset = find_strategy("ccs").preset("paper")
+    assert preset.options(fraction, {}) == {"score": "aum", "beta": beta, "num_strata": "50"}
+    assert preset.balanced is False
 
 
 def random_probabilities(num_examples: int, num_classes: int = 4) -> Tensor:
