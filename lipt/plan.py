@@ -47,12 +47,14 @@ from lipt.core.proxies.untrained import NUM_FILTERS
 from lipt.core.selection.select import find_strategy
 from lipt.core.selection.solvers.representatives import MATRIX_BYTES
 from lipt.core.selection.strategy import Growth
-from lipt.core.signals.compute import compute_signals
+from lipt.core.signals.compute import compute_values
 from lipt.core.signals.signals import STORAGE_LIMITS
 from lipt.core.signals.views import Need
 from lipt.core.stages.resolve import ResolvedRequest
+from lipt.core.tasks import ScoredValues
 from lipt.data.dataset import Dataset
 from lipt.data.shard import pack_shard
+from lipt.data.targets.kinds import TargetKind
 from lipt.models.footprint import ModelFigures, measure_model
 from lipt.models.head import find_head
 from lipt.pretraining import Pretrained
@@ -235,8 +237,10 @@ def time_images(opened: Pretrained, report: Callable[[str], None]) -> dict[str, 
         rates["evaluated"] = _second_time(lambda: evaluator.score(state)) / len(some)
     report("timing a batch of scoring")
     batches = workspace.batches(inputs, "timing", some=some)
+    of_texts = dataset.target.kind is TargetKind.TOKENS
+    values = ScoredValues.LOSSES_AND_FEATURES if of_texts else ScoredValues.SIGNALS
     with computation(config.evaluation_threads):
-        rates["scored"] = _second_time(lambda: compute_signals(model, batches)) / len(some)
+        rates["scored"] = _second_time(lambda: compute_values(model, batches, values)) / len(some)
     return rates
 
 

@@ -469,6 +469,15 @@ def test_the_plan_scales_a_batch_s_seconds(source: str, tmp_path: Path) -> None:
     json.dumps(to_jsonable(found), allow_nan=False)
 
 
+def test_the_plan_times_texts_for_a_target(tmp_path: Path) -> None:
+    texts = "".join(json.dumps({"text": f"row {row} is short"}) + "\n" for row in range(200))
+    (tmp_path / "texts.jsonl").write_text(texts)
+    source = f"jsonl:{tmp_path}/texts.jsonl?text=text&max_length=8"
+    found = planned(source, "loss_drop", target_data=source, run=None, timed=True)
+    timed = {stage.name for stage in found.stages if stage.seconds is not None}
+    assert timed == {"theta*", "learners", "soup", "target", "subset"}
+
+
 @pytest.mark.parametrize(
     ("strategy", "trained", "passes", "numbers"),
     [
