@@ -69,10 +69,13 @@ class CausalNetwork(nn.Module):
         return logits_BLV
 
 
-def in_data_numbers(model: nn.Module, *, num_classes: int, inputs: InputSpec) -> nn.Module:
+def in_data_numbers(
+    model: nn.Module, *, num_classes: int, inputs: InputSpec, merge: bool = True
+) -> nn.Module:
     """A live causal model of transformers as one of the data's tokens; other models unchanged.
 
-    LoRA adapters of peft are merged into its weights. It is changed in place, to float32.
+    It is changed in place: LoRA adapters of peft are merged into its weights, with `merge`, and all
+    are float32.
 
     ConfigError for quantized weights, no end of texts, or a vocabulary of another tokenizer.
     """
@@ -92,6 +95,11 @@ def in_data_numbers(model: nn.Module, *, num_classes: int, inputs: InputSpec) ->
             f"the model {spec} has quantized weights, which cannot be trained. Load it in float32 "
             "or bfloat16."
         )
+    if is_adapted and not merge:
+        raise ConfigError(
+            f"the model {spec} has an adapter of peft, which would be merged into it. Give "
+            "model.merge_and_unload(), or train the adapter with peft's own tools."
+        )
     if is_adapted:
         network = _merged(given, spec).requires_grad_(requires_grad=True)
     num_tokens, num_rows = num_classes - FIRST, network.get_input_embeddings().weight.shape[0]
@@ -107,6 +115,13 @@ def by_own_names(model: nn.Module, weights: Mapping[str, Tensor]) -> Weights:
     """A model's weights by the names of the network that was made one of the data's tokens."""
     begin = NETWORK if isinstance(model, CausalNetwork) else ""
     return {name.removeprefix(begin): tensor for name, tensor in weights.items()}
+
+
+def by_network_names(model: nn.Module, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The inverse of `by_own_names`; weights that have such names already are unchanged."""
+    if not isinstance(model, CausalNetwork) or any(name.startswith(NETWORK) for name in weights):
+        return weights
+    return {f"{NETWORK}{name}": tensor for name, tensor in weights.items()}
 
 
 def _merged(model: Any, spec: str) -> Any:

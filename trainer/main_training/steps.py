@@ -23,6 +23,7 @@ from lipt.data.dataset import Dataset, input_format
 from lipt.data.images.formats import crop_flip
 from lipt.data.inputs.model_input import Stored, pinned, rows_of, stored_on
 from lipt.data.parallel import prefetched
+from lipt.models.causal_folder import in_data_numbers
 from lipt.models.head import evaluation_mode
 from lipt.models.own_model import (
     in_float32_if_needed,
@@ -186,12 +187,13 @@ def place_model(
             if isinstance(model, nn.Module):
                 model = in_float32_if_needed(prepared(model), train.inputs)
     if isinstance(model, nn.Module):
+        about: dict[str, Any] = {"num_classes": num_classes, "inputs": train.inputs}
+        model = in_data_numbers(model, **about, merge=False)
         # The module itself is tried: a compiled one would be compiled for the trial's shape.
         plain = plain_module(model)
         spec = type(plain).__name__
         require_values(plain, f"the model {spec!r}")
         model.to(device)
-        about: dict[str, Any] = {"num_classes": num_classes, "inputs": train.inputs}
         require_logits(plain, spec, device=device, with_head=False, **about)
         require_state(plain, f"the model {spec!r}")
         return model, forward_pass

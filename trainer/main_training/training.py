@@ -27,6 +27,7 @@ from lipt.core.pretraining.training import ForwardPass, require_finite_outputs
 from lipt.data.dataset import Dataset
 from lipt.data.held_out import TEST_DATA, comparable
 from lipt.data.loading import open_set
+from lipt.models.causal_folder import by_network_names, by_own_names
 from lipt.models.own_model import load_plain_state, plain_state
 from lipt.trainer.arguments import checked
 from lipt.trainer.main_training.recipe import Recipe, Schedule, marks
@@ -242,7 +243,8 @@ def fit(
     """Train a model on a subset.
 
     Args:
-        model: a name such as "resnet18", a function of num_classes, or a module to train in place.
+        model: a name such as "resnet18", a function of num_classes, or a module to train in place:
+            on texts also a causal model of transformers, in float32.
         train: data that the subset was selected from, as `lipt.open_dataset` takes it.
         target: as in `lipt.open_dataset`, of `train` and `test`.
         subset: the examples; None for those of `reselect`, or all of `train`.
@@ -283,6 +285,7 @@ def fit(
     kernels = nullcontext() if place.type == "cpu" else fastest_kernels()
     with seeded_generators(derive_seed(recipe.seed, "main-layers"), place), kernels:
         if initial is not None:
+            initial = by_network_names(built, initial)
             check_specs(specs_of(initial), specs_of(plain_state(built)))
             load_plain_state(built, initial)
         saved = None
@@ -303,7 +306,10 @@ def fit(
         if saved is not None:
             training.restore(saved)
             on_resume(saved.progress)
-        return training.run(on_epoch, on_step, ends_at)
+        trained = training.run(on_epoch, on_step, ends_at)
+    if isinstance(model, str):
+        return trained
+    return replace(trained, weights=by_own_names(built, trained.weights))
 
 
 def _identity(

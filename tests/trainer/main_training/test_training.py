@@ -3,6 +3,7 @@ import json
 import re
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from lipt.data.targets.kinds import TargetKind
 from lipt.trainer.main_training import Schedule, Trained, evenly, training
 from lipt.trainer.main_training.records import write_line
 from lipt.trainer.subsets.subset import Subset
+from tests.causal_folders import write_model
 from tests.in_memory import in_memory
 from tests.trainer.main_training.conftest import RECIPE, equal, net
 
@@ -232,3 +234,26 @@ def test_a_linear_model_learns_what_is_linear(
     assert trained.kind is kind
     assert trained.test_accuracy is not None
     assert trained.test_accuracy > 0.9
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
+def test_a_live_causal_model_is_trained_in_place_by_its_own_names(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    write_model(tmp_path / "m", vocab_size=256, tokenizer=False)
+    texts = "".join(json.dumps({"text": "abcab" * row}) + "\n" for row in range(1, 9))
+    (tmp_path / "texts.jsonl").write_text(texts)
+    data = f"jsonl:{tmp_path}/texts.jsonl?text=text&max_length=8"
+    live = transformers.AutoModelForCausalLM.from_pretrained
+    model, start = live(tmp_path / "m"), live(tmp_path / "m").state_dict()
+    trained = fit(model, data, recipe={"steps": 2, "batch_size": 4})
+    state = model.state_dict()
+    assert trained.weights.keys() == state.keys()
+    assert all(torch.equal(trained.weights[name], state[name]) for name in state)
+    assert not torch.equal(state["model.norm.weight"], start["model.norm.weight"])
+    # Its weights are taken back by these names.
+    again = fit(live(tmp_path / "m"), data, recipe={"steps": 2, "batch_size": 4}, initial=start)
+    assert equal(again, trained)
+    peft = pytest.importorskip("peft")
+    adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj"]))
+    with pytest.raises(ConfigError, match=r"has an adapter of peft.*Give model\.merge_and_unload"):
+        fit(adapted, data, recipe={"steps": 1})
