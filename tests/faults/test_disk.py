@@ -1,3 +1,4 @@
+import os
 import resource
 import shutil
 import subprocess
@@ -24,6 +25,8 @@ def back_up(cluster: Cluster, copy: Path, *, most_bytes: int) -> subprocess.Comp
     return subprocess.run(
         [*command, "--state-dir", str(cluster.state)],
         preexec_fn=limit,
+        # `make coverage` would write files of its own there.
+        env={name: value for name, value in os.environ.items() if "COVERAGE" not in name},
         capture_output=True,
         text=True,
         timeout=120,
