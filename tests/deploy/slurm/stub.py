@@ -23,7 +23,17 @@ def srun(arguments: list[str]) -> int:
     step = parser.parse_args(arguments)
     each = step.ntasks // step.nodes
     assert step.relative + step.nodes <= int(os.environ["SLURM_JOB_NUM_NODES"])
-    tasks = []
+    tasks: list[subprocess.Popen[bytes]] = []
+    signals: list[int] = []
+
+    def forward(number: int, _: object) -> None:
+        signals.append(number)
+        for task in tasks:
+            task.send_signal(number)
+
+    # Before the first task: a job that is cancelled meanwhile leaves none behind.
+    signal.signal(signal.SIGTERM, forward)
+    (_folder() / f"step-{os.getpid()}").touch()
     for task in range(step.ntasks):
         own = {
             "SLURM_PROCID": str(task),
@@ -31,13 +41,8 @@ def srun(arguments: list[str]) -> int:
             "SLURMD_NODENAME": f"n{step.relative + task // each + 1}",
         }
         tasks.append(subprocess.Popen(step.command, stdin=subprocess.DEVNULL, env=os.environ | own))
-
-    def forward(number: int, _: object) -> None:
-        for task in tasks:
-            task.send_signal(number)
-
-    signal.signal(signal.SIGTERM, forward)
-    (_folder() / f"step-{os.getpid()}").touch()
+        for number in signals:
+            tasks[-1].send_signal(number)
     return max(abs(task.wait()) for task in tasks)
 
 
