@@ -118,6 +118,7 @@ def test_a_diagnosis_of_completions_has_the_librarys_bits(
     assert repr(found) == repr(here)
 
 
+@pytest.mark.slow
 def test_a_run_with_another_scale_of_adapters_looks_at_its_own_learner(
     session: Session, targets: dict[str, str]
 ) -> None:

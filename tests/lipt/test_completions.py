@@ -44,6 +44,7 @@ def diagnosed(data: Any, **keywords: Any) -> lipt.Diagnosis:
     return lipt.pretrain(data, "text:causal", **chosen).diagnose()
 
 
+@pytest.mark.slow
 def test_wrong_completions_fit_worst(diagnosis: lipt.Diagnosis) -> None:
     worst = diagnosis.findings.worst_fitting[:WRONG]
     assert sum(row % 5 == 1 for row in worst) > 0.8 * WRONG
@@ -60,6 +61,7 @@ def test_duplicates_are_found_and_one_seed_gives_one_diagnosis(
     assert again.label_quality.tolist() == diagnosis.label_quality.tolist()
 
 
+@pytest.mark.slow
 def test_sentences_and_page_name_the_rows(pool: str, diagnosis: lipt.Diagnosis) -> None:
     first, second = facts(diagnosis.findings)
     worst = diagnosis.findings.worst_fitting

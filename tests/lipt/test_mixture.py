@@ -411,6 +411,7 @@ def test_random_shards_are_refused() -> None:
         mixed({"a": rows(40, 1.0, 1)}, rows(30, 1.0, 2), run={"learners": {"shards": "random"}})
 
 
+@pytest.mark.slow
 def test_a_large_target_is_sampled_and_a_small_one_is_said_to_be() -> None:
     sources = {"right": rows(100, 1.0, 1), "turned": rows(100, -1.0, 2)}
     large = mixed(sources, rows(10_050, 1.0, 3))

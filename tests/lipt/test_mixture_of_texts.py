@@ -78,6 +78,7 @@ def test_a_sample_is_of_rows(mixture: lipt.Mixture) -> None:
     assert upper > 50
 
 
+@pytest.mark.slow
 def test_one_seed_gives_one_mixture(folder: Path, mixture: lipt.Mixture) -> None:
     sources = {name: f"jsonl:{folder}/{name}.jsonl{OPTIONS}" for name in RULES}
     target = f"jsonl:{folder}/target.jsonl{OPTIONS}"
