@@ -10,7 +10,6 @@ from lipt.worker.settings import PoolSettings
 from tests.cluster import Cluster
 
 
-@pytest.mark.smoke
 def test_the_page_s_link_signs_a_browser_in(cluster: Cluster) -> None:
     process = cluster.start(
         "up",

@@ -28,6 +28,7 @@ def test_each_operator_changes_one_place_of_a_module_and_is_named_by_its_line(
     assert len(few) == 2
 
 
+@pytest.mark.slow
 def test_the_modules_and_tests_of_the_table_are_there() -> None:
     from tests.mutations.__main__ import _DECIDING
     from tests.mutations.operators import decision_mutants

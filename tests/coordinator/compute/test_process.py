@@ -255,6 +255,7 @@ assert tempfile.gettempdir() == before
 """
 
 
+@pytest.mark.slow
 def test_the_server_starts_with_a_temporary_folder_too_long_for_a_socket(tmp_path: Path) -> None:
     folder = tmp_path / ("a-batch-job-s-own" * 5)
     folder.mkdir()

@@ -312,6 +312,7 @@ assert (global_state(), repr(warnings.filters)) == before
 """
 
 
+@pytest.mark.slow
 def test_importing_every_module_changes_nothing() -> None:
     finished = subprocess.run(
         [sys.executable, "-c", IMPORT_ALL], check=True, capture_output=True, text=True
