@@ -37,7 +37,7 @@ from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.messages import CHUNK_BYTES
 from lipt.coordinator.rpc import blobs
 from lipt.coordinator.rpc.handlers import Interceptor, refusals
-from lipt.coordinator.storage import Accounts, Quota, Uploads
+from lipt.coordinator.uploads import Accounts, Quota, Uploads
 from lipt.models.encodings import encode_sparse
 from lipt.v1 import blob_pb2_grpc, worker_pb2
 from lipt.worker.client import CoordinatorClient

@@ -30,8 +30,9 @@ from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.files import StateLock
-from lipt.coordinator.storage import StateStorage, open_accounts
+from lipt.coordinator.storage import StateStorage
 from lipt.coordinator.subsets import Answers
+from lipt.coordinator.uploads import open_accounts
 from lipt.core.pretraining.evaluation import batch_size_for
 from lipt.core.proxies.features import backbone_identity
 from lipt.data.inputs.specs import ImageSpec, InputSpec

@@ -15,7 +15,7 @@ from lipt.coordinator import instruments
 from lipt.coordinator.compute.queue import HEAVY, LIGHT, ComputeQueue
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.runs.store import RunStore
-from lipt.coordinator.storage import free_bytes
+from lipt.coordinator.uploads import free_bytes
 
 # A scrape is given up if the service is too busy to answer.
 _PATIENCE_SECONDS = 5.0

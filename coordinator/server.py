@@ -73,7 +73,7 @@ from lipt.coordinator.rpc.trainers import (
 )
 from lipt.coordinator.rpc.workers import WorkerService, unless
 from lipt.coordinator.settings import CoordinatorSettings
-from lipt.coordinator.storage import WorkerBlobs
+from lipt.coordinator.uploads import WorkerBlobs
 
 _MOST_NAMED = 20
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from lipt.common.blobs.store import BlobStore
 from lipt.coordinator.rpc.blobs import BlobService
-from lipt.coordinator.storage import Accounts, Quota, Uploads
+from lipt.coordinator.uploads import Accounts, Quota, Uploads
 from tests.clock import Clock
 
 

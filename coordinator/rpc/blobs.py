@@ -27,7 +27,7 @@ from lipt.coordinator.access.caller import current_caller
 from lipt.coordinator.instruments import BLOB_BYTES
 from lipt.coordinator.rpc.handlers import Context
 from lipt.coordinator.rpc.limits import peer_of, shown_by
-from lipt.coordinator.storage import Allowance, Uploads, WorkerBlobs
+from lipt.coordinator.uploads import Allowance, Uploads, WorkerBlobs
 from lipt.v1 import blob_pb2, blob_pb2_grpc
 
 # A vanished sender counts towards its peer's unfinished uploads for this long.

@@ -19,7 +19,8 @@ from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.files import collection_paused
 from lipt.coordinator.state.maintenance import check_state
 from lipt.coordinator.state.records import RunRecord
-from lipt.coordinator.storage import Accounts, StateStorage, aging_clock
+from lipt.coordinator.storage import StateStorage, aging_clock
+from lipt.coordinator.uploads import Accounts
 from tests.blob_files import PLENTY
 from tests.clock import Clock
 from tests.coordinator.fakes import FakeCompute

@@ -36,7 +36,8 @@ from lipt.coordinator.runs.transitions import done
 from lipt.coordinator.server import serving
 from lipt.coordinator.settings import StorageSettings
 from lipt.coordinator.state.records import LearnerResult, RunRecord
-from lipt.coordinator.storage import (
+from lipt.coordinator.subsets import DiagnosisQuery
+from lipt.coordinator.uploads import (
     Accounts,
     Allowance,
     Quota,
@@ -44,7 +45,6 @@ from lipt.coordinator.storage import (
     free_bytes,
     resolve_quota,
 )
-from lipt.coordinator.subsets import DiagnosisQuery
 from lipt.v1 import blob_pb2, blob_pb2_grpc, config_pb2
 from tests.clock import Clock
 from tests.coordinator.dispatch.conftest import Bench
