@@ -24,6 +24,7 @@ from lipt.common.errors import DataError, WeightsError
 from lipt.common.tensor_files import (
     Weights,
     packed_name,
+    read_container,
     read_weights,
     specs_of,
     unusable,
@@ -153,8 +154,9 @@ class Workspace(ABC):
         )
 
     def probabilities(self, name: BlobName) -> Tensor:
-        """A user's class probabilities of every example, by position; in one process alone."""
-        raise NotImplementedError
+        """A user's class probabilities of every example, by position."""
+        file = read_container(self.read(name), max_bytes=name.size_bytes, max_tensors=1)
+        return self.dataset.id_mapping.by_position(file.tensor(PROBABILITIES))
 
     def progress(
         self, activity: str, part: CallPart | None = None, before: float = 0.0, share: float = 1.0

@@ -1,4 +1,4 @@
-"""Messages: text length limits, and conversions to and from frozen values."""
+"""Messages: text length limits, conversions to and from frozen values, and calls without a span."""
 
 from __future__ import annotations
 
