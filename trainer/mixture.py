@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import field
 from html import escape
 from pathlib import Path
@@ -27,7 +28,6 @@ from lipt.trainer.files import write_atomically
 from lipt.trainer.formatting import share_bar, table_lines, to_jsonable
 from lipt.trainer.subsets.subset import Subset
 
-_EXPORTS = (".yaml", ".yml")
 # Shares are written with four digits.
 _PARTS = 10_000
 
@@ -98,9 +98,9 @@ class Mixture(MixtureResult):
         """Write as JSON, without theta and the data; as .yaml, for LLaMA-Factory.
 
         A .yaml is an export: shares have four digits, and sources of none are left out.
+        SubsetError for another suffix.
         """
-        is_export = Path(path).suffix.lower() in _EXPORTS
-        write_atomically(Path(path), _llama_factory(self) if is_export else self.to_json())
+        write_atomically(Path(path), mixture_writer(Path(path))(self))
         return Path(path)
 
     @checked
@@ -165,6 +165,18 @@ class Mixture(MixtureResult):
         )
         words = "".join(f"<p>{escape(text)}</p>" for text in (self.verdict, *self.findings))
         return f"<table><caption>Mixture</caption>{bars}</table>{words}"
+
+
+def mixture_writer(path: Path) -> Callable[[Mixture], bytes]:
+    """Return the function that encodes a file of this name; SubsetError for another suffix."""
+    writers = {".json": Mixture.to_json, ".yaml": _llama_factory, ".yml": _llama_factory}
+    writer = writers.get(path.suffix.lower())
+    if writer is None:
+        raise SubsetError(
+            f"'{path}' has the suffix {path.suffix!r}; a mixture is written as one of "
+            f"{', '.join(writers)}. Choose one of these suffixes."
+        )
+    return writer
 
 
 def _llama_factory(mixture: Mixture) -> bytes:

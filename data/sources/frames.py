@@ -39,7 +39,7 @@ from lipt.data.images.formats import SUFFIXES
 from lipt.data.parallel import Progress
 from lipt.data.sources.address import Address, quoted_names
 from lipt.data.sources.map_style import Pairs, as_array, has_rows, is_same
-from lipt.data.sources.rows import ColumnRows, EncodedRows, sampled_rows
+from lipt.data.sources.rows import ColumnRows, EncodedRows, SourceLabels, sampled_rows
 from lipt.data.sources.storage import open_regular
 from lipt.data.sources.tables.reading import rows_of_table
 from lipt.data.sources.tables.recognition import (
@@ -51,7 +51,13 @@ from lipt.data.sources.tables.recognition import (
     target_column,
     text_options,
 )
-from lipt.data.sources.tables.table import BATCH_ROWS, ColumnT, TableOfCells, require_names
+from lipt.data.sources.tables.table import (
+    BATCH_ROWS,
+    ColumnT,
+    TableOfCells,
+    read_sources,
+    require_names,
+)
 from lipt.data.sources.user_data import (
     KINDS,
     NUMBER,
@@ -126,7 +132,8 @@ def rows_in_memory(
         return _table_rows(source, data, target)
     rows = map_style(data, target)
     if is_hugging_face(data) and (image := _image_column(data)):
-        return _image_rows(source, data.select_columns([image]), rows)
+        sources = _sources(source, data, Address(source, options).text("source"))
+        return _image_rows(source, data.select_columns([image]), rows, sources)
     return rows_of_data(source, rows, progress)
 
 
@@ -138,7 +145,13 @@ def _image_column(table: Any) -> str:
     return ""
 
 
-def _image_rows(source: str, images: Any, rows: Pairs) -> EncodedRows:
+def _sources(source: str, data: Any, column: str) -> SourceLabels | None:
+    """Each row's source of a Hugging Face table of images, by the column of that name."""
+    cells = [name for name, feature in data.features.items() if _is_value(feature)]
+    return read_sources(frame_table(source, data.select_columns(cells)), column)
+
+
+def _image_rows(source: str, images: Any, rows: Pairs, sources: SourceLabels | None) -> EncodedRows:
     labels = labels_of_rows(list(rows.targets), rows, source)
     stored, (name,) = images.with_format("arrow"), images.features
 
@@ -155,6 +168,7 @@ def _image_rows(source: str, images: Any, rows: Pairs) -> EncodedRows:
         open=open_row,
         where=lambda row: f"row {row} of the column {name}",
         targets=labels.targets,
+        sources=sources,
     )
 
 

@@ -307,7 +307,8 @@ def sources_in(table: Table, name: str, column: pa.ChunkedArray) -> SourceLabels
     """Each row's source, sorted by name; rows without one are of the source "missing"."""
     codes_N, values = coded(column)
     whole = [int(v) if isinstance(v, float) and v.is_integer() else v for v in values]
-    texts = ["missing", *map(str, whole)]
+    known = dict(enumerate(table.class_names.get(name, ())))
+    texts = ["missing", *(str(known.get(value, value)) for value in whole)]
     used = sorted({texts[code + 1] for code in np.unique(codes_N).tolist()})
     names = source_names(used, f"{table.name}: the column {name}")
     places = torch.tensor([used.index(text) if text in used else -1 for text in texts])

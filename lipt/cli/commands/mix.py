@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 app = typer.Typer(rich_markup_mode=None)
 
+Out = Annotated[
+    Path, typer.Option("--out", "-o", help="A .json file of the mixture; .yaml for LLaMA-Factory.")
+]
+
 
 @dataclass(frozen=True)
 class MixtureFlags:
@@ -55,10 +59,7 @@ def mix(
     ],
     asked: MixtureFlags,
     model: shared.OwnModel = None,
-    out: Annotated[
-        Path,
-        typer.Option("--out", "-o", help="A .json file of the mixture; .yaml for LLaMA-Factory."),
-    ],
+    out: Out,
     subset: Annotated[
         Path | None, typer.Option(help="A file for --budget examples; .jsonl for the rows.")
     ] = None,
@@ -78,7 +79,8 @@ def mix(
     named = asked.sources(sources)
     if (subset is None) != (budget is None):
         raise typer.BadParameter("--subset and --budget belong together. Give both, or none.")
-    shared.require_replaceable(out, subset)
+    _require_place(out)
+    shared.require_replaceable(subset)
     shared.require_apart({"--out": out, "--subset": subset})
     if subset is not None:
         require_format(subset, with_data=True)
@@ -127,7 +129,7 @@ def mixture() -> None:
 def get(
     *,
     target_data: str = typer.Option(..., help="Labelled examples of what you care about."),
-    out: Path = typer.Option(..., "--out", "-o", help="A .json file of the mixture."),
+    out: Out,
     run: shared.Run = "latest",
     target: str | None = typer.Option(None, help="The column to predict of a table."),
     allow_module: shared.AllowModule = None,
@@ -138,12 +140,21 @@ def get(
 
     Start such a run with: lipt run start --shards source
     """
-    shared.require_replaceable(out)
+    _require_place(out)
     modules = shared.modules_of(allow_module, target_data)
     with coordinator.connect() as client:
         mixed = client.mixture(run, target_data, target=target, allow_modules=modules)
     mixed.save(out)
     print_mixture(out, mixed, as_json=json)
+
+
+def _require_place(out: Path) -> None:
+    """Check that a mixture can be written to a file of this name."""
+    from lipt.trainer.mixture import mixture_writer
+
+    shared.require_replaceable(out)
+    with shared.usage_errors():
+        mixture_writer(out)
 
 
 def print_mixture(

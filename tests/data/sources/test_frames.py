@@ -10,7 +10,7 @@ from PIL import Image
 from pyarrow import parquet
 
 from lipt.common.errors import ConfigError, DataError
-from lipt.data.loading import open_data, open_dataset
+from lipt.data.loading import open_data, open_dataset, open_set
 from lipt.data.sources.frames import map_style
 from lipt.data.sources.rows import ColumnRows
 from lipt.data.targets.kinds import TargetKind
@@ -176,6 +176,30 @@ def test_columns_may_be_arrays_tensors_lists_frames_or_a_dictionary() -> None:
     texts = {"input_ids": torch.tensor([[7, 8], [9, 0]]), "mask": torch.ones(2, 2)}
     example, label = map_style((texts, [0, 1]))[1]
     assert (example["input_ids"].tolist(), example["mask"].tolist(), label) == ([9, 0], [1, 1], 1)
+
+
+def test_a_column_names_the_sources_of_a_table_of_images_or_cells() -> None:
+    features = datasets.Features(
+        {
+            "image": datasets.Image(),
+            "label": datasets.ClassLabel(names=["cat", "dog"]),
+            "site": datasets.ClassLabel(names=["north", "south"]),
+        }
+    )
+    images = [Image.new("L", (8, 8), value) for value in range(4)]
+    columns = {"image": images, "label": [0, 1, 0, 1], "site": [1, 0, None, 1]}
+    table = datasets.Dataset.from_dict(columns, features=features)
+    assert open_set("pool", table, None, None).rows.sources is None
+    sources = open_set("pool", table, None, None, options={"source": "site"}).rows.sources
+    assert sources is not None
+    assert sources.names == ("missing", "north", "south")
+    assert sources.places_N.tolist() == [2, 1, 0, 2]
+    cells = table.remove_columns("image").add_column("number", [1, 2, 3, 4])
+    found = open_set("pool", cells, None, None, options={"source": "site"}).rows.sources
+    assert found is not None
+    assert found.names == sources.names
+    with pytest.raises(DataError, match=r"no column 'sit'.* Did you mean"):
+        open_set("pool", table, None, None, options={"source": "sit"})
 
 
 def test_a_table_gives_its_image_or_all_columns_and_its_label() -> None:

@@ -119,12 +119,13 @@ def test_sources_are_named_files(tables: tuple[Path, Path], tmp_path: Path) -> N
         (["a=1.csv"], ["--budget", "5"], "--subset and --budget belong together"),
         (["a=1.csv"], ["--budget", "5", "--subset", "rows.txt"], "rows.txt"),
         (["a=1.csv"], ["--budget", "5", "--subset", "m.json"], "m.json"),
+        (["a=1.csv"], ["--out", "m.csv"], "'m.csv' has the suffix '.csv'; a mixture is written"),
     ],
 )
 def test_mistakes_on_the_command_line_are_usage_errors(
     sources: list[str], more: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, shown = mix(*sources, *more, "--target-data", "t.csv", "--out", "m.json")
+    code, shown = mix(*sources, "--target-data", "t.csv", "--out", "m.json", *more)
     assert code == 2
     assert words in " ".join(shown.replace("│", " ").split())
