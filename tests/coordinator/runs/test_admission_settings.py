@@ -113,7 +113,11 @@ def drawn(model: type[BaseModel]) -> st.SearchStrategy[dict[str, Any]]:
     return st.fixed_dictionaries({}, optional=fields)
 
 
-NUMBERS = list(numbers(RunConfig))
+UNBOUNDED = [
+    (path, field)
+    for path, field in numbers(RunConfig)
+    if not any(isinstance(limit, Le | Lt) for limit in field.metadata)
+]
 
 
 @cache
@@ -163,12 +167,10 @@ def test_extreme_values_are_refused_or_planned_within_limits(wanted: dict[str, A
     assert config.learners.num_steps * config.learners.max_attempts <= 10**9 / 64
 
 
-@pytest.mark.parametrize(("path", "field"), NUMBERS)
+@pytest.mark.parametrize(("path", "field"), UNBOUNDED)
 def test_unbounded_numbers_are_refused_by_a_plan_or_cost_nothing(
     path: str, field: FieldInfo
 ) -> None:
-    if any(isinstance(limit, Le | Lt) for limit in field.metadata):
-        return
     section, _, name = path.rpartition(".")
     value = bounds(field)[1]
     taken = admitted({section: {name: value}} if section else {name: value}) is not None

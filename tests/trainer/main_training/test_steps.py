@@ -1,3 +1,4 @@
+import threading
 from dataclasses import replace
 
 import pytest
@@ -124,7 +125,15 @@ def test_targets_mix_label_and_soft_label(digits: Dataset) -> None:
 
 
 @pytest.mark.usefixtures("no_room")
-def test_leaving_early_stops_decoding(digits: Dataset) -> None:
-    batches = TrainingExamples(None, digits, RECIPE, CPU).batches(list(torch.arange(100).split(5)))
+def test_leaving_early_stops_decoding(digits: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded = list[torch.Tensor]()
+    examples, decode = TrainingExamples(None, digits, RECIPE, CPU), TrainingExamples._decode
+    monkeypatch.setattr(
+        TrainingExamples, "_decode", lambda *given: (decoded.append(given[1]), decode(*given))[1]
+    )
+    batches = examples.batches(list(torch.arange(100).split(5)))
     next(batches)
-    batches.close()  # type: ignore[attr-defined]  # waits for the thread, which has to end
+    batches.close()  # type: ignore[attr-defined]  # of 20 batches
+    # The one that was taken, and those ahead of it.
+    assert 1 <= len(decoded) <= 3
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("decode")]
