@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from lipt.common.errors import ForeignWorkerError, PermissionDeniedError, UnknownWorkerError
@@ -29,7 +29,7 @@ class WorkerRecord:
     device: str
     versions: dict[str, str]
     allowed_modules: tuple[str, ...]
-    heard_at: float
+    heard_at: float = 0.0
     # Runs whose learners, and scans whose ranges, it has declined.
     declined: frozenset[str] = frozenset()
     # Whose credentials it showed last.
@@ -83,52 +83,30 @@ class WorkerRegistry:
         self._clock, self._wall_clock = clock, wall_clock
         self._workers: dict[str, WorkerRecord] = {}
 
-    def register(
-        self,
-        instance_id: str,
-        *,
-        name: str,
-        device: str,
-        versions: Mapping[str, str],
-        allowed_modules: tuple[str, ...],
-        caller: Caller = ANYBODY,
-        has_data: bool = False,
-        source: str = "",
-    ) -> WorkerRecord:
-        """Register a worker; a known `instance_id` is the same worker, also after a restart.
+    def register(self, worker: WorkerRecord, secret: str) -> WorkerRecord:
+        """Register a worker, or again one whose id its secret gives; returns it with its times.
 
         PermissionDeniedError if its credentials are not for the source that it holds.
         """
+        worker_id, caller, source = worker.worker_id, worker.caller, worker.source
         if source and not caller.may_hold(source):
             raise PermissionDeniedError(
                 f"{caller.name} has no worker that holds the source {source}. Create its token "
                 "with: lipt token create --role worker --source NAME"
             )
-        worker_id = worker_id_of(instance_id)
         joined_at = self._wall_clock()
         if worker_id in self._workers:
-            self.require(worker_id, CallCredentials(caller, instance_id))
+            self.require(worker_id, CallCredentials(caller, secret))
             joined_at = self._workers[worker_id].joined_at
         else:
-            logger.info("worker %s (%s) joined on %s", name, worker_id, device)
-            if has_data and not caller.may_score:
+            logger.info("worker %s (%s) joined on %s", worker.name, worker_id, worker.device)
+            if worker.has_data and not caller.may_score:
                 logger.warning(
                     "worker %s has the data, and scores none of it: %s may not (lipt token create "
                     "--role worker --scores, or lipt certs worker --scores)",
-                    *(name, caller.name),
+                    *(worker.name, caller.name),
                 )
-        worker = WorkerRecord(
-            worker_id,
-            name or worker_id,
-            device,
-            dict(sorted(versions.items())),
-            allowed_modules,
-            self._clock(),
-            caller=caller,
-            joined_at=joined_at,
-            has_data=has_data,
-            source=source,
-        )
+        worker = replace(worker, heard_at=self._clock(), joined_at=joined_at)
         while len(self._workers) >= _MAX_WORKERS:
             del self._workers[min(self._workers, key=lambda key: self._workers[key].heard_at)]
         self._workers[worker_id] = worker

@@ -17,7 +17,7 @@ from lipt.common.observability.logs import log_about
 from lipt.common.observability.tracing import TRACEPARENT
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, enum_value, fill_message
 from lipt.common.states import DivergedQuantity, Divergence, LearnerPhase
-from lipt.coordinator.access.caller import current_caller, require_unguessable
+from lipt.coordinator.access.caller import current_caller, require_unguessable, worker_id_of
 from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.dispatch.dispatcher import Demand, Dispatcher
 from lipt.coordinator.dispatch.intake import Intake
@@ -29,6 +29,7 @@ from lipt.coordinator.dispatch.leases import (
     RangeLease,
     lease_of,
 )
+from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.rpc.handlers import Context
 from lipt.coordinator.rpc.limits import shown_by
 from lipt.coordinator.rpc.messages import protocol_version
@@ -68,17 +69,19 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
                 "Install the same lipt on both."
             )
         require_unguessable(request.instance_id)
-        worker = self.dispatcher.workers.register(
-            request.instance_id,
-            name=request.name,
-            device=request.device,
-            versions=request.versions,
-            allowed_modules=tuple(request.allowed_modules),
+        worker_id = worker_id_of(request.instance_id)
+        worker = WorkerRecord(
+            worker_id,
+            request.name or worker_id,
+            request.device,
+            dict(sorted(request.versions.items())),
+            tuple(request.allowed_modules),
             caller=current_caller(),
             has_data=request.has_data,
             source=request.source,
         )
-        return pb.RegisterResponse(worker_id=worker.worker_id, protocol=protocol_version())
+        self.dispatcher.workers.register(worker, request.instance_id)
+        return pb.RegisterResponse(worker_id=worker_id, protocol=protocol_version())
 
     async def AcquireAssignment(
         self, request: pb.AcquireAssignmentRequest, context: Context

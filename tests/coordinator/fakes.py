@@ -16,6 +16,7 @@ from lipt.common.config.settings import load_settings
 from lipt.common.states import RunState
 from lipt.common.subsets import Examples
 from lipt.common.tensor_files import Weights, pack
+from lipt.coordinator.access.caller import worker_id_of
 from lipt.coordinator.app import App, open_app
 from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.compute.jobs.pretraining import (
@@ -31,6 +32,7 @@ from lipt.coordinator.compute.messages import JobOptions, OnProgress, Progressed
 from lipt.coordinator.compute.process import Resident
 from lipt.coordinator.compute.queue import Computation, ComputeQueue
 from lipt.coordinator.dispatch.leases import LearnerGrant, LearnerLease
+from lipt.coordinator.dispatch.workers import WorkerRecord, WorkerRegistry
 from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
 from lipt.coordinator.state.records import LearnerRecord, LearnerResult, RunRecord, SoupRecord
 from lipt.core.pretraining.results import Ingredient
@@ -188,6 +190,13 @@ async def opened(
         yield app
 
 
+def joined(registry: WorkerRegistry, secret: str, **facts: Any) -> WorkerRecord:
+    """A worker of that name and secret, registered with some facts."""
+    known = {"name": secret, "device": "cpu", "versions": {}, "allowed_modules": ()}
+    worker = WorkerRecord(worker_id_of(secret), **(known | facts))
+    return registry.register(worker, secret)
+
+
 class FakeWorker:
     """Takes learners of an app, and submits results that are not read."""
 
@@ -195,9 +204,8 @@ class FakeWorker:
 
     def __init__(self, app: App, name: str = "one") -> None:
         self._dispatcher = app.dispatcher
-        self.worker_id = app.dispatcher.workers.register(
-            name, name=name, device="cpu", versions={}, allowed_modules=("tests.tiny",)
-        ).worker_id
+        workers = app.dispatcher.workers
+        self.worker_id = joined(workers, name, allowed_modules=("tests.tiny",)).worker_id
 
     async def take(self) -> LearnerLease:
         while True:

@@ -13,6 +13,7 @@ from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
 from tests.clock import Clock
+from tests.coordinator.fakes import joined
 
 
 class Bench:
@@ -39,8 +40,7 @@ class Bench:
         self.dispatcher.restore()
 
     def join(self, name: str, **facts: Any) -> str:
-        known = {"name": name, "device": "cpu", "versions": {}, "allowed_modules": ()}
-        return self.dispatcher.workers.register(name, **(known | facts)).worker_id
+        return joined(self.dispatcher.workers, name, **facts).worker_id
 
     async def acquire(self, worker_id: str, wait_seconds: float = 0.0) -> LearnerGrant | None:
         """A learner, where there is one in time."""

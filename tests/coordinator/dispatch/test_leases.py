@@ -28,6 +28,7 @@ from lipt.coordinator.dispatch.leases import (
 from lipt.coordinator.dispatch.workers import WorkerRecord, WorkerRegistry
 from lipt.coordinator.state.records import RunRecord
 from tests.clock import Clock
+from tests.coordinator.fakes import joined
 from tests.coordinator.made_up_runs import leased, made_up_run, status
 
 
@@ -204,14 +205,7 @@ def registry(clock: Clock) -> WorkerRegistry:
 def join(
     registry: WorkerRegistry, instance_id: str, *, caller: Caller = ANYBODY, **said: str
 ) -> WorkerRecord:
-    return registry.register(
-        instance_id,
-        name=said.get("name", instance_id),
-        device=said.get("device", "cpu"),
-        versions={"lipt": "1.0"},
-        allowed_modules=(),
-        caller=caller,
-    )
+    return joined(registry, instance_id, caller=caller, **said)
 
 
 def test_a_worker_id_cannot_be_taken_over(registry: WorkerRegistry) -> None:

@@ -45,6 +45,7 @@ from lipt.core.passes import encode_range, range_specs
 from lipt.core.tasks import ScoredValues, ScoringTask
 from tests.clock import Clock
 from tests.coordinator.dispatch.conftest import Bench
+from tests.coordinator.fakes import joined
 from tests.coordinator.made_up_runs import IMAGE, error, leased, made_up_run
 from tests.meters import sums
 
@@ -292,8 +293,7 @@ def intake(
 
 
 def registered(intake: Intake, name: str) -> WorkerRecord:
-    facts: dict[str, Any] = {"device": "cpu", "versions": VERSIONS, "allowed_modules": ()}
-    return intake.dispatcher.workers.register(name, name=name, has_data=True, **facts)
+    return joined(intake.dispatcher.workers, name, versions=VERSIONS, has_data=True)
 
 
 def granted_to(intake: Intake, name: str) -> RangeGrant:
@@ -346,16 +346,16 @@ async def test_a_worker_without_a_valid_data_proof_gets_no_more_ranges(
 
 async def test_the_scoring_permission_ends_with_its_token(intake: Intake) -> None:
     workers, secret = intake.dispatcher.workers, "s" * 32
-    facts: dict[str, Any] = {"device": "cpu", "versions": VERSIONS, "allowed_modules": ()}
     scoring, training = (
         CallCredentials(worker(f"token:{scores}", scores=scores), secret)
         for scores in (True, False)
     )
-    joined = workers.register(secret, name="a", has_data=True, caller=scoring.caller, **facts)
-    workers.require(joined.worker_id, training)
-    assert intake.dispatcher.scans.take(workers.note_call(joined.worker_id)) is None
-    workers.require(joined.worker_id, scoring)
-    assert intake.dispatcher.scans.take(workers.note_call(joined.worker_id)) is not None
+    facts = {"versions": VERSIONS, "has_data": True, "caller": scoring.caller}
+    worker_id = joined(workers, secret, **facts).worker_id
+    workers.require(worker_id, training)
+    assert intake.dispatcher.scans.take(workers.note_call(worker_id)) is None
+    workers.require(worker_id, scoring)
+    assert intake.dispatcher.scans.take(workers.note_call(worker_id)) is not None
 
 
 @pytest.mark.parametrize("scan", [SCAN, OF_LOSSES], ids=["signals", "losses"])

@@ -20,6 +20,7 @@ from lipt.coordinator.page.requests import Streaming
 from lipt.coordinator.page.serving import PageServer
 from lipt.coordinator.page.sessions import FILE, SESSION_SECONDS, Attempts, Sessions
 from tests.clock import Clock
+from tests.coordinator.fakes import joined
 from tests.coordinator.page.conftest import ServedPage, page_served
 from tests.tls_files import write_files
 
@@ -179,9 +180,7 @@ async def test_stream_ends_with_its_session(page: ServedPage) -> None:
         (record,) = page.app.tokens.listed()
         await page.app.tokens.revoke(record.token_id)
         # What happens is not told any more.
-        page.app.dispatcher.workers.register(
-            "w", name="w", device="cpu", versions={}, allowed_modules=()
-        )
+        joined(page.app.dispatcher.workers, "w")
         assert [event async for event in each] == []
 
 

@@ -22,7 +22,7 @@ from lipt.coordinator.runs.store import LearnerProgress, RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import LearnerResult, RunRecord
 from lipt.core.pretraining.results import Ingredient
-from tests.coordinator.fakes import SOUP_RECORD, FakeCompute
+from tests.coordinator.fakes import SOUP_RECORD, FakeCompute, joined
 from tests.coordinator.made_up_runs import error, made_up_run, status
 from tests.coordinator.state.conftest import stored_runs
 from tests.meters import observed
@@ -100,9 +100,7 @@ class Bench:
         return self.store.find("r")
 
     async def take(self, name: str) -> LearnerLease:
-        worker_id = self.dispatcher.workers.register(
-            name, name=name, device="cpu", versions={}, allowed_modules=()
-        ).worker_id
+        worker_id = joined(self.dispatcher.workers, name).worker_id
         granted = await self.dispatcher.next_work(worker_id, wait_seconds=0.0)
         assert isinstance(granted, LearnerGrant)
         return granted.lease
