@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from grpc_status import rpc_status
 from opentelemetry.trace import SpanKind
 
-from lipt.common.errors import InvalidRequestError, LiptError, TooManyCallsError, to_status
+from lipt.common.errors import InvalidRequestError, LiptError, to_status
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.tracing import (
     CALL_STATUS,
@@ -172,16 +172,8 @@ def refusals(events: Events) -> Step:
 def count_refusal(events: Events, error: Exception, *, method: str, peer: str) -> LiptError:
     """Count and log an error that ends a call; returns the caller's error."""
     refused = error if isinstance(error, LiptError) else incident(error, method)
-    # Too frequent calls must not fill the log.
-    level = logging.DEBUG if isinstance(refused, TooManyCallsError) else logging.INFO
-    events.record(
-        EventKind.CALL_REFUSED,
-        detail=refused.reason,
-        level=level,
-        method=method,
-        peer=peer,
-        reason=str(refused),
-    )
+    kind, why = EventKind.CALL_REFUSED, refused.reason
+    events.record(kind, detail=why, method=method, peer=peer, reason=str(refused))
     return refused
 
 

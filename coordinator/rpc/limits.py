@@ -9,7 +9,6 @@ to which they are used.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -40,16 +39,12 @@ from lipt.coordinator.instruments import PEER_REFUSALS, RPC, RPC_IN_FLIGHT, RPC_
 from lipt.coordinator.rpc.handlers import Call, Context, Interceptor, Step, refusals, tracing
 from lipt.coordinator.settings import LimitSettings
 
-logger = logging.getLogger(__name__)
-
 # A rate's burst, and a call's maximum wait, in seconds.
 _BURST_SECONDS = 1.0
 _MAX_WAIT_SECONDS = 1.0
 _REGISTRATIONS_BURST_SECONDS = 10.0
 # Peers without a current call; a forgotten one starts anew.
 _MAX_PEERS = 10_000
-# Limits the log lines per refused peer.
-_WARN_EVERY_SECONDS = 60.0
 _RETRY_SECONDS = 1.0
 # A call outlasts its caller's token or certificate by at most so long.
 _CHECK_SECONDS = 2.0
@@ -79,7 +74,6 @@ class _Peer:
     num_streams: int = 0
     calls_until: float = 0.0
     registrations_until: float = 0.0
-    warned_at: float = float("-inf")
 
 
 class PeerLimits:
@@ -111,11 +105,6 @@ class PeerLimits:
         self._peers.move_to_end(peer)
         try:
             return self._admit(state, now, streams=streams, registers=registers)
-        except TooManyCallsError as error:
-            if now - state.warned_at >= _WARN_EVERY_SECONDS:
-                state.warned_at = now
-                logger.warning("calls of %s are refused: %s", peer, error)
-            raise
         finally:
             while len(self._peers) > _MAX_PEERS:
                 idle = (name for name, state in self._peers.items() if not state.num_calls)
