@@ -26,6 +26,7 @@ from starlette.types import Send
 
 from lipt.common.access.peers import network_of
 from lipt.common.errors import BlobTooLargeError, InvalidRequestError, LiptError
+from lipt.common.tensor_files import complaint
 from lipt.coordinator.app import App
 from lipt.coordinator.page.sessions import Attempts, Session, Sessions
 from lipt.coordinator.rpc.handlers import count_refusal, incident
@@ -124,9 +125,7 @@ def by_fields(handler: Handler) -> Handler:
             fields = {**from_json(body, allow_inf_nan=False), **request.http.path_params}
             answering = checked(request, **fields)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-            where = ".".join(map(str, first["loc"]))
-            raise InvalidRequestError(f"{where[:200]} is invalid: {first['msg']}.") from None
+            raise InvalidRequestError(f"the request is invalid: {complaint(error)}.") from None
         except (TypeError, ValueError) as error:
             raise InvalidRequestError(f"the request body is invalid: {str(error)[:200]}.") from None
         return await answering

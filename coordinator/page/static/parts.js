@@ -185,6 +185,6 @@ export function settingsOf(config) {
 function settingText(value) {
   if (Array.isArray(value)) return value.join(", ") || MISSING;
   // An enum's name is that of its type and then the value: WEIGHT_ENCODING_BITMASK.
-  const kind = /^(PRECISION|WEIGHT_ENCODING|AUGMENTATION_METHOD|PRUNING_METHOD|SHARD_RULE|SOUP_METHOD)_/.exec(String(value));
+  const kind = /^(PRECISION|LEARNER_OPTIMIZER|WEIGHT_ENCODING|AUGMENTATION_METHOD|PRUNING_METHOD|SHARD_RULE|SOUP_METHOD)_/.exec(String(value));
   return kind ? word(value, kind[0]).replaceAll(" ", "_") : String(value);
 }

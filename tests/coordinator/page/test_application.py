@@ -27,6 +27,7 @@ from lipt.coordinator.page.application import (
 )
 from lipt.coordinator.page.handlers import pictures
 from lipt.coordinator.page.requests import MAX_BODY_BYTES, PageRequest, by_fields
+from lipt.v1 import config_pb2
 from tests.coordinator.page.conftest import ServedPage, page_served
 
 CANCEL = "/api/RunService/CancelRun"
@@ -337,7 +338,7 @@ async def test_a_body_is_json_with_the_expected_fields(body: bytes) -> None:
 
 
 async def test_a_refusal_names_the_field_and_not_its_content() -> None:
-    with pytest.raises(InvalidRequestError, match=r"^ids\.1 is invalid: "):
+    with pytest.raises(InvalidRequestError, match=r"^the request is invalid: 'ids\.1': "):
         await by_fields(pictures)(REQUEST, b'{"ids": [1, "<script>"]}')
 
 
@@ -348,6 +349,15 @@ DANGEROUS = re.compile(
     r"|\beval\(|new Function"
     r"|createContextualFragment|setAttribute\(.(style|on)|\bstyle:|https?://(?!www\.w3\.org/2000/svg)"
 )
+
+
+def test_settings_are_shown_by_their_values_in_run_toml() -> None:
+    enums = config_pb2.DESCRIPTOR.enum_types_by_name.values()
+    names = {enum.values_by_number[0].name.removesuffix("_UNSPECIFIED") for enum in enums}
+    (known,) = re.findall(r"/\^\(([A-Z_|]+)\)_/", (STATIC / "parts.js").read_text())
+    assert set(known.split("|")) == names
+
+
 # One process for all: `node --check` takes one file, and takes .js for no module.
 PARSE = """
 import { readFileSync } from "node:fs";
