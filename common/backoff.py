@@ -15,6 +15,8 @@ from lipt.common.errors import LiptError
 
 ResultT = TypeVar("ResultT")
 
+_WARN_EVERY_SECONDS = 60.0
+
 
 @dataclass(frozen=True)
 class Backoff:
@@ -44,17 +46,15 @@ class RetryPolicy(Backoff):
 class RetryLevels:
     """Log levels of retries: a warning for a new kind of error, then one a minute, else debug."""
 
-    def __init__(
-        self, *, every_seconds: float = 60.0, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._every_seconds, self._clock = every_seconds, clock
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._lock = threading.Lock()
         self._warned_at: dict[type[LiptError], float] = {}
 
     def level(self, error: LiptError) -> int:
         with self._lock:
             now, kind = self._clock(), type(error)
-            if now - self._warned_at.get(kind, -math.inf) < self._every_seconds:
+            if now - self._warned_at.get(kind, -math.inf) < _WARN_EVERY_SECONDS:
                 return logging.DEBUG
             self._warned_at[kind] = now
             return logging.WARNING

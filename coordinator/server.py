@@ -37,7 +37,7 @@ from lipt.common.process import (
     raise_descriptor_limit,
 )
 from lipt.common.process.devices import device_name, resolve_device
-from lipt.common.text import empty_classes
+from lipt.common.text import empty_classes, listed
 from lipt.coordinator.access.caller import ALLOWED_ROLES
 from lipt.coordinator.access.tokens import (
     OWN_FILE,
@@ -80,12 +80,9 @@ _MOST_NAMED = 20
 
 def notes_on(data: DataDescription) -> Iterator[tuple[int, str]]:
     if ids := data.quarantined:
-        named = ", ".join(map(str, ids[:_MOST_NAMED]))
-        more = " and more" if len(ids) > _MOST_NAMED else ""
-        yield (
-            logging.WARNING,
-            f"{len(ids)} of {data.num_rows} images cannot be used and are left out: {named}{more}.",
-        )
+        named = listed(ids, _MOST_NAMED)
+        left_out = f"{len(ids)} of {data.num_rows} images cannot be used and are left out: {named}."
+        yield logging.WARNING, left_out
     if data.note:
         yield logging.INFO, f"{data.note}."
     empty = empty_classes(data.class_names, data.class_counts)

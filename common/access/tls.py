@@ -9,11 +9,12 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Self, TypeAlias, TypeVar
 
 import grpc
 from cryptography import x509
@@ -250,6 +251,17 @@ class TlsFiles:
         return f"{_CERT} {self.cert} expires in {days} days, on {shown(end)} UTC. Renew it."
 
 
+Stamp: TypeAlias = tuple[int, int, int]
+
+
+def stamp_of(path: Path) -> Stamp | None:
+    """Differs once the file was written or replaced; None if it is missing."""
+    with suppress(OSError):
+        stats = path.stat()
+        return stats.st_mtime_ns, stats.st_size, stats.st_ino
+    return None
+
+
 class Renewal:
     """Follows changed TLS files; invalid or mismatched ones leave the previous contents in use."""
 
@@ -269,7 +281,7 @@ class Renewal:
                 self._renew(stamps)
             return self._contents
 
-    def _renew(self, stamps: list[tuple[int, int, int] | None]) -> None:
+    def _renew(self, stamps: list[Stamp | None]) -> None:
         try:
             contents = self._files.read(self._now())
         except ConfigError as error:
@@ -284,15 +296,8 @@ class Renewal:
             names = ", ".join(map(str, self._paths))
             logger.info("new connections use the new content of %s", names)
 
-    def _stamps(self) -> list[tuple[int, int, int] | None]:
-        stamps: list[tuple[int, int, int] | None] = []
-        for path in self._paths:
-            try:
-                stats = path.stat()
-                stamps.append((stats.st_mtime_ns, stats.st_size, stats.st_ino))
-            except OSError:
-                stamps.append(None)
-        return stamps
+    def _stamps(self) -> list[Stamp | None]:
+        return list(map(stamp_of, self._paths))
 
 
 def server_credentials(files: TlsFiles) -> grpc.ServerCredentials:

@@ -26,6 +26,7 @@ from lipt.common.access.tls import (
     role_unit,
     role_uri,
     split_address,
+    stamp_of,
 )
 from lipt.common.access.tokens import Token
 from lipt.common.blobs.files import write_durably
@@ -228,10 +229,10 @@ class OwnToken:
         """Read the token, or create it."""
         self._path = state_dir / OWN_FILE
         self._token = self._read() or self._drawn()
-        self._seen = self._stamp()
+        self._seen = stamp_of(self._path)
 
     def __call__(self) -> Token:
-        if (stamp := self._stamp()) != self._seen:
+        if (stamp := stamp_of(self._path)) != self._seen:
             self._seen = stamp
             token = self._read()
             if token is not None and token != self._token:
@@ -252,12 +253,6 @@ class OwnToken:
         with suppress(OSError):
             token = Token.parse(self._path.read_text(encoding="ascii", errors="replace"))
             return token if token is not None and token.token_id == _OWN_ID else None
-        return None
-
-    def _stamp(self) -> tuple[int, int] | None:
-        with suppress(OSError):
-            stats = self._path.stat()
-            return stats.st_ino, stats.st_mtime_ns
         return None
 
 

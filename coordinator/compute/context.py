@@ -29,6 +29,7 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import DataError, LiptError, OtherDataError, StateError
 from lipt.common.process.devices import resolve_device
+from lipt.common.text import listed
 from lipt.coordinator.compute.messages import MAX_LIGHT_BYTES, HeavyJobError, News, Progressed
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.core.kept_values import KeptT, Key
@@ -146,10 +147,10 @@ def with_kept_quarantine(dataset: Dataset, folder: Path) -> Dataset:
             "from a backup of the state directory."
         ) from error
     if broken := sorted(set(dataset.quarantined) - set(kept)):
-        named = ", ".join(map(str, broken[:_MOST_NAMED]))
         raise DataError(
             f"{len(broken)} images of {dataset.source} cannot be used that could when runs of this "
-            f"state directory were made: {named}. Restore them, or take another state directory."
+            f"state directory were made: {listed(broken, _MOST_NAMED)}. Restore them, or take "
+            "another state directory."
         )
     return replace(dataset, quarantined=kept)
 

@@ -375,46 +375,38 @@ class TokenRecord(_Record):
     source: str = ""
 
 
-class SubsetRecord(_Record):
-    """A computed subset; `blob` holds its indices, weights and soft labels."""
+class _Answer(_Record):
+    """A computed answer of a run; `blob` is its file, `fingerprint` that of its data."""
 
     key: str
     run_id: str
+    fingerprint: str
+    manifest: dict[str, object]
+    blob: BlobName
+    created_at: Seconds
+
+
+class SubsetRecord(_Answer):
+    """A computed subset; its file holds its indices, weights and soft labels."""
+
     strategy: str
     num_examples: Size
     num_classes: Size = 0
     balanced: bool
-    fingerprint: str
     digest: str
     weights_sha256: str
-    manifest: dict[str, object]
-    blob: BlobName
-    created_at: Seconds
 
 
-class MixtureRecord(_Record):
-    """A fitted mixture of a run's sources; `blob` is its file."""
+class MixtureRecord(_Answer):
+    """A fitted mixture of a run's sources."""
 
-    key: str
-    run_id: str
-    fingerprint: str
     target_sha256: str
-    manifest: dict[str, object]
-    blob: BlobName
-    created_at: Seconds
 
 
-class DiagnosisRecord(_Record):
-    """A computed diagnosis; `blob` is its file."""
+class DiagnosisRecord(_Answer):
+    """A computed diagnosis; its `run_id` is empty where it is of the data alone."""
 
-    key: str
-    # Empty for a diagnosis of the data alone.
-    run_id: str
     proxy: str
     num_examples: Size
-    fingerprint: str
     # Digest of the caller's own features; empty without.
     features_sha256: str
-    manifest: dict[str, object]
-    blob: BlobName
-    created_at: Seconds
