@@ -56,15 +56,13 @@ class Mixtures:
                     f"the learners of run {run.name} have random shards, so they tell no sources "
                     "apart. Start a run by source: lipt run start --shards source"
                 )
-            inputs, initial = run.inputs, run.initial_weights
-            assert inputs is not None and initial is not None  # noqa: S101, PT018 - it is ready
             learners = tuple(result for _, result in run.results)
             elsewhere = {
                 learner.own_source: learner.result.num_examples
                 for learner in run.learners
                 if learner.own_source and learner.result is not None
             }
-            job = FitMixture(run.config, inputs, initial, learners, target, elsewhere)
+            job = FitMixture(run.config, *run.theta, learners, target, elsewhere)
             key = mixture_key(run, target)
             held = answers.store.held(run.run_id)
 

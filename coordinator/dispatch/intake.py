@@ -158,12 +158,10 @@ class Intake:
     def _check_learner(self, run: RunRecord, index: int, result: LearnerResult) -> None:
         require_report(result, run.config.learners.num_snapshots)
         require_same_source(result, run, index)
-        if run.initial_weights is None:
-            raise ValueError(f"run {run.run_id} has no initial weights yet")
-        learners = run.config.learners
+        learners, (_, initial) = run.config.learners, run.theta
         # SNIP reads one more minibatch.
         num_batches = learners.num_steps * learners.num_minibatches + 1
-        theta = self._reference(run.initial_weights, num_batches * learners.batch_size)
+        theta = self._reference(initial, num_batches * learners.batch_size)
         pruned = run.config.pruning.method is not PruningMethod.NONE
         density = run.learners[index].density if pruned else None
         # Snapshots are not pruned.

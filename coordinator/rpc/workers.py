@@ -194,15 +194,13 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
 
     def _assignment(self, granted: LearnerGrant) -> pb.Assignment:
         run, learner, lease = granted
-        if run.initial_weights is None:
-            raise ValueError(f"run {run.run_id} hands out learners before its weights exist")
-        shard = learner.shard
+        (_, initial), shard = run.theta, learner.shard
         return pb.Assignment(
             assignment_id=str(lease.key),
             run_id=run.run_id,
             learner_index=learner.index,
             lease=self._lease(lease.epoch),
-            initial_weights=blob_to_proto(run.initial_weights),
+            initial_weights=blob_to_proto(initial),
             shard=None if shard is None else blob_to_proto(shard),
             own_shard=self._own_shard(run, learner) if shard is None else None,
             task=fill_message(pb.LearnerTask(), dump(run.task(learner))),

@@ -139,10 +139,9 @@ async def restore(
     if damaged - {initial, run.pretrained_weights}:
         jobs.append(CutShards(run.config))
     if run.pretrained_weights in damaged:
-        if run.inputs is None or initial is None:
-            raise ValueError(f"run {run.run_id} has no theta_p yet")
+        inputs, initial = run.theta
         await restore(run, [initial], blobs, compute, report, options)
-        jobs.append(MakeSoup(run.config, run.inputs, initial, run.results))
+        jobs.append(MakeSoup(run.config, inputs, initial, run.results))
     for job in jobs:
         if isinstance(await compute.run(job, report, options), DamagedLearners):
             raise CorruptBlobError(

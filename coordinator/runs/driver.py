@@ -259,10 +259,8 @@ class RunDriver:
         )
 
     async def _merge(self, run: RunRecord) -> None:
-        if run.inputs is None or run.initial_weights is None:
-            raise RunFailedError(f"run {run.name} has no initial weights to merge on.")
         await self._restored(run)
-        job = MakeSoup(run.config, run.inputs, run.initial_weights, run.results)
+        job = MakeSoup(run.config, *run.theta, run.results)
         made, seconds = await self._computed(run, job)
         if isinstance(made, DamagedLearners):
             lost = made.indices

@@ -323,10 +323,15 @@ class RunRecord(_Record):
     def num_failures(self) -> int:
         return sum(learner.failures for learner in self.learners)
 
+    @property
+    def theta(self) -> tuple[InputFormat, BlobName]:
+        """The format of the models' inputs, and theta*, which a run makes first."""
+        if self.inputs is None or self.initial_weights is None:
+            raise ValueError(f"run {self.run_id} is {self.state}: it has no theta* yet")
+        return self.inputs, self.initial_weights
+
     def task(self, learner: LearnerRecord) -> LearnerTask:
-        inputs = self.inputs
-        if inputs is None:
-            raise ValueError(f"run {self.run_id} is {self.state}: it has no learners yet")
+        inputs, _ = self.theta
         target = self.other_target or SingleLabel(self.num_classes)
         index, density = learner.index, learner.density
         return LearnerTask.of(self.config, inputs, target, index=index, density=density)
