@@ -30,7 +30,7 @@ from lipt.common.access.tls import (
     server_credentials,
     split_address,
 )
-from lipt.common.observability.metrics import serving_metrics
+from lipt.common.observability.metrics import Readings, serving_metrics
 from lipt.common.process import (
     notify_service_manager,
     on_stop_signals,
@@ -120,7 +120,8 @@ async def serve(
         if app is None:
             logger.info("stopping before the state and the data are open")
         else:
-            stack.enter_context(_metrics(app, tls))
+            given = (tls, app.events, app.meters, COORDINATOR, _readings(app))
+            stack.enter_context(serving_metrics(settings.metrics_listen, *given))
             async with serving(app, tls):
                 await probes.set(READINESS, health_pb2.HealthCheckResponse.SERVING)
                 await asked.wait()
@@ -175,24 +176,11 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
             await asyncio.gather(*drained, *ending)
 
 
-@contextmanager
-def _metrics(app: App, tls: TlsFiles | None) -> Iterator[None]:
-    listen, directory = app.settings.metrics_listen, app.settings.state_dir
-    if listen is None:
-        yield
-        return
+def _readings(app: App) -> Callable[[], Readings]:
     state = in_event_loop(
         lambda: {**state_readings(app.store, app.dispatcher, app.compute), **app.storage.readings()}
     )
-    with serving_metrics(
-        listen,
-        tls,
-        app.events,
-        app.meters,
-        COORDINATOR,
-        lambda: {**state(), **machine_readings(app.compute, directory)},
-    ):
-        yield
+    return lambda: {**state(), **machine_readings(app.compute, app.settings.state_dir)}
 
 
 @contextmanager

@@ -89,13 +89,9 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
         stack.enter_context(exporting("lipt-worker", instance=settings.name))
         channel = stack.enter_context(open_channel(settings.coordinator, tls, token))
         worker = Worker(settings, CoordinatorClient(channel), device, limits, cache)
-        if listen is not None:
-            phases = worker.phases
-            metrics = serving_metrics(
-                *(listen, tls, worker.events, worker.meters, WORKER),
-                lambda: {SECONDS: phases.seconds()},
-            )
-            stack.enter_context(metrics)
+        given = (tls, worker.events, worker.meters, WORKER)
+        seconds = worker.phases.seconds
+        stack.enter_context(serving_metrics(listen, *given, lambda: {SECONDS: seconds()}))
         agent = Agent(worker)
         on_stop_signals(agent.stop)
         agent.run()

@@ -162,14 +162,20 @@ class Phases:
 
 @contextmanager
 def serving_metrics(
-    listen: str,
+    listen: str | None,
     tls: TlsFiles | None,
     events: Events,
     meters: Meters,
     instruments: Sequence[Instrument],
     readings: Callable[[], Readings],
 ) -> Iterator[str]:
-    """Serve scrapes in other threads during the block, which gets the URL; the log has it, too."""
+    """Serve scrapes in other threads during the block, which gets the URL; the log has it, too.
+
+    Without an address nothing is served.
+    """
+    if listen is None:
+        yield ""
+        return
     host, port = split_address(listen)
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)

@@ -345,23 +345,25 @@ def _workers(number: int) -> str:
     return f"{number} worker{'' if number == 1 else 's'}"
 
 
+def connected(settings: PoolSettings) -> grpc.Channel:
+    tls = TlsFiles.from_options(settings.tls_cert, settings.tls_key, settings.tls_ca)
+    token = TokenSource.from_options(settings.token_file, settings.token)
+    return open_channel(settings.coordinator, tls, token)
+
+
 @contextmanager
 def open_pool_workers(settings: PoolSettings, worker_arguments: Sequence[str]) -> Iterator[Pool]:
     """A pool whose workers end with the block."""
-    split_address(settings.coordinator)
-    tls = TlsFiles.from_options(settings.tls_cert, settings.tls_key, settings.tls_ca)
-    token = TokenSource.from_options(settings.token_file, settings.token)
     arguments = [*own_arguments(settings), *worker_arguments]
-    engine = RayEngine(settings) if settings.ray else LocalEngine(settings.gpus_per_worker)
     given = {word.partition("=")[0] for word in worker_arguments}
     has_data = "--worker-data" in given and "--source" not in given
-    try:
-        with open_channel(settings.coordinator, tls, token) as channel:
-            source = DemandSource(channel)
-            yield Pool(settings, arguments, source, engine, has_data=has_data)
-    finally:
-        logger.info("ending all workers")
-        engine.close()
+    with connected(settings) as channel:
+        engine = RayEngine(settings) if settings.ray else LocalEngine(settings.gpus_per_worker)
+        try:
+            yield Pool(settings, arguments, DemandSource(channel), engine, has_data=has_data)
+        finally:
+            logger.info("ending all workers")
+            engine.close()
 
 
 def own_arguments(settings: PoolSettings) -> list[str]:

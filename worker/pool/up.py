@@ -253,16 +253,12 @@ def _free_port(host: str) -> int:
 def _print_page(settings: PoolSettings, command: str) -> None:
     import grpc
 
-    from lipt.common.access.tls import TlsFiles
-    from lipt.common.access.tokens import TokenSource
-    from lipt.common.rpc.channel import open_channel
     from lipt.v1.access_pb2 import OpenPageRequest
     from lipt.v1.access_pb2_grpc import AccessServiceStub
+    from lipt.worker.pool.pool import connected
 
-    tls = TlsFiles.from_options(settings.tls_cert, settings.tls_key, settings.tls_ca)
-    token = TokenSource.from_options(settings.token_file, settings.token)
     try:
-        with open_channel(settings.coordinator, tls, token) as channel:
+        with connected(settings) as channel:
             stub = AccessServiceStub(channel)
             url = stub.OpenPage(OpenPageRequest(), timeout=_CALL_SECONDS).url
     except grpc.RpcError:

@@ -56,7 +56,7 @@ def test_tensors_of_no_model_are_rejected(tmp_path: Path, bad: dict[str, torch.T
 
 
 def test_pickle_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(LearnerRejectedError, match="pickle"):
+    with pytest.raises(LearnerRejectedError, match="is not a safetensors file"):
         check(tmp_path, pickle.dumps(WEIGHTS))
 
 

@@ -30,7 +30,6 @@ from lipt.coordinator.state.records import FailureReason, LearnerRecord
 from lipt.core.pretraining.results import CommittedLearner
 from lipt.models.encodings import encode_sparse
 from lipt.v1 import worker_pb2 as pb
-from tests.blob_files import flip_a_bit
 from tests.coordinator.dispatch.conftest import Bench
 from tests.coordinator.fakes import DATA
 from tests.coordinator.made_up_runs import made_up_run
@@ -199,19 +198,8 @@ async def test_a_damaged_upload_does_not_count_against_the_worker(bench: Served)
     with pytest.raises(UnknownBlobError):
         await bench.commit(result, [early, late])
     assert bench.learner.state is LearnerState.LEASED
-
-
-async def test_a_damaged_blob_is_refused_and_removed(bench: Served) -> None:
-    snapshots = [bench.put(0, 0, 0, 1), bench.put(1, 2, 3, 4)]
-    result = bench.put(0, 2, 3, 4)
-    await bench.commit(result, snapshots)
-    await bench.poll()
-    # The lowest byte of its value: by itself it is a snapshot still.
-    flip_a_bit(bench.blobs.path(snapshots[0]), -5)
-    with pytest.raises(UnknownBlobError):
-        await bench.commit(result, snapshots, learner=1)
-    assert not bench.blobs.has(snapshots[0])
-    assert bench.store.find("r").learners[1].state is LearnerState.LEASED
+    # So that it can be sent again.
+    assert not bench.blobs.has(late)
 
 
 async def test_a_worker_secret_identifies_before_registration(bench: Served) -> None:

@@ -1,7 +1,6 @@
 """Requests about runs, with a driver that only takes note of them."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,7 +37,6 @@ from tests.coordinator.fakes import DATA, THETA
 from tests.coordinator.made_up_runs import made_up_run
 from tests.coordinator.state.conftest import stored_runs
 
-MakeRun = Callable[..., RunRecord]
 DEFAULTS = RunConfig(
     model="tests.tiny:linear",
     learners=LearnersConfig(num_learners=4, num_minibatches=1, batch_size=16),
