@@ -95,9 +95,8 @@ class PrintableFormatter(logging.Formatter):
 
 @dataclass
 class _Burst:
-    """Records alike since `began`, in seconds; `words` say what they are."""
+    """Records alike since `began`, in seconds."""
 
-    words: str
     began: float
     number: int = 0
 
@@ -120,15 +119,15 @@ class FloodFilter(logging.Filter):
             over = [
                 key for key, burst in self._bursts.items() if now >= burst.began + _BURST_SECONDS
             ]
-            ended = [self._bursts.pop(key) for key in over]
+            ended = {key: self._bursts.pop(key).number for key in over}
             burst = None
             if kind is not None:
-                burst = self._bursts.setdefault(kind, _Burst(" ".join(kind), now))
+                burst = self._bursts.setdefault(kind, _Burst(now))
                 burst.number += 1
-        for each in ended:
-            if each.number > _MOST_ALIKE:
-                more = each.number - _MOST_ALIKE
-                logger.warning("and %d more in a minute: %s", more, each.words)
+        for alike, number in ended.items():
+            if number > _MOST_ALIKE:
+                more = number - _MOST_ALIKE
+                logger.warning("and %d more in a minute: %s", more, " ".join(alike))
         return burst is None or burst.number <= _MOST_ALIKE
 
 

@@ -210,7 +210,7 @@ class Context(Workspace):
         return value if path is None else type(value).load(path)
 
     def _folder(self, models: int) -> Path:
-        return self.warm_ups_dir if models else self.signals_dir
+        return self.signals_dir / "warm-ups" if models else self.signals_dir
 
     @cached_property
     def device(self) -> torch.device:
@@ -233,7 +233,7 @@ class Context(Workspace):
 
     @cached_property
     def allowed_modules(self) -> tuple[str, ...]:
-        return tuple(self.settings.allow_modules)
+        return self.settings.allow_modules
 
     @cached_property
     def scratch(self) -> Path | None:
@@ -242,10 +242,6 @@ class Context(Workspace):
     @property
     def signals_dir(self) -> Path:
         return self.settings.state_dir / "signals"
-
-    @property
-    def warm_ups_dir(self) -> Path:
-        return self.signals_dir / "warm-ups"
 
     def report(self, activity: str, done: int, total: int) -> None:
         self.send(Progressed(activity, done, total))

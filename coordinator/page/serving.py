@@ -206,4 +206,4 @@ async def open_page(
         encrypted=server.encrypted,
     )
     await server.start(application(page), drain_seconds=settings.drain_seconds)
-    sessions.open_at(settings.dashboard_url or server.url)
+    sessions.url = settings.dashboard_url or server.url

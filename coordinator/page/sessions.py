@@ -86,15 +86,12 @@ class Sessions:
         self._path = state_dir / FILE
         self._writing = Lock()
         self._signed_out_at = self._load()
-        self._url: str | None = None
-
-    def open_at(self, url: str) -> None:
-        """Set the address of new links."""
-        self._url = url
+        # Of new links, once the page is open.
+        self.url: str | None = None
 
     def link(self, caller: Caller) -> tuple[str, float]:
         """A one-time link that signs a browser in as the caller, and when it ends."""
-        if self._url is None:
+        if self.url is None:
             raise ConfigError(
                 "this coordinator serves no page. Start it with --dashboard-listen "
                 "127.0.0.1:50080; it needs the extra: pip install '.[dashboard]'"
@@ -108,7 +105,7 @@ class Sessions:
             del self._codes[own[0]]
         code = secrets.token_urlsafe(32)
         self._codes[code] = Session(caller, now)
-        return f"{self._url}/sign-in?code={code}", now + CODE_SECONDS
+        return f"{self.url}/sign-in?code={code}", now + CODE_SECONDS
 
     def take_code(self, code: str) -> Caller:
         """The caller of a link's code; a code works once."""

@@ -250,7 +250,7 @@ def sessions(clock: Clock, shown: Shown, tmp_path: Path) -> Sessions:
 def restarted(clock: Clock, shown: Shown, state_dir: Path, own_token: str = "own") -> Sessions:
     """Those of a coordinator, as after a restart."""
     sessions = Sessions(lambda: own_token, lambda _: shown.holds, state_dir, clock=clock)
-    sessions.open_at("https://lipt.example.org")
+    sessions.url = "https://lipt.example.org"
     return sessions
 
 

@@ -296,20 +296,3 @@ def test_each_setting_is_reported_once_with_its_worst_excess() -> None:
     # Without this limit the memory is refused.
     [sentence] = broken({"compute_memory": "9GB", "compute_threads": 1000}, evaluation_threads=1000)
     assert sentence.startswith("evaluation_threads = 1000: memory of the compute process")
-
-
-def test_a_model_that_is_too_large_is_named() -> None:
-    (sentence, *_) = broken({"compute_memory": "1200MB"}, model="resnet18")
-    assert sentence.startswith("model = resnet18: ")
-    assert "Choose a smaller model, a lower evaluation_threads, a lower learners.n" in sentence
-
-
-def test_a_batch_above_a_worker_s_memory_is_refused_with_one_that_fits() -> None:
-    learners = {"batch_size": 9000, "num_learners": 1, "num_minibatches": 1, "num_steps": 1}
-    [sentence] = broken({"worker_memory": "40GB"}, learners=learners)
-    assert sentence.startswith("learners.batch_size = 9000: ")
-    # Of 40 GB the process takes 1 GiB, the weights 225 MB, a thread 8 MiB; the shard's 9000 images
-    # 6144 bytes each. An image takes 5.3 MB, and 9 bytes for each of its 3072 numbers.
-    left = 40 * GB - 2**30 - 225_000_000 - 2**23 - 9000 * 6144
-    remedy = f"Lower learners.batch_size to at most {left // (5_300_000 + 27_648)}, or"
-    assert remedy in sentence
