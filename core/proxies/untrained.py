@@ -6,10 +6,10 @@ above a threshold, and below its negative, is averaged over each quarter of the 
 over the image and its mirror image. The square root evens out rare and common patches.
 
 Columns: floating-point values are features as they are, or standardized where float16 or float32
-does not hold them. Whole numbers from 0 are words or categories: features count each value, per
-position where there are few positions, else over all. A category of one row alone is no feature:
-it would tell that row, as an id does, and nothing of others. Too many features of one column are
-randomly projected.
+does not hold them. Both are cut at 10 deviations: one -999 would else hide all other differences.
+Whole numbers from 0 are words or categories: features count each value, per position where there
+are few positions, else over all. A category of one row alone is no feature: it would tell that row,
+as an id does, and nothing of others. Too many features of one column are randomly projected.
 
 Shapes: N images, B of a batch, C channels, R sampled patches, P pixels of a patch, F filters, D = 8
 F features; V values of a column, S distinct values, W its features.
@@ -32,7 +32,7 @@ from lipt.common.computation import computation
 from lipt.common.determinism import derive_generator
 from lipt.core.kept_values import KeptValue
 from lipt.data.inputs.specs import Column
-from lipt.data.inputs.standardization import figures_of, standardized
+from lipt.data.inputs.standardization import cut, figures_of, standardized
 
 PATCH_SIDE = 6
 STRIDE = 2
@@ -216,11 +216,15 @@ def _values_of(column: Column, values_N: Tensor, seed: int) -> Callable[[Tensor]
         positions_NV = flat_NV.long() % _MAX_KINDS + kinds * torch.arange(places)
         weights_W = (positions_NV.flatten().bincount(minlength=width) > 1).float()
         projection = None if projection is None else projection * weights_W[:, None]
-    figures = None if kinds or _is_usual(flat_NV) else figures_of(flat_NV)
+    measured = not kinds and values_N.dtype not in {torch.bool, torch.uint8}
+    figures, usual = figures_of(flat_NV) if measured else None, _is_usual(flat_NV)
 
     def numbers(values_B: Tensor) -> Tensor:
         numbers_BV = values_B.reshape(len(values_B), -1)
-        numbers_BV = numbers_BV.float() if figures is None else standardized(numbers_BV, *figures)
+        if figures is None:
+            numbers_BV = numbers_BV.float()
+        else:
+            numbers_BV = cut(numbers_BV, *figures) if usual else standardized(numbers_BV, *figures)
         return numbers_BV if projection is None else numbers_BV @ projection
 
     def counts(values_B: Tensor) -> Tensor:
@@ -236,8 +240,6 @@ def _values_of(column: Column, values_N: Tensor, seed: int) -> Callable[[Tensor]
 
 def _is_usual(values_NV: Tensor) -> bool:
     """Whether float16 and float32 hold the numbers as they are."""
-    if values_NV.dtype in {torch.bool, torch.uint8}:
-        return True
     largest = max(abs(float(bound)) for bound in values_NV.aminmax())
     return values_NV.dtype != torch.float64 and 1 / _LARGEST <= largest <= _LARGEST
 

@@ -101,6 +101,12 @@ def standardized(values_BP: Tensor, mean_P: Tensor, std_P: Tensor) -> Tensor:
     return centred_BP.clamp_(-MOST_DEVIATIONS, MOST_DEVIATIONS).to(torch.float32)
 
 
+def cut(values_BP: Tensor, mean_P: Tensor, std_P: Tensor) -> Tensor:
+    """Numbers cut at 10 deviations from their mean, in their own unit; float32."""
+    most_P = MOST_DEVIATIONS * std_P
+    return values_BP.float().clamp((mean_P - most_P).float(), (mean_P + most_P).float())
+
+
 def stored(values_NX: Tensor) -> Tensor:
     """Numbers or missing ones (NaN) of any type: float32 where it keeps them apart, else float64.
 

@@ -297,9 +297,13 @@ class Pairs:
             )
         # Whole numbers of an array are measurements, those of a tensor or list may be tokens.
         plain = self._examples.get("") if not self._named else None
-        if isinstance(plain, np.ndarray) and plain.ndim == 2 and plain.dtype.kind in "biu":
-            self._examples[""] = stored(torch.from_numpy(plain.astype(np.float64))).numpy()
+        # Row 0 decides, as everywhere.
+        self._are_images = bool(num_labels) and plain is not None and is_image(plain[0])
+        rows = plain if isinstance(plain, np.ndarray) and not self._are_images else np.empty(0)
+        if rows.ndim >= 2 and rows.dtype.kind in "biu":
+            self._examples[""] = stored(torch.from_numpy(rows.astype(np.float64))).numpy()
         if isinstance(next(iter(values), None), str):
+            _require_names(values)
             names, numbers = np.unique(np.asarray(values).astype(str), return_inverse=True)
             classes, values = tuple(names.tolist()), numbers.reshape(-1)
         if getattr(values, "ndim", 1) == 2 and hasattr(labels, "columns") and values.shape[1] > 1:
@@ -314,11 +318,20 @@ class Pairs:
         if self._named:
             return {name: column[row] for name, column in self._examples.items()}, label
         example = self._examples[""][row]
-        # Readers take an array's last dimension for the channels.
-        if isinstance(example, np.ndarray) and example.ndim == 3:
+        # Readers take an image array's last dimension for the channels.
+        if self._are_images and isinstance(example, np.ndarray) and example.ndim == 3:
             first, last = example.shape[0] in (1, 3), example.shape[-1] in (1, 3)
             example = example.transpose(1, 2, 0) if first and not last else example
         return example, label
+
+
+def _require_names(labels: Iterable[Any]) -> None:
+    for row, label in enumerate(labels):
+        if not isinstance(label, str):
+            raise DataError(
+                f"row {row} has the label {label!r:.60}, and row 0 a name. Give a text for every "
+                "row, and leave out rows without a label."
+            )
 
 
 def has_rows(data: Any) -> bool:
@@ -330,6 +343,14 @@ def has_rows(data: Any) -> bool:
 
 
 def _array(values: Any) -> Any:
+    """A column as it is, or as NumPy's array; masked values are missing ones."""
+    if isinstance(values, np.ma.MaskedArray):
+        masked, is_number = np.ma.getmaskarray(values), values.dtype.kind in "biuf"
+        if not masked.any():
+            return values.data
+        cells = values.data.astype(np.float64 if is_number else object)
+        cells[masked] = np.nan if is_number else None
+        return cells
     if not hasattr(values, "to_numpy"):
         return values
     array = values.to_numpy()

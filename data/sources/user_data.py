@@ -33,6 +33,7 @@ from torch.nn.utils.rnn import pad_sequence
 from lipt.common.errors import DataError
 from lipt.data.images.formats import fit_image, is_grayscale, oriented
 from lipt.data.inputs.specs import MAX_COLUMNS, MAX_DIMENSIONS, Column, ColumnsSpec, ColumnType
+from lipt.data.inputs.standardization import ROWS_AT_ONCE
 from lipt.data.parallel import Progress, map_rows
 from lipt.data.sources.map_style import (
     as_array,
@@ -64,6 +65,8 @@ logger = logging.getLogger(__name__)
 _MOST_FLOAT_CLASSES, _MIN_FLOATS_PER_CLASS = 20, 10
 _FEW_CLASSES = 100
 _LARGEST_EXACT = 2.0**53
+# Root of the mean square above which a network on numbers as they are hardly learns.
+_LARGE = 10.0
 # What a data set's `target` may be: its kind, where targets could be classes.
 KINDS = NUMBER, MULTI_LABEL = "number", "multi-label"
 _TYPES = frozenset(kind.dtype for kind in ColumnType)
@@ -120,7 +123,7 @@ def labels_of_rows(labels: Sequence[Any], data: Any, source: str) -> Labels:
 
 def _are_classes(numbers_N: NDArray[Any], source: str) -> bool:
     """Whether floats are few whole numbers, each many times: classes that were read as floats."""
-    values = np.unique(numbers_N)
+    values = np.unique(numbers_N.astype(np.float64))
     most = min(_MOST_FLOAT_CLASSES, len(numbers_N) // _MIN_FLOATS_PER_CLASS)
     whole_V = (values % 1 == 0) & (np.abs(values) < _LARGEST_EXACT)
     if len(values) > most or not whole_V.all():
@@ -344,8 +347,24 @@ def column_rows(source: str, data: Any, progress: Progress | None = None) -> Col
         if note:
             stacked[""] = values_ND
             columns = _columns_of(stacked, data, source)
+    _warn_of_large_numbers(columns[0], stacked, source)
     more: dict[str, Any] = {"targets": given.targets, "note": note, "flagged": bool(note)}
     return ColumnRows(source, given.names, given.labels_N, columns, stacked, **more)
+
+
+def _warn_of_large_numbers(column: Column, stacked: Mapping[str, Tensor], source: str) -> None:
+    """Log that floats without a name are used as they are, where networks hardly learn so."""
+    values_N = stacked[column.name]
+    if column.name or column.standardized or not values_N.is_floating_point():
+        return
+    squares = (block.double().square().mean() for block in torch.split(values_N, ROWS_AT_ONCE))
+    size = max(map(float, squares)) ** 0.5
+    if size > _LARGE:
+        logger.warning(
+            "%s: its examples are %s of a size of about %.3g, used as they are. Scale them to "
+            "about 1, and images to 0..1",
+            *(source, column, size),
+        )
 
 
 def bytes_of_first(source: str, data: Any) -> int:

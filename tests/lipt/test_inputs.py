@@ -82,6 +82,13 @@ TAKEN: dict[str, tuple[Callable[[], Any], str]] = {
     "number array": (lambda: (NUMBERS, CLASSES), "float64[4]"),
     "number tensor": (lambda: (torch.tensor(NUMBERS), torch.tensor(CLASSES)), "float64[4]"),
     "whole numbers": (lambda: (NUMBERS.astype(int), CLASSES), "float32[4]"),
+    "grids of whole numbers": (lambda: (BYTES.astype(int), CLASSES), "float32[3x8x8]"),
+    "normalized channels first": (lambda: (BYTES / 64.0 - 2, CLASSES), "float64[3x8x8]"),
+    "masked array": (lambda: (np.ma.masked_less(NUMBERS, 0), CLASSES), "float64[8]"),
+    "masked whole numbers": (
+        lambda: (np.ma.masked_equal(BYTES[:, 0, 0].astype(int), BYTES[0, 0, 0, 0]), CLASSES),
+        "float64[16]",
+    ),
     "missing numbers": (lambda: (np.where(NUMBERS < 0, np.nan, NUMBERS), CLASSES), "float64[8]"),
     "number lists": (lambda: (NUMBERS.tolist(), NAMES), "float32[4]"),
     "TensorDataset": (lambda: TensorDataset(*map(torch.tensor, (NUMBERS, CLASSES))), "float64[4]"),
@@ -113,6 +120,16 @@ TAKEN: dict[str, tuple[Callable[[], Any], str]] = {
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "lazy frame": (lambda: SimpleNamespace(collect=list), r"Give what its collect\(\) returns"),
     "file names": (lambda: [("cat.jpg", 0), ("dog.jpg", 1)], "imagefolder:PATH"),
+    "missing names": (lambda: (NUMBERS, ["no", None] * (N // 2)), "leave out rows without a label"),
+    "a missing category": (
+        lambda: (NUMBERS, pd.Series(["no", *NAMES[1:-1], None], dtype="category")),
+        "row 39 has the label nan",
+    ),
+    "masked labels": (lambda: (NUMBERS, np.ma.masked_equal(CLASSES, 1)), "Correct or remove"),
+    "masked names": (
+        lambda: (NUMBERS, np.ma.masked_array(NAMES, [False, True] * (N // 2))),
+        "row 1 has the label None",
+    ),
     "one class": (lambda: (NUMBERS, np.zeros(N, int)), "needs at least 2"),
     "other lengths": (lambda: (NUMBERS, CLASSES[1:]), "Give one label for each"),
     "infinite numbers": (
@@ -167,6 +184,16 @@ def test_raw_scales_are_trained_on(caplog: pytest.LogCaptureFixture) -> None:
     pretrained = lipt.pretrain((wine.data, wine.target), run=QUICK, progress=False)
     assert len(pretrained.learners) == 2
     assert "diverged" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale", "warns"), [(float, 1, True), (int, 1, True), (float, 1 / 255, False)]
+)
+def test_grids_of_large_numbers_are_named_as_used_unscaled(
+    dtype: type, scale: float, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    lipt.open_dataset(((BYTES * scale).astype(dtype), CLASSES))
+    assert ("images to 0..1" in caplog.text) == warns
 
 
 def test_diverged_learners_are_reported_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -175,6 +175,17 @@ def test_columns_by_hand(
     assert of_column(column, torch.tensor(values)).tolist() == expected
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("wrong", [-999.0, 3e4, -1e9])
+def test_a_few_wrong_numbers_do_not_hide_the_others(dtype: torch.dtype, wrong: float) -> None:
+    values_N2 = torch.randn(400, 2, generator=torch.Generator().manual_seed(0)).to(dtype)
+    values_N2[:4, 0] = wrong
+    column = Column("x", ColumnType.of(dtype), (2,), standardized=True)
+    features_N2 = of_column(column, values_N2)
+    assert features_N2[:, 0].std() < 3 * features_N2[4:, 0].std()
+    assert torch.corrcoef(torch.stack([features_N2[4:, 0], values_N2[4:, 0].float()]))[0, 1] > 0.99
+
+
 def test_an_id_of_each_row_is_no_feature_however_many_rows() -> None:
     column = Column("x", ColumnType.INT64, (), num_values=5000)
     assert is_projected(column, torch.arange(5000))
