@@ -55,7 +55,7 @@ def log_densities(sources: Sequence[Featured], examples: Featured, target: Targe
             return points_NP, part.targets_N
         values_NT = part.targets_N.double()
         if isinstance(target, Regression):
-            values_NT = target.standardized(values_NT)
+            values_NT = target.learned(values_NT)
         no_class_N = torch.zeros(len(values_NT), dtype=torch.int64)
         return torch.cat([points_NP, values_NT], dim=1), no_class_N
 

@@ -89,7 +89,7 @@ def constant_outputs(target: Target, pool_targets_N: Tensor, num_examples: int) 
         counts_T = pool_targets_N.bincount(minlength=target.num_outputs) + 1.0
         outputs_T = (counts_T / counts_T.sum()).log()
     elif isinstance(target, Regression):
-        outputs_T = target.standardized(pool_targets_N).mean(dim=0)
+        outputs_T = target.learned(pool_targets_N).mean(dim=0)
     else:
         outputs_T = torch.logit((pool_targets_N.double().mean(dim=0)).clamp(1e-6, 1 - 1e-6))
     return outputs_T.float().expand(num_examples, -1)

@@ -94,14 +94,17 @@ class HeadTargets:
     def values(self) -> Tensor:
         """Targets of least squares; N x T float64."""
         if isinstance(self.target, Regression):
-            return self.target.standardized(self.targets_NT)
+            return self.target.learned(self.targets_NT)
         return self.targets_NT.double()
 
     def score(self, outputs_NT: Tensor) -> float:
-        """The target kind's score of a head's outputs for all N."""
+        """The target kind's score of a head's outputs for all N; R² of numbers as they are cut."""
+        if isinstance(self.target, Regression):
+            wanted_NT = self.values()
+            squares_NT = (outputs_NT.double() - wanted_NT).square()
+            return self.target.score_of([torch.stack([squares_NT, wanted_NT]).cpu()])
         tally = self.target.tally()
-        labels = isinstance(self.target, MultiLabel)
-        tally.add(outputs_NT - _EVEN if labels else outputs_NT, self.targets_NT)
+        tally.add(outputs_NT - _EVEN, self.targets_NT)
         return tally.score()
 
     def errors(self, outputs_BT: Tensor, rows: slice) -> Tensor:

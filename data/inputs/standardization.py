@@ -49,13 +49,7 @@ def mean_and_deviation(
     Values beyond the outer fences of a sample, five interquartile ranges from its quartiles, count
     as these, so that a few wrong ones do not hide all others.
     """
-    with np.errstate(over="ignore"):
-        low_P, high_P = np.quantile(sample_XP / 16, (0.25, 0.75), axis=0) * 16
-        width_P = _FENCE * (high_P - low_P)
-        # Without a range, as of a column that is mostly zero, there is no fence.
-        width_P[width_P == 0] = np.inf
-        low_P, high_P = low_P - width_P, high_P + width_P
-
+    low_P, high_P = fences(sample_XP)
     least_P, most_P = np.full_like(low_P, np.inf), np.full_like(low_P, -np.inf)
     for values_XP in blocks():
         least_P = np.minimum(least_P, values_XP.min(axis=0))
@@ -77,6 +71,16 @@ def mean_and_deviation(
     varies_P = (least_P < most_P) & (std_P > np.abs(mean_P) * _ROUNDING)
     mean_P, std_P = np.ldexp(mean_P, exponents_P), np.ldexp(std_P, exponents_P)
     return mean_P, np.where(varies_P & (std_P > 0), std_P, 1.0)
+
+
+def fences(sample_XP: Values) -> tuple[Values, Values]:
+    """The outer fences of a sample by position, five interquartile ranges from its quartiles."""
+    with np.errstate(over="ignore"):
+        low_P, high_P = np.quantile(sample_XP / 16, (0.25, 0.75), axis=0) * 16
+        width_P = _FENCE * (high_P - low_P)
+        # Without a range, as of a column that is mostly zero, there is no fence.
+        width_P[width_P == 0] = np.inf
+        return low_P - width_P, high_P + width_P
 
 
 def figures_of(values_NP: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,6 +12,7 @@ Shapes: N examples, B of a batch, T outputs, C classes or labels, Q edges, L pos
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -26,8 +27,10 @@ from torch.nn import functional
 
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.text import encodable
-from lipt.data.inputs.standardization import stored
+from lipt.data.inputs.standardization import MOST_DEVIATIONS, fences, stored
 from lipt.data.targets.kinds import TargetKind
+
+logger = logging.getLogger(__name__)
 
 _NUM_BINS = 10
 _NO_LABEL = "none"
@@ -202,9 +205,10 @@ class Regression(Target):
     """Numbers; targets are floats B x T in the data's own units.
 
     Models predict them standardized by the data set's mean and population deviation. The loss is
-    half the squared error in these units, summed over the numbers. The score is R², averaged over
-    the numbers; always predicting the mean scores 0. A constant number scores 1 if predicted
-    exactly, else 0.
+    half the squared error in these units, summed over the numbers. In it numbers are cut at 10
+    deviations: the square of a mistyped one would hide all others. The score is R² of the numbers
+    as they are, averaged over them; always predicting the mean scores 0. A constant number scores 1
+    if predicted exactly, else 0.
     """
 
     mean: Numbers
@@ -232,15 +236,19 @@ class Regression(Target):
         )
         return (targets_BT.to(torch.float64) - mean_T) / std_T
 
+    def learned(self, targets_BT: Tensor) -> Tensor:
+        """Standardized numbers as the loss takes them, cut at 10 deviations; float64."""
+        return self.standardized(targets_BT).clamp(-MOST_DEVIATIONS, MOST_DEVIATIONS)
+
     def losses(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
-        wanted_BT = self.standardized(targets_B).float()
+        wanted_BT = self.learned(targets_B).float()
         return (outputs_BT.float() - wanted_BT).square().sum(dim=-1) / 2
 
     def residuals(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
-        return (outputs_BT.to(torch.float64) - self.standardized(targets_B)).to(torch.float32)
+        return (outputs_BT.to(torch.float64) - self.learned(targets_B)).to(torch.float32)
 
     def merits(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
-        off_BT = outputs_BT.to(torch.float64) - self.standardized(targets_B)
+        off_BT = outputs_BT.to(torch.float64) - self.learned(targets_B)
         return (1 - off_BT.square().mean(dim=-1)).float()
 
     def counts(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
@@ -403,7 +411,15 @@ def number_values(values_NT: Tensor, names: Sequence[str] | None, source: str) -
                 "Leave it out."
             )
     strata = quantile_strata(values[:, 0], "" if names is None else numbers[0])
-    return TargetValues(Regression(means, deviations), values, numbers, *strata)
+    target = Regression(means, deviations)
+    is_far_N = (target.standardized(values).abs() > MOST_DEVIATIONS).any(dim=1)
+    if bool(is_far_N.any()):
+        logger.warning(
+            "%s: %d of %d targets are more than %d deviations from the mean, and are learned as "
+            "that far. Correct wrong ones, or predict the logarithm",
+            *(source, int(is_far_N.sum()), len(values), MOST_DEVIATIONS),
+        )
+    return TargetValues(target, values, numbers, *strata)
 
 
 def token_values(wanted_NL: Tensor, num_tokens: int) -> TargetValues:
@@ -426,11 +442,15 @@ def _require_matrix(values: Tensor, names: Sequence[str] | None, source: str, wh
 
 
 def _mean_and_deviation(column_N: Tensor) -> tuple[float, float]:
-    """Population mean and deviation by exact sums, the same in any order and on any machine."""
-    column_N = column_N.double()
+    """Population mean and deviation by exact sums, the same in any order and on any machine.
+
+    Numbers beyond the outer fences count as these, as those of inputs do.
+    """
+    given_N1 = column_N.double().numpy()[:, None]
+    given_N1 = given_N1.clip(*fences(given_N1))
     # A power of two, so that squares and sums are finite and no bit changes.
-    _, exponent = math.frexp(float(column_N.abs().max()))
-    numbers = np.ldexp(column_N.numpy(), -exponent).tolist()
+    _, exponent = math.frexp(float(np.abs(given_N1).max()))
+    numbers = np.ldexp(given_N1[:, 0], -exponent).tolist()
     mean = math.fsum(numbers) / len(numbers)
     variance = math.fsum((number - mean) ** 2 for number in numbers) / len(numbers)
     deviation = 0.0 if min(numbers) == max(numbers) else math.sqrt(variance)

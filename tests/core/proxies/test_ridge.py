@@ -16,7 +16,7 @@ from lipt.core.proxies.ridge import (
     leave_one_out,
     scaling_of,
 )
-from lipt.data.targets.values import MultiLabel, Regression
+from lipt.data.targets.values import MultiLabel, Regression, number_values
 
 
 def fit(
@@ -332,6 +332,21 @@ def test_multi_label_and_number_outputs_are_leave_one_out(
     zeros_N = torch.zeros(NUM_EXAMPLES, dtype=torch.int64)
     expected = refitted(features_ND, zeros_N, 1, PENALTY, values_NC=head_targets.values())
     torch.testing.assert_close(found.outputs_NC.double(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_one_mistyped_number_does_not_hide_the_others() -> None:
+    features_ND = random_features(4)
+    own_N1 = features_ND[:, :1] + 5
+    own_N1[3] = 1e12
+    values = number_values(own_N1, None, "data")
+    assert isinstance(values.target, Regression)
+    head_targets = HeadTargets(values.target, values.values)
+    found = fit_to(features_ND, head_targets)
+    errors_N = head_targets.errors(found.outputs_NC, slice(0, NUM_EXAMPLES)).abs()[:, 0]
+    assert int(errors_N.argmax()) == 3
+    right_NC = found.outputs_NC[torch.arange(NUM_EXAMPLES) != 3]
+    known_N = features_ND[torch.arange(NUM_EXAMPLES) != 3, 0]
+    assert torch.corrcoef(torch.stack([right_NC[:, 0], known_N]))[0, 1] > 0.5
 
 
 def test_errors_of_numbers_and_labels() -> None:

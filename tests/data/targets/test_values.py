@@ -199,3 +199,36 @@ def test_invalid_target_values_are_refused(
 ) -> None:
     with pytest.raises(DataError, match=words):
         read(values, names) if values_of is None else values_of(torch.tensor(values), names, "x")
+
+
+def test_one_mistyped_number_neither_sets_the_scale_nor_the_loss(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    right_N1 = torch.arange(1.0, 100.0)[:, None]
+    wrong_N1 = torch.cat([right_N1, torch.tensor([[1e12]])])
+    target = number_values(wrong_N1, None, "data").target
+    assert isinstance(target, Regression)
+    assert "1 of 100 targets are more than 10 deviations from the mean" in caplog.text
+    # Quartiles of 1..99 and 1e12 are 25.75 and 75.25: the upper fence is 75.25 + 5 * 49.5.
+    numbers = np.array([*range(1, 100), 322.75])
+    assert target.mean[0] == pytest.approx(numbers.mean())
+    assert target.std[0] == pytest.approx(numbers.std())
+    zeros_N1 = torch.zeros(100, 1)
+    assert target.losses(zeros_N1, wrong_N1)[-1] == 50  # half of 10 deviations squared
+    assert target.residuals(zeros_N1, wrong_N1)[-1] == -10
+    # The score is R² of the numbers as they are.
+    tally = target.tally()
+    tally.add(target.standardized(right_N1), right_N1)
+    tally.add(torch.tensor([[10.0]]), wrong_N1[-1:])
+    assert tally.score() < 0.1
+
+
+@pytest.mark.parametrize("unit", [1e-300, 1.0, 1e300])
+def test_no_number_is_cut_without_a_wrong_one(
+    unit: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    numbers_N1 = torch.randn(500, 1, generator=torch.Generator().manual_seed(0)).double() * unit
+    target = number_values(numbers_N1, None, "data").target
+    assert isinstance(target, Regression)
+    assert torch.equal(target.learned(numbers_N1), target.standardized(numbers_N1))
+    assert caplog.text == ""
