@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from lipt.core.diagnosis.label_errors import LabelQuality
@@ -51,6 +52,8 @@ RELIABLE_ERROR = 0.1
 class Evidence:
     """The plan's inputs, with the share of examples to keep.
 
+    Means over classes are kept: a plan asks for them once for each class.
+
     per_class: number of examples to keep of each class, on average.
     num_features: those of the head; infinite for a user's own class probabilities.
     errors_C: share of each class that the head misclassifies, on held-out labels.
@@ -70,7 +73,7 @@ class Evidence:
     copies: float = 0.0
     training: Training = "converged"
 
-    @property
+    @cached_property
     def num_classes(self) -> float:
         """The sum of the classes' weights: a mistyped label is no class."""
         return sum(self.full_C)
@@ -80,7 +83,7 @@ class Evidence:
         total = sum(full * value for full, value in zip(self.full_C, values_C, strict=True))
         return min(1.0, total / self.num_classes)
 
-    @property
+    @cached_property
     def accuracy(self) -> float:
         """The head's accuracy, mean over classes."""
         return 1.0 - self.mean(self.errors_C)
@@ -101,13 +104,13 @@ class Evidence:
         """The same by their number alone."""
         return _falling(self.per_class, *_FEW_TO_MANY_PER_CLASS[self.training])
 
-    @property
+    @cached_property
     def trust(self) -> float:
         """1 where the head probably knows better than the trained model will, 0 where not."""
         missed = 1.0 - self.skill - RELIABLE_ERROR
         return _falling(missed * self.per_class / self.num_features, _AS_GOOD, _BETTER)
 
-    @property
+    @cached_property
     def skill(self) -> float:
         """0 for guessing, 1 for the best accuracy that wrong labels leave possible."""
         if self.num_classes <= 1:

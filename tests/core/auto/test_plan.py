@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from lipt.core.auto.evidence import gather
+from lipt.core.auto.evidence import Evidence, gather
 from lipt.core.auto.plan import Reason, learners_can_matter, make_plan
 from lipt.core.diagnosis.label_errors import find_label_errors
 from lipt.core.signals.signals import Signals
@@ -121,3 +121,19 @@ def test_a_class_of_one_example_that_the_head_misses_is_all_wrong() -> None:
     evidence = gather(signals, find_label_errors(signals), 2, "short")
     assert evidence.errors_C == (0.0, 0.0, 1.0)
     assert (evidence.fraction, evidence.num_features) == (0.4, 4)
+
+
+def test_means_over_classes_are_taken_once_however_many_classes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls, mean = list[int](), Evidence.mean
+
+    def counted(evidence: Evidence, values_C: tuple[float, ...]) -> float:
+        calls.append(len(values_C))
+        return mean(evidence, values_C)
+
+    monkeypatch.setattr(Evidence, "mean", counted)
+    many = {"full_C": (1.0,) * 500, "errors_C": (0.05,) * 500, "noise_C": (0.02,) * 500}
+    plan = make_plan(replace(CLEAN, **many, noise_rate=0.02, noise_low=0.02))
+    assert all(plan.excluded_C)
+    assert calls == [500, 500]
