@@ -300,7 +300,8 @@ class Pairs:
         # Row 0 decides, as everywhere.
         self._are_images = bool(num_labels) and plain is not None and is_image(plain[0])
         rows = plain if isinstance(plain, np.ndarray) and not self._are_images else np.empty(0)
-        if rows.ndim >= 2 and rows.dtype.kind in "biu":
+        # Grids of bytes and flags are numbers already, in the least memory.
+        if rows.dtype.kind in "biu" and (rows.ndim == 2 or (rows.ndim > 2 and rows.itemsize > 1)):
             self._examples[""] = stored(torch.from_numpy(rows.astype(np.float64))).numpy()
         if isinstance(next(iter(values), None), str):
             _require_names(values)

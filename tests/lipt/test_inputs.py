@@ -83,6 +83,7 @@ TAKEN: dict[str, tuple[Callable[[], Any], str]] = {
     "number tensor": (lambda: (torch.tensor(NUMBERS), torch.tensor(CLASSES)), "float64[4]"),
     "whole numbers": (lambda: (NUMBERS.astype(int), CLASSES), "float32[4]"),
     "grids of whole numbers": (lambda: (BYTES.astype(int), CLASSES), "float32[3x8x8]"),
+    "grids of bytes": (lambda: (np.stack([BYTES, BYTES], 1), CLASSES), "uint8[2x3x8x8]"),
     "normalized channels first": (lambda: (BYTES / 64.0 - 2, CLASSES), "float64[3x8x8]"),
     "masked array": (lambda: (np.ma.masked_less(NUMBERS, 0), CLASSES), "float64[8]"),
     "masked whole numbers": (
