@@ -71,7 +71,7 @@ def plan_sentences(of_auto: PlanFindings | StrataFindings) -> list[str]:
             f"the targets are {of_auto.kind.words}: no gain over random is known of any choice",
             copies,
             f"random {shares}",
-            *(["one of each picture"] if of_auto.num_excluded else []),
+            *(["one of each group"] if of_auto.num_excluded else []),
         ]
     noise = of_auto.noise
     interval = f"{noise.low:.1%} to {noise.high:.1%}"
@@ -80,7 +80,7 @@ def plan_sentences(of_auto: PlanFindings | StrataFindings) -> list[str]:
         wrong = f"{noise.rate:.1%} of the labels look wrong (95% interval {interval})"
     reason = _plan_reason(of_auto)
     if of_auto.plan.excludes_duplicates:
-        reason += f"; one of each picture, as {_copies(of_auto):.1%} are near-duplicates of others"
+        reason += f"; one of each group, as {_copies(of_auto):.1%} are near-duplicates of others"
     return [reason, wrong, copies]
 
 

@@ -56,7 +56,7 @@ from lipt.data.sources.rows import (
     require_no_probabilities,
     sampled_rows,
 )
-from lipt.data.targets.kinds import ALL_KINDS, kinds_in_words
+from lipt.data.targets.kinds import ALL_KINDS, are_too_many, kinds_in_words
 from lipt.data.targets.values import TargetValues, label_values, number_values
 
 logger = logging.getLogger(__name__)
@@ -139,6 +139,12 @@ def _are_classes(numbers_N: NDArray[Any], source: str) -> bool:
 def _numbered(values_N: NDArray[np.int64], names: tuple[str, ...] | None, source: str) -> Labels:
     """Labels as they are if they are about 0 to C - 1, or else numbered and named by value."""
     values = np.unique(values_N)
+    if names is None and are_too_many(len(values), len(values_N)):
+        logger.warning(
+            "%s: its targets are %d whole values in %d rows, taken for classes. For regression, "
+            'set target="number"',
+            *(source, len(values), len(values_N)),
+        )
     # A small test set may lack most of the classes.
     most = max(_FEW_CLASSES, 2 * len(values))
     if names is not None or not len(values) or (values[0] >= 0 and values[-1] < most):

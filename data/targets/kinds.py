@@ -36,3 +36,12 @@ def kinds_in_words(kinds: Collection[TargetKind]) -> str:
     """Kinds in a message: `multi-label or regression`."""
     *first, last = (kind.words for kind in TargetKind if kind in kinds)
     return f"{', '.join(first)} or {last}" if first else last
+
+
+# A target of fewer values is never taken for a measurement.
+_MOST_CLASSES = 100
+
+
+def are_too_many(num_different: int, num_rows: int) -> bool:
+    """Whether so many different labels are a measurement rather than classes."""
+    return num_different > max(_MOST_CLASSES, num_rows // 2)

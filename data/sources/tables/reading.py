@@ -61,6 +61,7 @@ from lipt.data.sources.tables.table import (
     sources_in,
 )
 from lipt.data.sources.tables.texts import bucket_of, token_columns
+from lipt.data.targets.kinds import are_too_many
 from lipt.data.targets.values import label_values, number_values
 
 logger = logging.getLogger(__name__)
@@ -215,11 +216,6 @@ def read_labels(
     cells_of_names = tuple(map(str, range(len(named)))) if named and not classes else names
     labels = [texts[code] for code in codes_N.tolist()]
     return labels_of_names(labels, cells_of_names, table.name)[0], names
-
-
-def are_too_many(num_different: int, num_rows: int) -> bool:
-    """Whether so many different labels are a measurement rather than classes."""
-    return num_different > max(_MOST_FRACTIONS, num_rows // 2)
 
 
 def _order(name: str) -> tuple[bool, float, str]:

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from lipt.common.errors import DataError
 from lipt.common.text import did_you_mean
 from lipt.data.sources.address import Address, quoted_names
-from lipt.data.sources.tables.reading import TABLE_OPTIONS, are_too_many, read_numbers
+from lipt.data.sources.tables.reading import TABLE_OPTIONS, read_numbers
 from lipt.data.sources.tables.table import Cell, Table, require_columns
 from lipt.data.sources.user_data import KINDS, NUMBER
+from lipt.data.targets.kinds import are_too_many
 
 NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 

@@ -77,7 +77,7 @@ NOISY = {"noise_rate": 0.2, "noise_low": 0.1, "noise_C": (0.2, 0.1)}
             (
                 "no gain is known of choosing 100% of the examples where labels are right and main "
                 "training is short. A smaller fraction or soft labels may gain; one of each "
-                "picture, as 50.0% are near-duplicates of others"
+                "group, as 50.0% are near-duplicates of others"
             ),
         ),
     ],
@@ -106,5 +106,5 @@ def test_a_draw_from_strata_names_its_shares() -> None:
         "the targets are regression: no gain over random is known of any choice",
         "25.0% of the examples are near-duplicates of others",
         "random in equal shares of the strata",
-        "one of each picture",
+        "one of each group",
     ]

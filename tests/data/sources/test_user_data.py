@@ -125,6 +125,11 @@ def test_whole_numbers_are_numbers_if_the_data_says_so(caplog: pytest.LogCapture
     caplog.set_level(logging.INFO)
     labelled([-1, 1])
     assert "2 values from -1 to 1, numbered by value" in caplog.text
+    caplog.clear()
+    labelled(list(range(300)) * 2)
+    assert caplog.text == ""
+    labelled([*range(301), *range(299)])
+    assert "301 whole values in 600 rows, taken for classes. For regression, set" in caplog.text
     # A list of images has its labels in memory, too.
     assert opened([(PIXELS, -1), (PIXELS, 1)]).class_names == ("-1", "1")
 
