@@ -40,6 +40,7 @@ from lipt.data.dataset import Dataset
 from lipt.data.images.formats import mild_augmentation
 from lipt.data.inputs.model_input import Stored, columns_in, images_in, to_model_input
 from lipt.data.inputs.specs import ColumnsSpec, ImageSpec
+from lipt.data.inputs.standardization import cut, figures_of
 from lipt.data.sources.rows import ColumnRows
 
 # Patches are drawn from this many images.
@@ -112,7 +113,7 @@ class FeatureProvider(ABC):
 
 
 class UsersFeatures(FeatureProvider):
-    """The request's own."""
+    """The request's own, cut at 10 deviations."""
 
     @property
     def missing(self) -> str | None:
@@ -125,7 +126,9 @@ class UsersFeatures(FeatureProvider):
     def extract(self) -> Extractor:
         name = required(self.sources.features, "features")
         features_ND = self.workspace.user_features(name).features_ND
-        return lambda ids_B, _: features_ND[ids_B].float()
+        # As a table's columns: one broken row would hide all other differences.
+        figures = figures_of(features_ND)
+        return lambda ids_B, _: cut(features_ND[ids_B], *figures)
 
 
 class PatchesFeatures(FeatureProvider):

@@ -77,6 +77,21 @@ def test_wrong_labels_are_found_at_any_shift_and_scale(reader: str, tmp_path: Pa
         assert np.flatnonzero(found.suspect).tolist() == WRONG, name
 
 
+BROKEN = np.where((np.arange(N) == 2)[:, None], [-9999, 0, 0], X)  # a cell of the first column
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_broken_cell_hides_no_classes(reader: str, tmp_path: Path) -> None:
+    found = lipt.diagnose(READERS[reader](BROKEN, tmp_path), progress=False)
+    assert found.findings.proxy["accuracy"] > 0.9
+
+
+def test_a_broken_feature_of_the_user_s_own_hides_no_classes() -> None:
+    features = {"features": torch.from_numpy(BROKEN)}
+    found = lipt.diagnose((X[:, 1:], LABELS), features=features, progress=False)
+    assert found.findings.proxy["accuracy"] > 0.9
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_features_of_the_user_s_own_choose_the_same(form: str) -> None:
     def chosen(features: np.ndarray) -> list[int]:
