@@ -397,6 +397,10 @@ def _tensor_of(value: Any, what: str) -> Tensor:
             f"{what} is text, {value!r:.60}. Return the numbers of its tokens, or the opened image "
             "of an image file."
         )
+    if isinstance(value, np.ndarray):
+        # torch takes no other byte order, no reversed view, and warns of a read-only one.
+        own = value.dtype.isnative and value.flags.writeable and min(value.strides, default=0) >= 0
+        value = value if own else np.array(value, value.dtype.newbyteorder("="), order="C")
     try:
         tensor = torch.as_tensor(value).detach().cpu()
     except (TypeError, ValueError, RuntimeError) as error:
