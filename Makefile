@@ -9,7 +9,7 @@ PROTOS := $(wildcard proto/lipt/v1/*.proto)
 CONSTRAINTS ?= constraints.txt
 
 # What other versions of the requirements are tried with: a few minutes on two cores.
-RUNNABLE := dashboard,demo,fast,huggingface,lightning,otel,report,test,text
+RUNNABLE := dashboard,demo,fast,huggingface,lightning,lm,otel,report,test,text
 TRIED := tests/common tests/data tests/models tests/deploy tests/examples tests/trainer/client tests/trainer/integrations \
     $(addprefix tests/lipt/cli/,commands test_app.py test_certificates.py test_options.py test_output.py) \
     tests/worker tests/end_to_end/test_pipeline.py tests/test_packaging.py

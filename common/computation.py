@@ -24,6 +24,7 @@ from multiprocessing.context import ForkProcess
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
+from torch.autograd import graph
 from torch.utils import _python_dispatch as dispatch
 
 ParamsT = ParamSpec("ParamsT")
@@ -133,10 +134,9 @@ def thread_defaults(*, keeps_dispatch_modes: bool = False) -> Iterator[None]:
         while torch._C._len_torch_function_stack():
             mode = torch._C._pop_torch_function_stack()
             restored.callback(torch._C._push_on_torch_function_stack, mode)
-        hooks = torch._C._autograd
-        while (pair := hooks._top_saved_tensors_default_hooks(False)) is not None:
-            hooks._pop_saved_tensors_default_hooks()
-            restored.callback(hooks._push_saved_tensors_default_hooks, *pair)
+        if _saves_by_hooks():
+            # Of several pairs of hooks, torch calls the newest alone.
+            restored.enter_context(graph.saved_tensors_hooks(_unchanged, _unchanged))
         _reset_autocast(restored)
         # Python's floats are flushed with torch's.
         if sys.float_info.min / 2 == 0.0:
@@ -145,6 +145,19 @@ def thread_defaults(*, keeps_dispatch_modes: bool = False) -> Iterator[None]:
         restored.enter_context(torch.inference_mode(mode=False))
         restored.enter_context(torch.enable_grad())
         yield
+
+
+def _saves_by_hooks() -> bool:
+    """Whether hooks pack and unpack what autograd saves; torch cannot disable them then."""
+    try:
+        with graph.disable_saved_tensors_hooks("not for long"):
+            return False
+    except RuntimeError:
+        return True
+
+
+def _unchanged(saved: torch.Tensor) -> torch.Tensor:
+    return saved
 
 
 def _reset_autocast(restored: ExitStack) -> None:

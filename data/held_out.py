@@ -28,6 +28,7 @@ from lipt.data.sources.address import quoted_names
 from lipt.data.sources.cells import CATEGORIES, number_in
 from lipt.data.sources.frames import frame_table, is_frame
 from lipt.data.sources.rows import ColumnRows, Labels
+from lipt.data.sources.tables.csv_and_json import CSV_OPTIONS
 from lipt.data.sources.tables.reading import open_table
 from lipt.data.targets.kinds import TargetKind
 from lipt.data.targets.values import label_values, number_values
@@ -46,7 +47,7 @@ class DataForm(NamedTuple):
         names: of its classes, labels or numbers.
         flagged: whether the first column has flags of missing numbers.
         numbers, categories: a table's columns; empty for other data.
-        source: its name in messages.
+        source: its name, as it is opened; "the run's data" and the like of data in memory.
     """
 
     inputs: InputSpec
@@ -118,6 +119,8 @@ class DataForm(NamedTuple):
                 "drop": [column for column in columns if column not in known],
                 "classes": self.names if self.kind is TargetKind.CLASS else (),
             }
+        if self.kind is TargetKind.TOKENS and target is None and _is_plain_table(data):
+            target = self._columns_of_texts()
         written = {option: quoted_names(names) for option, names in options.items() if names}
         opened = open_set(
             name, data, target, allow_modules=allow_modules, options=written, min_classes=1
@@ -125,6 +128,13 @@ class DataForm(NamedTuple):
         if isinstance(self.inputs, ImageSpec) and isinstance(opened.inputs, ImageSpec):
             return replace(opened, inputs=self.inputs)
         return opened
+
+    def _columns_of_texts(self) -> str | None:
+        """The options that say which columns are texts, and how they are read; None without any."""
+        address = table_address(self.source)
+        values = {} if address is None else address.values
+        beside = {"source", *CSV_OPTIONS}
+        return "&".join(f"{name}={values[name]}" for name in values if name not in beside) or None
 
     def match(self, other: Dataset, called: str) -> Dataset:
         """Other examples with this data's class numbers and flags of missing numbers.
@@ -161,6 +171,14 @@ def _columns_of(data: Any) -> Sequence[str]:
         address = table_address(str(data))
         return () if address is None else open_table(address).columns
     return frame_table("data", data).columns if is_frame(data) else ()
+
+
+def _is_plain_table(data: Any) -> bool:
+    """Whether data is a frame or a table's file, which does not say itself what its columns are."""
+    if not isinstance(data, str | Path):
+        return is_frame(data)
+    address = table_address(str(data))
+    return address is not None and not set(address.values) - {*CSV_OPTIONS}
 
 
 def _named(test: Dataset, called: str) -> str:

@@ -444,7 +444,8 @@ def _training_for(
         return NeededTraining.NOTHING
     if Need.DYNAMICS in needs:
         return NeededTraining.LEARNERS
-    if request.weights is not None or (needs & INITIAL_NEEDS and teacher is None):
+    of_theta = needs & (INITIAL_NEEDS - {Need.TARGET_WORDS})
+    if request.weights is not None or (of_theta and teacher is None):
         return NeededTraining.INITIAL_WEIGHTS
     if teacher is not None:
         needs, proxy = needs | {Need.SIGNALS}, teacher

@@ -78,8 +78,26 @@ def test_hidden_states_cannot_tell_right_answers(target: str, pretrained: lipt.P
     # Half of what looks like the target is wrong.
     assert 0.2 < (subset.indices < 100).mean() < 0.8
     assert (subset.indices < 200).mean() > 0.8
-    by_words = pretrained.select("bm25", budget=60, target_data=target)
+
+
+def test_words_need_no_model(pool: str, target: str) -> None:
+    untrained = lipt.Pretrained(pool, **REST)
+    by_words = untrained.select("bm25", budget=60, target_data=target)
     assert "any seed and model give this subset" in by_words.findings
+    assert untrained.costs.initialization_seconds == 0
+
+
+def test_a_targets_frame_or_plain_file_is_read_by_the_options_of_the_pools_name(
+    pool: str, target: str, tmp_path: Path
+) -> None:
+    untrained = lipt.Pretrained(pool, **REST)
+    expected = untrained.select("bm25", budget=60, target_data=target).indices
+    lines = Path(target.removeprefix("jsonl:").partition("?")[0]).read_text()
+    (tmp_path / "plain.jsonl").write_text(lines)
+    frame = pd.DataFrame(map(json.loads, lines.splitlines()))
+    for given in (frame, str(tmp_path / "plain.jsonl")):
+        found = untrained.select("bm25", budget=60, target_data=given).indices
+        assert np.array_equal(found, expected)
 
 
 def test_losses_alone_need_no_target(pretrained: lipt.Pretrained) -> None:
