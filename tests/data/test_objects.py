@@ -7,15 +7,15 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
 from lipt.common.errors import DataError
 from lipt.data.objects import RowObject, chosen_objects
+
+datasets, pd = pytest.importorskip("datasets"), pytest.importorskip("pandas")
 
 ROWS: list[dict[str, Any]] = [
     {"text": f'é{row}\u2028 "quoted"', "id": 2**60 + row, "turns": [{"role": "user", "n": row}]}

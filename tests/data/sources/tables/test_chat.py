@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
@@ -17,6 +16,8 @@ from lipt.common.errors import ConfigError, DataError, MissingExtraError
 from lipt.data.dataset import Dataset
 from lipt.data.sources.tables.chat import ChatTemplate
 from tests.causal_folders import CHATML, WORDS, write_tokenizer
+
+pd = pytest.importorskip("pandas")
 
 CHAT = [{"role": "user", "content": "ab"}, {"role": "assistant", "content": "C"}]
 LONG = [{"role": "system", "content": "x"}, *CHAT, {"role": "user", "content": "d"}, CHAT[1]]
