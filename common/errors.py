@@ -267,10 +267,6 @@ class ComputeError(UnavailableError, reason="COMPUTE_FAILED"):
     """The compute process ended without an answer."""
 
 
-class NoProcessError(ComputeError, reason="NO_PROCESS", code="RESOURCE_EXHAUSTED"):
-    """The system starts no compute process: it lacks memory, processes or descriptors."""
-
-
 class QueueFullError(UnavailableError, reason="QUEUE_FULL", code="RESOURCE_EXHAUSTED"):
     """The queue of computations is full; the error has the time to wait."""
 

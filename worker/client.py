@@ -263,10 +263,8 @@ class LeaseKeeper:
                 if self._levels.recover():
                     logger.info("the coordinator answers again")
             except (StaleLeaseError, UnknownRunError) as error:
-                # One that was under way when the result came in is late, and says nothing.
-                if not self._left.is_set():
-                    logger.warning("%s", error)
-                    self.lost.set()
+                logger.warning("%s", error)
+                self.lost.set()
             except LiptError as error:
                 # The lease may survive a restart of the coordinator.
                 name = self._assignment.assignment_id

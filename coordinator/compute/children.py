@@ -9,10 +9,8 @@ import os
 import signal
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
-from multiprocessing.util import get_temp_dir
-from pathlib import Path
 
 from lipt.common.process import STOP_SIGNALS
 
@@ -34,19 +32,8 @@ _PRELOADED = [
 def start_server() -> None:
     """Start the server if none is running; it imports in the background."""
     with _signals_blocked(), _short_socket_names():
-        # Cleaners of temporary folders remove what is old.
-        Path(get_temp_dir()).mkdir(mode=0o700, exist_ok=True)
         forkserver.set_forkserver_preload(_PRELOADED)
         forkserver.ensure_running()
-
-
-def end_server() -> None:
-    """End a server that starts no children any more; its children live on."""
-    pid = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined] # noqa: SLF001
-    with suppress(OSError):
-        os.kill(pid, signal.SIGKILL)
-        # Left for the next start, which looks whether it has ended.
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import Pipe, connection, get_context, parent_process
 from multiprocessing.connection import Connection
@@ -23,12 +23,12 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from lipt.common.errors import ComputeError, LiptError, NoProcessError, OutOfMemoryError
+from lipt.common.errors import ComputeError, LiptError, OutOfMemoryError
 from lipt.common.observability.logs import Events, configure_logging
 from lipt.common.observability.tracing import exporting
 from lipt.common.process.devices import is_out_of_memory, limit_memory, prefer_as_oom_victim
 from lipt.common.text import format_bytes
-from lipt.coordinator.compute.children import IGNORED_SIGNALS, end_server, start_server
+from lipt.coordinator.compute.children import IGNORED_SIGNALS, start_server
 from lipt.coordinator.compute.context import Context, Report
 from lipt.coordinator.compute.messages import (
     DroppedError,
@@ -48,8 +48,6 @@ OpenContext = Callable[[Report], Context]
 
 # Attempts of a job whose child dies.
 _MAX_DEATHS = 3
-# Attempts to start a child, each with a new server.
-_MAX_STARTS = 2
 # Time for a dropped job to end by itself: a new child has to open the data again.
 _PATIENCE_SECONDS = 5.0
 _PROC = Path("/proc")
@@ -171,12 +169,18 @@ class ComputeProcess:
             self._killing = later(self.patience_seconds, child.kill)
 
     def start(self) -> Connection:
-        """Start the child if none is running; waits for the server's imports. A NoProcessError."""
         if self._stopped:
             raise ComputeError("the coordinator is stopping: it runs no more jobs.")
         if self._pipe is None or self._child is None or not self._child.is_alive():
             self._end_child()
-            self._pipe, self._child = self._new_child()
+            self._pipe, theirs = Pipe()
+            start_server()
+            # Ends no later than this process.
+            self._child = get_context("forkserver").Process(
+                target=serve, args=(theirs, self.memory_bytes), name=self.name, daemon=True
+            )
+            self._child.start()
+            theirs.close()
             # It may exceed the pipe's buffer, and the child reads nothing while it imports.
             self._opening = self._thread.submit(self._pipe.send, self.open_context)
         return self._pipe
@@ -185,38 +189,9 @@ class ComputeProcess:
         self._stopped = True
         self._end_child()
 
-    def _new_child(self) -> tuple[Connection, BaseProcess]:
-        why: Exception
-        for _ in range(_MAX_STARTS):
-            ours, theirs = Pipe()
-            with theirs, ExitStack() as unless_started:
-                unless_started.enter_context(ours)
-                # Ends no later than this process.
-                child = get_context("forkserver").Process(
-                    target=serve, args=(theirs, self.memory_bytes), name=self.name, daemon=True
-                )
-                try:
-                    start_server()
-                    child.start()
-                except (EOFError, OSError) as error:
-                    # Its server was killed, could not fork, or lost its socket.
-                    end_server()
-                    why = error
-                else:
-                    unless_started.pop_all()
-                    return ours, child
-        raise NoProcessError(
-            f"the compute process could not be started: {type(why).__name__}: {why}. Look whether "
-            "this machine has memory, processes (ulimit -u) and descriptors (ulimit -n) left."
-        )
-
     async def _run(self, job: Job[ResultT], on_news: Report) -> ResultT:
         for attempt in range(1, _MAX_DEATHS + 1):
-            kills = system_kills()
-            # In the thread: a new server imports PyTorch first.
-            pipe = await self._in_thread(self.start)
-            if self._dropped:
-                raise DroppedError
+            pipe, kills = self.start(), system_kills()
             try:
                 return await self._ask(pipe, job, on_news)
             except (EOFError, OSError):

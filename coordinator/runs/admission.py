@@ -13,7 +13,6 @@ from typing import Any
 
 from torch import nn
 
-from lipt.common.blobs.files import state_errors
 from lipt.common.blobs.store import BlobStore
 from lipt.common.computation import computation
 from lipt.common.config.run_config import AdaptersConfig, InitializationConfig, RunConfig
@@ -101,8 +100,7 @@ class RunAdmission:
         return model, plan_run(config, figures, inputs, counts, evaluation_batch_size=size)
 
     def _ceilings(self) -> dict[str, Limit]:
-        with state_errors(self.blobs.root):
-            free = shutil.disk_usage(self.blobs.root).free
+        free = shutil.disk_usage(self.blobs.root).free
         return ceilings(self.limits, self.machine, free_disk_bytes=free)
 
     def _measured(

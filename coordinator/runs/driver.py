@@ -13,13 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from lipt.common.backoff import Backoff
-from lipt.common.errors import (
-    LiptError,
-    NoProcessError,
-    OtherDataError,
-    RunFailedError,
-    StateError,
-)
+from lipt.common.errors import LiptError, OtherDataError, RunFailedError, StateError
 from lipt.common.observability.logs import EventKind, Events, log_about, logging_about
 from lipt.common.observability.metrics import Meters
 from lipt.common.observability.tracing import attached, span
@@ -157,19 +151,18 @@ class RunDriver:
     async def _patiently(
         self, run_id: str, action: Callable[[], Awaitable[ResultT]], *, stage: str
     ) -> ResultT:
-        """Repeat `action` with growing pauses until disk, processes and data allow it."""
+        """Repeat `action` with growing pauses until disk and data allow it."""
         num_refused = num_held = 0
         try:
             while True:
                 try:
                     return await action()
-                except (StateError, NoProcessError) as error:
+                except StateError as error:
                     num_refused += 1
-                    what = "the disk" if isinstance(error, StateError) else "a process"
                     pause = _BACKOFF.pause_seconds(num_refused)
                     run_name = self.store.find(run_id).name
                     self.events.retried(stage, error, run=run_name, after_seconds=pause)
-                    self.store.set_activity(run_id, Progressed(f"waiting for {what}: {error}"))
+                    self.store.set_activity(run_id, Progressed(f"waiting for the disk: {error}"))
                 except OtherDataError as error:
                     num_held += 1
                     pause = _BACKOFF.pause_seconds(num_held)

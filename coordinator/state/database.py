@@ -15,12 +15,10 @@ from typing import Self, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from lipt.common.blobs.files import state_errors
 from lipt.common.config.values import explain
 from lipt.common.errors import DiskFullError, LiptError, StateError, UnreadableRunError
 from lipt.common.states import RunState
 from lipt.coordinator.state.files import make_private_file
-from lipt.coordinator.state.journal import require_whole_journal
 from lipt.coordinator.state.records import (
     DiagnosisRecord,
     LearnerRecord,
@@ -217,8 +215,6 @@ def read_summaries(connection: sqlite3.Connection) -> Iterator[RunSummary]:
 
 
 _MOST_CHARACTERS = 100
-# How a database begins, and where its header has `user_version`.
-_DATABASE, _HEADER_BYTES, _SCHEMA = b"SQLite format 3\0", 100, slice(60, 64)
 _LAST_SECOND = 6e10
 _INPUTS: TypeAdapter[InputFormat] = TypeAdapter(InputFormat)
 _SUMMARY = TypeAdapter(RunSummary)
@@ -239,13 +235,8 @@ class Database:
     """The open database: one thread writes in durable transactions; one run is read at once."""
 
     def __init__(
-        self,
-        path: Path,
-        connection: sqlite3.Connection,
-        thread: ThreadPoolExecutor,
-        reader: sqlite3.Connection,
+        self, connection: sqlite3.Connection, thread: ThreadPoolExecutor, reader: sqlite3.Connection
     ) -> None:
-        self._path, self._files = path, _identities(path)
         self._connection = connection
         self._thread = thread
         self._reader = reader
@@ -254,14 +245,13 @@ class Database:
     def open(cls, path: Path) -> Self:
         """Open or create the file; a StateError if it is invalid, or missing beside blobs."""
         _require_not_lost(path)
-        require_whole_journal(path)
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="database")
         try:
             connection = thread.submit(_connect, path).result()
             reader = sqlite3.connect(path, isolation_level=None)
             reader.text_factory = read_text
             reader.execute("PRAGMA query_only = ON")
-            return cls(path, connection, thread, reader)
+            return cls(connection, thread, reader)
         except sqlite3.Error as error:
             thread.shutdown()
             raise StateError(f"{path} cannot be opened: {error}. {_REMEDY}") from None
@@ -355,17 +345,7 @@ class Database:
 
     async def _write(self, action: Callable[[sqlite3.Connection], ResultT]) -> ResultT:
         """Run an action as one transaction, which is durable on return."""
-        return await self._do(partial(self._committed, action))
-
-    def _committed(self, action: Callable[[sqlite3.Connection], ResultT]) -> ResultT:
-        result = _commit(self._connection, action)
-        # SQLite goes on in files without a name, which end with this process.
-        if _identities(self._path) != self._files:
-            raise StateError(
-                f"{self._path} or its -wal was removed or replaced during its use. Put back the "
-                "very file, or start again on a copy that lipt state backup made."
-            )
-        return result
+        return await self._do(partial(_commit, self._connection, action))
 
     async def _do(self, action: Callable[[], ResultT]) -> ResultT:
         loop = asyncio.get_running_loop()
@@ -393,17 +373,8 @@ def _commit(
     return result
 
 
-def _identities(path: Path) -> list[tuple[int, int]]:
-    """Device and number of the files that hold what was committed, as far as they are there."""
-    stats = []
-    for file in (path, Path(f"{path}-wal")):
-        with suppress(FileNotFoundError):
-            stats.append(file.stat())
-    return [(each.st_dev, each.st_ino) for each in stats]
-
-
 def _require_not_lost(path: Path) -> None:
-    if _holds_tables(path) or _holds_tables(Path(f"{path}-wal")):
+    if path.is_file() and path.stat().st_size:
         return
     # In a new directory the database is created before the first blob.
     blob = next((path.parent / "blobs").glob("*/*"), None)
@@ -412,15 +383,6 @@ def _require_not_lost(path: Path) -> None:
             f"{path} is missing or empty, but there are blobs beside it, {blob} for one. Start on "
             f"a copy that lipt state backup made; to forget the runs, delete {blob.parents[1]}."
         )
-
-
-def _holds_tables(path: Path) -> bool:
-    """Whether it is a database that has its schema's number, or any other file with content."""
-    if not path.is_file():
-        return False
-    with state_errors(path), path.open("rb") as file:
-        header = file.read(_HEADER_BYTES)
-    return header[_SCHEMA] != bytes(4) if header.startswith(_DATABASE) else bool(header)
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -38,7 +38,6 @@ from lipt.coordinator.state.database import (
     require_schema,
 )
 from lipt.coordinator.state.files import StateLock, collection_paused, make_private_file
-from lipt.coordinator.state.journal import require_whole_journal
 from lipt.coordinator.state.records import (
     DiagnosisRecord,
     MixtureRecord,
@@ -59,7 +58,6 @@ def opened_read_only(directory: Path) -> Iterator[sqlite3.Connection]:
             f"there is no state in {directory}: it has no {DATABASE}. Give the --state-dir that "
             "a coordinator was started with."
         )
-    require_whole_journal(path)
     try:
         with closing(
             sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)

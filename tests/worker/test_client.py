@@ -1,5 +1,4 @@
 import logging
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -220,21 +219,3 @@ def test_a_rate_limited_heartbeat_waits_as_told(
         for _ in range(2):
             kept.next_beat()
     assert pauses == [2.5]
-
-
-def test_a_heartbeat_that_the_result_overtakes_says_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    kept = Kept(tmp_path, 3600.0)
-    began = threading.Event()
-
-    def overtaken(*_: object) -> bool:
-        began.set()
-        assert kept.lease._left.wait(PATIENCE_SECONDS)
-        raise StaleLeaseError("it is not assigned now.")
-
-    monkeypatch.setattr(kept.lease._client, "heartbeat", overtaken)
-    with kept.lease:
-        assert began.wait(PATIENCE_SECONDS)
-    assert caplog.records == []
-    assert not kept.lease.lost.is_set()

@@ -1,16 +1,11 @@
 import asyncio
-import errno
-import gc
 import importlib.util
 import os
-import shutil
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import forkserver
-from multiprocessing.util import get_temp_dir
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -19,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from lipt.common.errors import BudgetError, ComputeError, NoProcessError, OutOfMemoryError
+from lipt.common.errors import BudgetError, ComputeError, OutOfMemoryError
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.process import STOP_SIGNALS
 from lipt.coordinator.compute import children, process
@@ -183,51 +178,6 @@ async def test_a_stopped_process_starts_no_child(compute: ComputeProcess, events
         await job
     assert events.count(EventKind.RETRIED) == 0
     assert compute._child is None
-
-
-def kill_server() -> None:
-    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
-    os.kill(server._forkserver_pid, signal.SIGKILL)
-
-
-def clean_temporary_folder() -> None:
-    shutil.rmtree(get_temp_dir())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("harm", [kill_server, clean_temporary_folder])
-async def test_a_server_that_starts_no_children_is_replaced(
-    compute: ComputeProcess, events: Events, harm: Callable[[], None], tmp_path: Path
-) -> None:
-    _, before = await compute.run(Square(5))
-    harm()
-    # Its child lives on, or is replaced.
-    assert (await compute.run(Square(6)))[0] == 36
-    assert await compute.run(Die(tmp_path / "deaths", times=1)) != before
-    assert events.count(EventKind.RETRIED, "compute") == 1
-
-
-def num_descriptors() -> int:
-    gc.collect()  # earlier children's
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
-async def test_a_system_that_makes_no_process_fails_the_job_alone(
-    compute: ComputeProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse() -> None:
-        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-
-    descriptors = num_descriptors()
-    with monkeypatch.context() as patched:
-        patched.setattr(process, "start_server", refuse)
-        patched.setattr(process, "end_server", lambda: None)
-        with pytest.raises(
-            NoProcessError, match=r"not be started: BlockingIOError: .*unavailable\. .*ulimit -u"
-        ):
-            await compute.run(Square(5))
-    assert num_descriptors() == descriptors
-    assert (await compute.run(Square(5)))[0] == 25
 
 
 async def test_cancelled_job_leaves_no_child_behind(compute: ComputeProcess) -> None:

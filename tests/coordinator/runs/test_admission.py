@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,13 +14,7 @@ from torch import nn
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import RunConfig
 from lipt.common.config.values import validate
-from lipt.common.errors import (
-    ConfigError,
-    OverLimitError,
-    StateError,
-    UnknownNameError,
-    WeightsError,
-)
+from lipt.common.errors import ConfigError, OverLimitError, UnknownNameError, WeightsError
 from lipt.common.process import Machine
 from lipt.common.tensor_files import pack
 from lipt.coordinator.compute.context import DataDescription
@@ -71,13 +64,6 @@ async def test_an_invalid_model_is_refused(tmp_path: Path, model: str, words: st
 
 
 @pytest.mark.slow
-async def test_a_removed_state_directory_is_named(tmp_path: Path) -> None:
-    opened = admission(tmp_path / "state")
-    shutil.rmtree(tmp_path / "state")
-    with pytest.raises(StateError, match=r"state cannot be used: No such file .* put back"):
-        await opened.require(run())
-
-
 async def test_refusing_large_models_takes_little_memory(tmp_path: Path) -> None:
     gate = admission(tmp_path, PHOTOGRAPHS)
     await gate.require(run("torchvision:resnet18"))

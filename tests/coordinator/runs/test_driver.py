@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.errors import ComputeError, NoProcessError, OtherDataError, StateError
+from lipt.common.errors import ComputeError, OtherDataError, StateError
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.metrics import Meters
 from lipt.common.states import LearnerPhase, LearnerState, RunState
@@ -29,7 +29,6 @@ from tests.meters import observed
 
 CHANGED = OtherDataError("the data has changed.")
 FULL = StateError("/state cannot be used: No space left on device.")
-NO_PROCESS = NoProcessError("the compute process could not be started: EAGAIN.")
 LEARNER = LearnerResult(blob=BlobName.of(b"learner"), loss=1.0, train_seconds=1.0, bytes_received=0)
 SOUP = SoupResult(
     weights=BlobName.of(b"soup"),
@@ -179,7 +178,7 @@ async def test_run_waits_for_a_full_disk_and_computes_nothing_twice(
     monkeypatch.setattr(bench.database, "save_run", full_for_a_while)
     await straggling(bench, made_up_run())
     await bench.store.update("r", lambda run: run.changed(state=RunState.MERGING))
-    bench.answers = [FULL, NO_PROCESS, SOUP]
+    bench.answers = [FULL, FULL, SOUP]
     writes += [FULL, FULL, FULL]
     run = await bench.drive()
     assert run.state is RunState.READY

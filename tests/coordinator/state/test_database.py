@@ -313,35 +313,6 @@ def test_a_missing_database_in_a_used_directory_is_an_error(tmp_path: Path, miss
         Database.open(path)
 
 
-def test_a_new_database_that_lost_its_log_is_refused_in_a_used_directory(tmp_path: Path) -> None:
-    path = tmp_path / "lipt.db"
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        # As long as its log is young, the tables are there alone.
-        connection.execute("PRAGMA journal_mode = WAL")
-    assert path.stat().st_size
-    blob = tmp_path / "blobs" / "ab" / "abcd"
-    blob.parent.mkdir(parents=True)
-    blob.touch()
-    with pytest.raises(StateError, match="is missing or empty"):
-        Database.open(path)
-
-
-@pytest.mark.parametrize("suffix", ["", "-wal"])
-async def test_nothing_is_acknowledged_in_files_that_were_removed(
-    database: Database, tmp_path: Path, suffix: str
-) -> None:
-    file, aside = tmp_path / f"lipt.db{suffix}", tmp_path / "aside"
-    await database.save_run(made_up_run())
-    file.rename(aside)
-    for replace in (False, True):
-        if replace:
-            file.touch()
-        with pytest.raises(StateError, match=r"removed or replaced during its use\. Put back"):
-            await database.save_run(made_up_run())
-    aside.replace(file)
-    await database.save_run(made_up_run())
-
-
 async def test_a_damaged_database_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "lipt.db"
     database = Database.open(path)
