@@ -296,10 +296,10 @@ class Pairs:
                 "each example: (X, y) of one length."
             )
         # Whole numbers of an array are measurements, those of a tensor or list may be tokens.
-        plain = self._examples.get("") if not self._named else None
+        plain: Any = self._examples.get("") if not self._named else None
         # Row 0 decides, as everywhere.
-        first = plain[0] if num_labels and hasattr(plain, "__getitem__") else None
-        self._are_images = is_image(first)
+        has_first = bool(num_labels) and hasattr(plain, "__getitem__")
+        self._are_images = has_first and is_image(plain[0])
         rows = plain if isinstance(plain, np.ndarray) and not self._are_images else np.empty(0)
         # Grids of bytes and flags are numbers already, in the least memory.
         if rows.dtype.kind in "biu" and (rows.ndim == 2 or (rows.ndim > 2 and rows.itemsize > 1)):
