@@ -23,7 +23,7 @@ from lipt.common.text import did_you_mean, listed
 from lipt.data.dataset import Dataset
 from lipt.data.inputs.specs import ImageSpec, InputSpec
 from lipt.data.loading import open_set
-from lipt.data.registry import table_address
+from lipt.data.registry import plain_table, table_address
 from lipt.data.sources.address import quoted_names
 from lipt.data.sources.cells import CATEGORIES, number_in
 from lipt.data.sources.frames import frame_table, is_frame
@@ -119,8 +119,10 @@ class DataForm(NamedTuple):
                 "drop": [column for column in columns if column not in known],
                 "classes": self.names if self.kind is TargetKind.CLASS else (),
             }
-        if self.kind is TargetKind.TOKENS and target is None and _is_plain_table(data):
-            target = self._columns_of_texts()
+        if self.kind is TargetKind.TOKENS and target is None:
+            is_name = isinstance(data, str | Path)
+            if plain_table(str(data)) if is_name else is_frame(data):
+                target = self._columns_of_texts()
         written = {option: quoted_names(names) for option, names in options.items() if names}
         opened = open_set(
             name, data, target, allow_modules=allow_modules, options=written, min_classes=1
@@ -171,14 +173,6 @@ def _columns_of(data: Any) -> Sequence[str]:
         address = table_address(str(data))
         return () if address is None else open_table(address).columns
     return frame_table("data", data).columns if is_frame(data) else ()
-
-
-def _is_plain_table(data: Any) -> bool:
-    """Whether data is a frame or a table's file, which does not say itself what its columns are."""
-    if not isinstance(data, str | Path):
-        return is_frame(data)
-    address = table_address(str(data))
-    return address is not None and not set(address.values) - {*CSV_OPTIONS}
 
 
 def _named(test: Dataset, called: str) -> str:

@@ -150,12 +150,18 @@ def table_address(source: str) -> Address | None:
     return None
 
 
+def plain_table(source: str) -> Address | None:
+    """The address of a table's file that does not say itself what its columns are; else None."""
+    address = table_address(source)
+    return None if address is None or set(address.values) - {*CSV_OPTIONS} else address
+
+
 def name_with_target(
     source: str, target: str, more: Mapping[str, str] = MappingProxyType({})
 ) -> str:
     """The name of a table's file with its target's column, and more options."""
-    address = table_address(source)
-    if address is None or set(address.values) - {*CSV_OPTIONS}:
+    address = plain_table(source)
+    if address is None:
         raise ConfigError(
             f"target={target!r} was given together with the name {source!r}, which is no table's "
             "file alone. Give a file, such as train.csv, or write the target into the name: "

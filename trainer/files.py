@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from lipt.common.blobs.files import sync
+from lipt.common.errors import SubsetError
+
+CodecT = TypeVar("CodecT")
 
 
 @contextmanager
@@ -58,6 +62,17 @@ def new_folder(folder: Path) -> Iterator[Path]:
         sync(folder.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def codec_of(path: Path, codecs: Mapping[str, CodecT], what: str) -> CodecT:
+    """The codec of a file's suffix; SubsetError for another. `what`: `a subset is read`."""
+    codec = codecs.get(path.suffix.lower())
+    if codec is None:
+        raise SubsetError(
+            f"'{path}' has the suffix {path.suffix!r}; {what} as one of {', '.join(codecs)}. "
+            "Choose one of these suffixes."
+        )
+    return codec
 
 
 def _umask() -> int:

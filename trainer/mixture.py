@@ -24,7 +24,7 @@ from lipt.core.selection.by_source import SourceShares
 from lipt.data.groups import proportional_quotas
 from lipt.models.adapters import save_adapter
 from lipt.trainer.arguments import checked
-from lipt.trainer.files import write_atomically
+from lipt.trainer.files import codec_of, write_atomically
 from lipt.trainer.formatting import share_bar, table_lines, to_jsonable
 from lipt.trainer.subsets.subset import Subset
 
@@ -170,13 +170,7 @@ class Mixture(MixtureResult):
 def mixture_writer(path: Path) -> Callable[[Mixture], bytes]:
     """Return the function that encodes a file of this name; SubsetError for another suffix."""
     writers = {".json": Mixture.to_json, ".yaml": _llama_factory, ".yml": _llama_factory}
-    writer = writers.get(path.suffix.lower())
-    if writer is None:
-        raise SubsetError(
-            f"'{path}' has the suffix {path.suffix!r}; a mixture is written as one of "
-            f"{', '.join(writers)}. Choose one of these suffixes."
-        )
-    return writer
+    return codec_of(path, writers, "a mixture is written")
 
 
 def _llama_factory(mixture: Mixture) -> bytes:

@@ -23,6 +23,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -216,15 +217,14 @@ def _values_of(column: Column, values_N: Tensor, seed: int) -> Callable[[Tensor]
         positions_NV = flat_NV.long() % _MAX_KINDS + kinds * torch.arange(places)
         weights_W = (positions_NV.flatten().bincount(minlength=width) > 1).float()
         projection = None if projection is None else projection * weights_W[:, None]
-    measured = not kinds and values_N.dtype not in {torch.bool, torch.uint8}
-    figures, usual = figures_of(flat_NV) if measured else None, _is_usual(flat_NV)
+    as_numbers: Callable[[Tensor], Tensor] = Tensor.float
+    if not kinds and values_N.dtype not in {torch.bool, torch.uint8}:
+        mean_V, std_V = figures_of(flat_NV)
+        within = cut if _is_usual(flat_NV) else standardized
+        as_numbers = partial(within, mean_P=mean_V, std_P=std_V)
 
     def numbers(values_B: Tensor) -> Tensor:
-        numbers_BV = values_B.reshape(len(values_B), -1)
-        if figures is None:
-            numbers_BV = numbers_BV.float()
-        else:
-            numbers_BV = cut(numbers_BV, *figures) if usual else standardized(numbers_BV, *figures)
+        numbers_BV = as_numbers(values_B.reshape(len(values_B), -1))
         return numbers_BV if projection is None else numbers_BV @ projection
 
     def counts(values_B: Tensor) -> Tensor:

@@ -51,6 +51,8 @@ MODEL_NEEDS = frozenset({Need.SIGNALS, Need.FEATURES, Need.VALIDATION, Need.GRAD
 # Inputs that need a target, and those that need theta* alone.
 TARGET_NEEDS = frozenset({Need.TARGET_LOSSES, Need.TARGET_FEATURES, Need.TARGET_WORDS})
 INITIAL_NEEDS = TARGET_NEEDS | {Need.LOSSES, Need.PROMPTS}
+# Words need no model.
+THETA_NEEDS = INITIAL_NEEDS - {Need.TARGET_WORDS}
 
 
 @dataclass(frozen=True)

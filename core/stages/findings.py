@@ -17,7 +17,7 @@ from lipt.common.text import listed
 from lipt.core.auto.findings import PlanFindings, StrataFindings
 from lipt.core.auto.plan import Reason, without_copies
 from lipt.core.proxies.proxy import MAX_SAMPLE
-from lipt.core.signals.views import INITIAL_NEEDS, Need
+from lipt.core.signals.views import INITIAL_NEEDS, THETA_NEEDS, Need
 from lipt.core.stages.needed_learners import Unneeded
 from lipt.core.stages.resolve import (
     TRAINED_FEATURES,
@@ -217,9 +217,8 @@ def _target_sentences(needs: frozenset[Need], target: Facts | None) -> list[str]
         if copies := target["equal_in_data"]:
             which = "1 example duplicates" if copies == 1 else f"{copies} examples duplicate"
             sentences.append(f"{which} one of the target's")
-    matters = needs - {Need.TARGET_WORDS}
     mattered = "another seed or model may give another subset"
-    return [*sentences, mattered if matters else "any seed and model give this subset"]
+    return [*sentences, mattered if needs & THETA_NEEDS else "any seed and model give this subset"]
 
 
 def _proxy_sentence(head: Facts | None, by: str) -> str:

@@ -35,7 +35,7 @@ from lipt.core.pretraining.results import PretrainingState, Trajectories
 from lipt.core.selection.select import STRATEGIES, find_strategy
 from lipt.core.selection.strategies.targeted import DEFAULT_STEPS, STEPS, loss_drop
 from lipt.core.selection.strategy import Balance, Strategy
-from lipt.core.signals.views import INITIAL_NEEDS, MODEL_NEEDS, TARGET_NEEDS, Need
+from lipt.core.signals.views import INITIAL_NEEDS, MODEL_NEEDS, TARGET_NEEDS, THETA_NEEDS, Need
 from lipt.data.inputs.specs import ImageSpec, InputFormat, InputSpec
 from lipt.data.targets.kinds import TargetKind, kinds_in_words
 
@@ -444,8 +444,7 @@ def _training_for(
         return NeededTraining.NOTHING
     if Need.DYNAMICS in needs:
         return NeededTraining.LEARNERS
-    of_theta = needs & (INITIAL_NEEDS - {Need.TARGET_WORDS})
-    if request.weights is not None or (of_theta and teacher is None):
+    if request.weights is not None or (needs & THETA_NEEDS and teacher is None):
         return NeededTraining.INITIAL_WEIGHTS
     if teacher is not None:
         needs, proxy = needs | {Need.SIGNALS}, teacher

@@ -23,7 +23,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ from lipt.common.errors import InvalidRequestError, SubsetError
 from lipt.common.nested import parse_json
 from lipt.common.subsets import subset_digest
 from lipt.trainer.arguments import checked
-from lipt.trainer.files import replacing
+from lipt.trainer.files import codec_of, replacing
 from lipt.trainer.formatting import as_table
 
 if TYPE_CHECKING:
@@ -56,8 +56,6 @@ _RECORDS = (
 )
 # Rows converted to Python numbers at a time.
 _ROWS = 16_384
-
-CodecT = TypeVar("CodecT")
 
 
 @dataclass(frozen=True)
@@ -275,7 +273,7 @@ class Subset:
     def load(cls, path: str | Path) -> Self:
         """Read a .npy or .json, equal in every field; SubsetError for a damaged file."""
         source = Path(path)
-        _codec_of(source, _READERS, "read")  # checked before the file is opened
+        codec_of(source, _READERS, "a subset is read")  # checked before the file is opened
         with source.open("rb") as file:
             return cls(**_decoded(file, source), no_copy=True)
 
@@ -361,17 +359,7 @@ def _require_valid(subset: Subset) -> None:
 
 def writer_of(path: Path) -> Callable[[Subset, BinaryIO], None]:
     """Return the function that writes a format; SubsetError for another suffix."""
-    return _codec_of(path, _WRITERS, "written")
-
-
-def _codec_of(path: Path, codecs: Mapping[str, CodecT], action: str) -> CodecT:
-    codec = codecs.get(path.suffix.lower())
-    if codec is None:
-        raise SubsetError(
-            f"'{path}' has the suffix {path.suffix!r}; a subset is {action} as one of "
-            f"{', '.join(codecs)}. Choose one of these suffixes."
-        )
-    return codec
+    return codec_of(path, _WRITERS, "a subset is written")
 
 
 def _metadata(subset: Subset) -> dict[str, Any]:
@@ -379,7 +367,7 @@ def _metadata(subset: Subset) -> dict[str, Any]:
 
 
 def _decoded(file: BinaryIO, path: Path) -> dict[str, Any]:
-    read = _codec_of(path, _READERS, "read")
+    read = codec_of(path, _READERS, "a subset is read")
     try:
         fields = read(file)
         columns = {
